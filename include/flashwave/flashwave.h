@@ -1,0 +1,241 @@
+/* flashwave: exact attention on AMD GPUs, NVIDIA GPUs and CPUs. The C ABI.
+ *
+ * One struct describes every attention problem (fw_attention); layouts differ only in strides. The exact mathematics
+ * of every field is in docs/semantics.md. All structs start with struct_size, so they can grow without breaking
+ * programs built against an older header: fields past the caller's struct_size take their defaults.
+ *
+ * Every function is safe to call from any number of threads. Functions that can fail return an fw_status; the message
+ * for the calling thread is fw_last_error().
+ */
+#ifndef FLASHWAVE_FLASHWAVE_H
+#define FLASHWAVE_FLASHWAVE_H
+
+#include <float.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define FW_API __declspec(dllexport)
+#else
+#define FW_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FW_VERSION_MAJOR 0
+#define FW_VERSION_MINOR 1
+#define FW_VERSION_PATCH 0
+
+/* ---------------------------------------------------------------------------------------------- status and types */
+
+typedef enum fw_status {
+  FW_OK = 0,
+  FW_INVALID_ARGUMENT = 1, /* the message names the argument and the rule it breaks */
+  FW_UNSUPPORTED = 2,      /* a valid problem, but no kernel of this device (or the forced kernel) takes it */
+  FW_NO_DEVICE = 3,        /* unknown device name, or its driver or hardware is not there */
+  FW_OUT_OF_MEMORY = 4,
+  FW_WORKSPACE_TOO_SMALL = 5,
+  FW_DEVICE_ERROR = 6, /* the device's driver reported an error */
+  FW_INTERNAL_ERROR = 7
+} fw_status;
+
+typedef enum fw_dtype { FW_DTYPE_NONE = 0, FW_F16 = 1, FW_BF16 = 2, FW_F32 = 3 } fw_dtype;
+
+/* A strided view. Strides are in elements; their order is said at each field. Absent tensor: data = NULL. */
+typedef struct fw_tensor {
+  void *data;
+  int64_t stride[4];
+  int32_t dtype;    /* fw_dtype */
+  int32_t reserved; /* 0 */
+} fw_tensor;
+
+enum {
+  FW_CAUSAL = 1 << 0,             /* key j visible to query i iff j <= i + (keys - queries): bottom-right aligned */
+  FW_DETERMINISTIC = 1 << 1,      /* same inputs, same bits, dQ included */
+  FW_ROTARY_INTERLEAVED = 1 << 2, /* rotate pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */
+  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED
+};
+
+/* softmax_scale value that stands for 1/sqrt(dim_qk); what fw_attention_init sets. */
+#define FW_SCALE_AUTO (-FLT_MAX)
+
+/* ----------------------------------------------------------------------------------------------------- the problem */
+
+typedef struct fw_attention {
+  uint32_t struct_size; /* sizeof(fw_attention); set by fw_attention_init */
+  uint32_t flags;       /* FW_CAUSAL | ... */
+
+  /* Sizes. With cu_seqlens_*, seqlen_* is an upper bound of the lengths and total_* the rows of the tensor. */
+  int64_t batch;
+  int64_t seqlen_q, seqlen_k; /* paged: seqlen_k = the most keys a block-table row can address */
+  int64_t heads_q, heads_k;   /* heads_q a multiple of heads_k; query head h reads key head h / (heads_q/heads_k) */
+  int64_t dim_qk, dim_v;      /* 1..512 each */
+  int64_t total_q, total_k;   /* varlen only, else 0 */
+  int64_t batch_k;            /* first extent of k and v: cache rows (with cache_batch_idx) or pages (with block_table);
+                                 0 = batch */
+
+  /* Tensors: strides (batch, seq, head, dim), dim contiguous. Varlen: stride[0] unused. Paged k, v: stride[0] is the
+   * page's, stride[1] that of a row in its page. All four have one dtype. */
+  fw_tensor q, k, v, o;
+  fw_tensor lse; /* out, optional, F32: strides (batch, seq, head, -). Varlen: stride[0] unused */
+
+  /* Ragged batches (device pointers, int32). */
+  const int32_t *cu_seqlens_q; /* batch+1 rising row offsets into q, o, lse */
+  const int32_t *cu_seqlens_k; /* batch+1 rising row offsets into k, v (paged: only the lengths are used) */
+  const int32_t *seqused_k;    /* batch: keys in use, counted from the start of the row (before an append) */
+  const int32_t *leftpad_k;    /* batch: the first leftpad_k[b] keys are skipped */
+
+  /* KV cache. */
+  const int32_t *cache_batch_idx; /* batch: which row of k, v sequence b uses */
+  const int32_t *block_table;     /* (batch, ceil(seqlen_k/page_size)): page of each block of keys */
+  int64_t block_table_stride;     /* elements between batch rows of block_table */
+  int64_t page_size;              /* >= 1 with block_table, else 0 */
+
+  /* Append: k_new, v_new (batch, seqlen_new, heads_k, dim) are written into the cache at row seqused_k[b], then
+   * attended. With rotary_cos/sin, k_new and q are rotated first (q into scratch, the caller's q is not changed). */
+  int64_t seqlen_new;
+  fw_tensor k_new, v_new;
+  fw_tensor rotary_cos, rotary_sin; /* (rotary_seqlen, rotary_dim/2): strides (row, 1, -, -) */
+  int64_t rotary_seqlen, rotary_dim;
+
+  /* Mask: key j visible to query i iff  -window_left <= j - (i + keys - queries) <= window_right; -1 = no limit. */
+  int64_t window_left, window_right;
+
+  /* Score: s = softcap(softmax_scale * q.k) + bias - slope * |i + keys - queries - j|. */
+  float softmax_scale;       /* finite, or FW_SCALE_AUTO */
+  float softcap;             /* > 0: s = softcap * tanh(s / softcap); 0 = off */
+  const float *alibi_slopes; /* (heads_q) with alibi_batch_stride 0, or (batch, heads_q) */
+  int64_t alibi_batch_stride;
+  const float *sinks; /* (heads_q): a logit that joins each row's softmax, with value 0 */
+  fw_tensor bias;     /* strides (batch, head, query, key), any of them 0 to broadcast; F32 or q's dtype */
+
+  /* Dropout on the softmax, Philox-4x32-10 (docs/semantics.md): the same mask forward and backward, on every device. */
+  float dropout_p; /* 0 <= p < 1 */
+  int32_t num_splits; /* split-KV: 0 = choose, 1 = never, n <= 256 = exactly n where the kernel splits */
+  uint64_t dropout_seed, dropout_offset;
+
+  /* Optional output for tests: the softmax, negative where dropped. F32, strides (batch, head, query, key). */
+  fw_tensor probs;
+} fw_attention;
+
+/* Backward of the problem whose forward gave o and lse. Absent outputs are not computed. */
+typedef struct fw_gradients {
+  uint32_t struct_size;
+  uint32_t reserved; /* 0 */
+  fw_tensor d_o;     /* in: strides and dtype as o */
+  fw_tensor d_lse;   /* in, optional: as lse */
+  fw_tensor dq, dk, dv; /* out: as q, k, v. Keys that no query sees get 0 */
+  fw_tensor d_bias;     /* out: strides as bias's order, 0 exactly where bias has 0 (summed there); F32 or q's dtype */
+  float *d_sinks;       /* out: (heads_q) */
+  float *d_slopes;      /* out: shape and stride of alibi_slopes */
+} fw_gradients;
+
+/* ------------------------------------------------------------------------------------------------------- execution */
+
+/* Runs job(arg, worker) for worker = 0 .. workers-1, in parallel if it can, and returns when all are done. Must call
+ * each worker number exactly once. Lets a program lend its own threads to the CPU kernels. */
+typedef struct fw_executor {
+  void *context;
+  void (*run)(void *context, int32_t workers, void (*job)(void *arg, int32_t worker), void *arg);
+} fw_executor;
+
+/* What ran. Filled when fw_exec.report is set. */
+typedef struct fw_report {
+  uint32_t struct_size;
+  int32_t splits;
+  char device[32];
+  char kernel[64];
+  int32_t tile_q, tile_k;
+  int32_t threads;
+  int32_t reserved;
+  uint64_t workspace_size;
+} fw_report;
+
+typedef struct fw_exec {
+  uint32_t struct_size;
+  int32_t num_threads;          /* CPU: at most this many; 0 = fw_get_num_threads() */
+  void *stream;                 /* GPU: the caller's stream; CPU: NULL */
+  void *workspace;              /* device memory, 64-byte aligned; NULL = the library allocates */
+  size_t workspace_size;        /* bytes at workspace */
+  const char *force_kernel;     /* run this kernel or fail; NULL = FLASHWAVE_FORCE_KERNEL, else choose */
+  const fw_executor *executor;  /* CPU: NULL = the library's own pool */
+  fw_report *report;            /* out, optional */
+} fw_exec;
+
+typedef struct fw_device fw_device; /* lives as long as the process; never freed */
+
+typedef struct fw_device_info {
+  uint32_t struct_size;
+  int32_t index;
+  char name[32];        /* "cpu", "cuda:0", "hip:0", "emu:gfx942" */
+  char kind[16];        /* "cpu", "cuda", "hip", "emu" */
+  char arch[32];        /* "x86-64+avx512", "sm_90", "gfx942" */
+  char description[128];
+  int64_t compute_units; /* cores, SMs or CUs */
+  int64_t memory_bytes;
+} fw_device_info;
+
+/* Defaults: all zero but struct_size, softmax_scale = FW_SCALE_AUTO and window_* = -1. Pass sizeof the struct. */
+FW_API void fw_attention_init(fw_attention *attention, size_t struct_size);
+FW_API void fw_gradients_init(fw_gradients *gradients, size_t struct_size);
+FW_API void fw_exec_init(fw_exec *exec, size_t struct_size);
+
+/* exec may be NULL (all defaults). On a GPU the call returns once the work is queued on the stream. */
+FW_API fw_status fw_forward(fw_device *device, const fw_attention *attention, const fw_exec *exec);
+FW_API fw_status fw_backward(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
+                             const fw_exec *exec);
+
+/* Bytes of workspace the call would need with the same arguments. gradients = NULL asks about the forward. */
+FW_API fw_status fw_workspace_size(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
+                                   const fw_exec *exec, size_t *bytes);
+
+/* Which kernel would run, and why each one before it would not. Writes at most capacity bytes including the final 0;
+ * *needed (optional) gets the full length including it. Tensor data is not touched; pointers only count as present. */
+typedef enum fw_format { FW_TEXT = 0, FW_JSON = 1 } fw_format;
+FW_API fw_status fw_explain(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
+                            const fw_exec *exec, fw_format format, char *buffer, size_t capacity, size_t *needed);
+
+/* Arithmetic of the problem (masked pairs not counted) and the bytes it must move at least once. */
+typedef struct fw_cost {
+  uint32_t struct_size;
+  uint32_t reserved;
+  double flops;
+  double bytes;
+} fw_cost;
+FW_API fw_status fw_problem_cost(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
+                                 fw_cost *cost);
+
+/* --------------------------------------------------------------------------------------------------------- devices */
+
+/* Real devices present on this machine; index 0 is always "cpu". Emulated devices open by name only. */
+FW_API int32_t fw_device_count(void);
+FW_API fw_status fw_device_at(int32_t index, fw_device **device);
+/* name: "cpu", "cuda[:i]", "hip[:i]", "emu:gfxNNN", or "auto" (the best real device). */
+FW_API fw_status fw_device_open(const char *name, fw_device **device);
+FW_API fw_status fw_device_query(fw_device *device, fw_device_info *info);
+
+FW_API fw_status fw_device_alloc(fw_device *device, size_t bytes, void **pointer);
+FW_API fw_status fw_device_free(fw_device *device, void *pointer);
+typedef enum fw_copy_kind { FW_HOST_TO_DEVICE = 0, FW_DEVICE_TO_HOST = 1, FW_DEVICE_TO_DEVICE = 2 } fw_copy_kind;
+FW_API fw_status fw_device_copy(fw_device *device, void *destination, const void *source, size_t bytes,
+                                fw_copy_kind kind, void *stream);
+FW_API fw_status fw_device_synchronize(fw_device *device, void *stream);
+
+/* Kernels the device could run, in the order they are tried; NULL past the end. */
+FW_API const char *fw_kernel_name(fw_device *device, int32_t index);
+
+/* ------------------------------------------------------------------------------------------------------- housekeeping */
+
+FW_API uint32_t fw_version(void); /* major << 16 | minor << 8 | patch */
+FW_API const char *fw_version_string(void);
+FW_API const char *fw_status_name(fw_status status);
+FW_API const char *fw_last_error(void); /* of the calling thread's latest failed call; "" if none */
+FW_API fw_status fw_set_num_threads(int32_t threads); /* CPU threads per call; 0 = all cores this process may use */
+FW_API int32_t fw_get_num_threads(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,87 @@
+// What every attention kernel receives, on every device: plain data, fixed widths, no pointer to a host object.
+// The host fills it in src/plan/run.cpp from a validated problem; kernels never check arguments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flashwave::abi {
+
+enum DType : int32_t { kNone = 0, kF16 = 1, kBF16 = 2, kF32 = 3 };
+
+// Same layout and stride orders as fw_tensor in flashwave.h.
+struct Tensor {
+  void* data;
+  int64_t stride[4];
+  int32_t dtype;
+  int32_t reserved;
+};
+
+// "No limit" for a window side. Far from overflow when a position is added to it.
+inline constexpr int64_t kNoWindow = int64_t{1} << 40;
+
+struct Params {
+  Tensor q, k, v, o, lse;
+  Tensor bias, probs;
+  // Backward only.
+  Tensor d_o, d_lse, dq, dk, dv, d_bias;
+  float* d_sinks;
+  float* d_slopes;
+
+  const int32_t* cu_seqlens_q;
+  const int32_t* cu_seqlens_k;
+  const int32_t* seqused_k;
+  const int32_t* leftpad_k;
+  const int32_t* cache_batch_idx;
+  const int32_t* block_table;
+  const float* alibi_slopes;
+  const float* sinks;
+
+  int64_t block_table_stride;
+  int64_t alibi_batch_stride;
+  int64_t page_size;
+  int64_t seqlen_new;  // keys appended by the pre-pass: a sequence has seqused_k + seqlen_new keys
+  int64_t window_left, window_right;  // causal already folded in; kNoWindow = no limit
+
+  // Append pre-pass only.
+  Tensor k_new, v_new, rotary_cos, rotary_sin;
+  Tensor q_rotated;  // where the rotated queries go; the kernel that follows gets it as q
+  int64_t rotary_dim;
+  int32_t rotary_interleaved;
+  int32_t rotary_per_row;  // 1: query i is rotated by position seqused_k + i; 0: all by seqused_k (no causal, no window)
+
+  int32_t batch, heads_q, heads_k;
+  int32_t seqlen_q, seqlen_k;
+  int32_t dim_qk, dim_v;
+  int32_t reserved;
+
+  float softmax_scale, softcap;
+  float dropout_p;
+  uint32_t dropout_threshold;  // an element is dropped iff its 16 random bits are below this
+  uint64_t dropout_seed, dropout_offset;
+};
+
+static_assert(sizeof(Tensor) == 48);
+static_assert(offsetof(Params, bias) == 5 * 48);
+static_assert(offsetof(Params, d_o) == 7 * 48);
+static_assert(offsetof(Params, d_sinks) == 13 * 48);
+static_assert(offsetof(Params, cu_seqlens_q) == 13 * 48 + 16);
+static_assert(offsetof(Params, block_table_stride) == 13 * 48 + 80);
+static_assert(offsetof(Params, k_new) == 13 * 48 + 128);
+static_assert(offsetof(Params, batch) == 18 * 48 + 144);
+static_assert(offsetof(Params, softmax_scale) == 18 * 48 + 176);
+static_assert(sizeof(Params) == 18 * 48 + 208);
+
+// How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
+// number of threads, so that results do not depend on it.
+struct Schedule {
+  int32_t splits;         // parts of the keys that are attended apart and combined (1 = none)
+  int32_t rows_per_task;  // query rows of one task, GQA group packed: row = query * group + head_in_group
+  int64_t keys_per_split; // keys of one part (the last may be shorter)
+  int64_t tasks;          // independent tasks
+  int64_t scratch_bytes;  // per worker
+  int64_t shared_bytes;   // once per call: partial results
+};
+static_assert(sizeof(Schedule) == 40);
+
+}  // namespace flashwave::abi

@@ -1,0 +1,57 @@
+// What the library needs of a device: facts about it, memory, and a way to start a kernel. One implementation per
+// kind of device; nothing here knows what attention is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/isa.h"
+#include "base/status.h"
+#include "flashwave/flashwave.h"
+#include "kernels/abi/params.h"
+
+namespace flashwave {
+
+// Plain data, so that plans can be made for devices that are not there.
+struct DeviceInfo {
+  std::string name;         // "cpu", "cuda:0", "emu:gfx942"
+  std::string kind;         // "cpu", "cuda", "hip", "emu": which rows of the catalog apply
+  std::string arch;
+  std::string description;
+  int32_t index = 0;
+  uint32_t isa = kIsaNone;
+  int64_t compute_units = 1;
+  int64_t memory_bytes = 0;
+  bool host_memory = false;  // the host can read the device's memory
+};
+
+struct LaunchOptions {
+  void* stream = nullptr;
+  int32_t threads = 1;  // CPU: workers; scratch is sized for this many
+  const fw_executor* executor = nullptr;
+  char* shared = nullptr;   // schedule.shared_bytes of device memory
+  char* scratch = nullptr;  // threads * schedule.scratch_bytes of device memory
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual Status alloc(size_t bytes, void** pointer) = 0;
+  virtual Status free(void* pointer) = 0;
+  virtual Status copy(void* destination, const void* source, size_t bytes, fw_copy_kind kind, void* stream) = 0;
+  virtual Status synchronize(void* stream) = 0;
+  // Memory for one call made by this thread, kept for the next one; nullptr if there is none to be had.
+  virtual char* cached_workspace(size_t bytes) = 0;
+  virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
+                        const LaunchOptions& options) = 0;
+};
+
+// Devices present, best last to first: [0] is the CPU. They live as long as the process.
+const std::vector<Device*>& present_devices();
+// By name ("cpu", "cuda:1", "auto", ...).
+Status find_device(const std::string& name, Device** device);
+
+}  // namespace flashwave

@@ -1,0 +1,64 @@
+// Which kernel runs a problem on a device, how its work is cut up, and what memory that takes. Pure functions of the
+// problem and the device's description: no device need be present.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "catalog/catalog.h"
+#include "device/driver.h"
+#include "kernels/abi/params.h"
+#include "problem/problem.h"
+
+namespace flashwave {
+
+uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
+
+// Empty if the row can run the problem on the device, else a sentence why not.
+std::string refusal(const KernelRow& row, const Problem& problem, const DeviceInfo& device);
+
+struct Refusal {
+  const KernelRow* row;
+  std::string reason;
+};
+
+struct Selection {
+  const KernelRow* row = nullptr;  // the first candidate that takes the problem; nullptr if none does
+  std::vector<Refusal> refused;    // those before it, in order
+};
+// forced: name of the only candidate, or nullptr.
+Selection select(const Problem& problem, const DeviceInfo& device, const char* forced);
+
+abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+
+struct Plan {
+  Selection selection;
+  abi::Schedule schedule{};
+  const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
+  int32_t threads = 1;
+  size_t q_rotated_bytes = 0;  // workspace = q_rotated | shared | scratch of each worker, each 64-byte aligned
+  size_t shared_bytes = 0;
+  size_t scratch_bytes = 0;
+  size_t workspace_bytes() const { return q_rotated_bytes + shared_bytes + scratch_bytes; }
+};
+
+struct PlanOptions {
+  const char* force_kernel = nullptr;
+  int32_t threads = 1;
+};
+// Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.
+Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
+
+std::string explain_text(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned);
+std::string explain_json(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned);
+
+struct RunOptions {
+  void* stream = nullptr;
+  char* workspace = nullptr;  // nullptr: from the device's cache
+  size_t workspace_size = 0;
+  const fw_executor* executor = nullptr;
+};
+Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options);
+
+}  // namespace flashwave

@@ -1,0 +1,30 @@
+// One attention problem: the caller's structs copied whole (fields an older caller does not know at their defaults).
+// Plain data; everything below the API works on this and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "flashwave/flashwave.h"
+
+namespace flashwave {
+
+struct Problem {
+  fw_attention a{};
+  fw_gradients g{};  // all zero for a forward
+  bool backward = false;
+
+  bool varlen_q() const { return a.cu_seqlens_q != nullptr; }
+  bool varlen_k() const { return a.cu_seqlens_k != nullptr; }
+  bool paged() const { return a.block_table != nullptr; }
+  bool causal() const { return (a.flags & FW_CAUSAL) != 0; }
+  int64_t group() const { return a.heads_k > 0 ? a.heads_q / a.heads_k : 0; }
+  // No query, key head or output element: a valid call that does nothing.
+  bool empty() const { return a.batch == 0 || a.heads_q == 0 || (varlen_q() ? a.total_q : a.seqlen_q) == 0; }
+  float scale() const;  // softmax_scale with FW_SCALE_AUTO resolved
+};
+
+// "b=2 sq=128 sk=128 hq=8 hk=8 d=64 dtype=bf16 causal=1 ...", the words the command line reads.
+std::string describe(const Problem& problem);
+
+}  // namespace flashwave
