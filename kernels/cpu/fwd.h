@@ -9,7 +9,7 @@
 
 constexpr int NK = abi::kKeyBlock;
 constexpr int kStripLd = kTile.strip_ld();  // row capacity of a strip
-constexpr float kLazyRescale = 8.f;         // scores may exceed the running maximum by 2^8 before it is raised
+constexpr float kLargestGuess = 0x1p12f;  // a block's sum of 2^(s - m) past which m is raised: floats have range to spare
 static_assert(NK % MR == 0 && NK % kKeysPerPhilox == 0);
 
 // Online softmax state of one panel. m is the running maximum (log2 units), l the sum of 2^(s - m).
@@ -19,31 +19,40 @@ struct PanelState {
 };
 static_assert(sizeof(PanelState) == kTile.panel_state_bytes());
 
-// Scores of keys [begin, end) into s; returns the largest per lane.
-// Speculate: scores come out as 2^(s - m) with their sum, on the guess that none passes m by more than kLazyRescale.
-template <bool Speculate>
+// Scores of keys [begin, end) into s, with the largest per lane.
 FW_NOINLINE void score_tile(const float* k_groups, const float* q_panel, int d, int begin, int end, float* s,
-                            const float* m, V (&largest)[NV], V (&sum)[NV]) {
-  V start[NV], top[NV], total[NV];
-  FW_UNROLL for (int j = 0; j < NV; ++j) {
-    start[j] = Speculate ? -load(m + j * W) : V{};
-    top[j] = splat(-kInf);
-    total[j] = V{};
-  }
+                            V (&largest)[NV]) {
+  V top[NV] = {splat(-kInf), splat(-kInf)};
   for (int k = begin; k < end; k += MR) {
     V c[MR][NV];
-    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = start[j];
+    clear(c);
     multiply_tile<MR, 1, MR, NQ>(c, k_groups + k * d, q_panel, d);
-    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
-      top[j] = max(top[j], c[i][j]);
-      if (Speculate) {
-        c[i][j] = exp2_fast(c[i][j]);
-        total[j] += c[i][j];
-      }
-    }
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) top[j] = max(top[j], c[i][j]);
     store_tile<MR, NQ>(s + k * NQ, c);
   }
-  FW_UNROLL for (int j = 0; j < NV; ++j) largest[j] = top[j], sum[j] = total[j];
+  FW_UNROLL for (int j = 0; j < NV; ++j) largest[j] = top[j];
+}
+
+// 2^(score - m) of keys [begin, end) into s, with the sum per lane, on the guess that m need not be raised. The
+// accumulators start at -m, so the subtraction is free, and exp runs in the shadow of the next group's products. No
+// maximum is kept: a score far above m shows in the sum (the exponent is clamped, so it cannot wrap).
+FW_NOINLINE void guess_tile(const float* k_groups, const float* q_panel, int d, int begin, int end, float* s,
+                            const float* m, V (&sum)[NV]) {
+  V total[NV] = {V{}, V{}};
+  for (int k = begin; k < end; k += MR) {
+    V c[MR][NV];
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = -load(m + j * W);
+    multiply_tile<MR, 1, MR, NQ>(c, k_groups + k * d, q_panel, d);
+    FW_UNROLL for (int i = 0; i < MR; ++i) {
+      FW_UNROLL for (int j = 0; j < NV; ++j) {
+        const V e = exp2_fast(min(splat(126.f), c[i][j]));
+        total[j] += e;
+        store(s + (k + i) * NQ + j * W, e);
+      }
+      FW_KEEP_ORDER;
+    }
+  }
+  FW_UNROLL for (int j = 0; j < NV; ++j) sum[j] = total[j];
 }
 
 // -inf where the row does not see the key; returns the largest score left per lane.
@@ -183,8 +192,8 @@ struct ForwardTask {
     V largest[NV], sum[NV], alpha[NV];
 
     if (!t.masked && !modified && state.started) {
-      score_tile<true>(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, state.m, largest, sum);
-      if (!any(~(largest[0] <= kLazyRescale) | ~(largest[1] <= kLazyRescale))) {
+      guess_tile(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, state.m, sum);
+      if (!any(~(sum[0] <= kLargestGuess) | ~(sum[1] <= kLargestGuess))) {
         for (int j = 0; j < NV; ++j) store(state.l + j * W, load(state.l + j * W) + sum[j]);
         if (p.dropout_threshold) drop(panel, k0, t);
         value_tile(mem.v_strips, mem.s, strips, t.begin, t.end, Accumulate::kAdd, alpha, o);
@@ -192,7 +201,7 @@ struct ForwardTask {
       }  // the guess was wrong (or there is a NaN): once more, the careful way
     }
 
-    score_tile<false>(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, state.m, largest, sum);
+    score_tile(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, largest);
     if (modified) {
       if (p.bias.data) load_bias_tile<T>(p, panel, k0, t.begin, t.end, scope.seq.keys, mem.bias);
       modify_scores(p, panel, p.bias.data ? mem.bias : nullptr, k0, t.begin, t.end, mem.s);

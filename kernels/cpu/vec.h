@@ -30,6 +30,8 @@ typedef uint16_t VU16 __attribute__((vector_size(W * 2)));
 #define FW_INLINE inline __attribute__((always_inline))
 #define FW_NOINLINE __attribute__((noinline))
 #define FW_UNROLL _Pragma("clang loop unroll(full)")
+// Finish this row before the next: left alone, clang starts all rows of an epilogue at once and spills most of them.
+#define FW_KEEP_ORDER asm volatile("" ::: "memory")
 #define FW_NO_UNROLL _Pragma("clang loop unroll(disable)")
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
@@ -40,7 +42,7 @@ FW_INLINE V load_u(const float* p) { return *reinterpret_cast<const VUnaligned*>
 FW_INLINE VI load_i(const int32_t* p) { return *reinterpret_cast<const VI*>(p); }
 FW_INLINE void store(float* p, V x) { *reinterpret_cast<V*>(p) = x; }
 FW_INLINE void store_u(float* p, V x) { *reinterpret_cast<VUnaligned*>(p) = x; }
-FW_INLINE V splat(float x) { return V{} + x; }
+FW_INLINE V splat(float x) { return x - V{}; }  // x - 0 is x, sign of zero included, so it folds to a broadcast
 FW_INLINE VI splat_i(int32_t x) { return VI{} + x; }
 FW_INLINE V max(V a, V b) { return a > b ? a : b; }
 FW_INLINE V min(V a, V b) { return a < b ? a : b; }
