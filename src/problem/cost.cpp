@@ -41,9 +41,7 @@ double visible_pairs(Lengths n, Window window) {
 }
 
 // Keys that at least one query sees. The windows of consecutive queries move by one, so their union has no hole.
-int64_t keys_seen(Lengths n, Window window) {
-  return n.queries == 0 ? 0 : std::min(n.keys, n.queries + window.left);
-}
+int64_t keys_seen(Lengths n, Window window) { return n.queries == 0 ? 0 : std::min(n.keys, n.queries + window.left); }
 
 Lengths lengths_of(const Problem& problem, int64_t b, bool readable) {
   const fw_attention& a = problem.a;

@@ -19,6 +19,15 @@ const char* dtype_word(int32_t dtype) {
   }
 }
 
+// "bhqk" with a 1 for each dimension the bias broadcasts over.
+std::string bias_word(const fw_tensor& bias) {
+  std::string word = "bhqk";
+  for (int i = 0; i < 4; ++i) {
+    if (bias.stride[i] == 0) word[i] = '1';
+  }
+  return word;
+}
+
 class Words {
  public:
   void add(const char* key, int64_t value) { append(key, std::to_string(value)); }
@@ -52,6 +61,7 @@ float Problem::scale() const {
 std::string describe(const Problem& problem) {
   const fw_attention& a = problem.a;
   Words words;
+  if (problem.backward) words.add("op", "bwd");
   words.add("b", a.batch);
   words.add("sq", a.seqlen_q);
   words.add("sk", a.seqlen_k);
@@ -70,28 +80,28 @@ std::string describe(const Problem& problem) {
   }
   if (a.softmax_scale != FW_SCALE_AUTO) words.add("scale", a.softmax_scale);
   if (a.softcap != 0) words.add("softcap", a.softcap);
-  words.flag("alibi", a.alibi_slopes != nullptr);
-  words.flag("bias", a.bias.data != nullptr);
+  if (a.alibi_slopes != nullptr) words.add("alibi", a.alibi_batch_stride == 0 ? "h" : "bh");
+  if (a.bias.data != nullptr) words.append("bias", bias_word(a.bias));
+  if (a.bias.data != nullptr && a.bias.dtype != FW_F32) words.add("biasdtype", dtype_word(a.bias.dtype));
   words.flag("sinks", a.sinks != nullptr);
   if (a.dropout_p != 0) words.add("dropout", a.dropout_p);
-  words.flag("varlen", problem.varlen_q() || problem.varlen_k());
+  if (problem.varlen_q() || problem.varlen_k()) words.add("layout", "varlen");
   words.flag("seqused", a.seqused_k != nullptr);
   words.flag("leftpad", a.leftpad_k != nullptr);
   words.flag("cacheidx", a.cache_batch_idx != nullptr);
-  if (problem.paged()) words.add("paged", a.page_size);
+  if (problem.paged()) words.add("page", a.page_size);
   if (problem.append()) words.add("append", a.seqlen_new);
   if (a.rotary_cos.data != nullptr) words.add("rotary", a.rotary_dim);
   words.flag("interleaved", a.rotary_cos.data != nullptr && (a.flags & FW_ROTARY_INTERLEAVED) != 0);
   if (a.num_splits != 0) words.add("splits", static_cast<int64_t>(a.num_splits));
   words.flag("deterministic", (a.flags & FW_DETERMINISTIC) != 0);
-  words.flag("lse", !problem.backward && a.lse.data != nullptr);
+  if (!problem.backward && a.lse.data == nullptr) words.add("lse", "0");
   words.flag("probs", a.probs.data != nullptr);
   if (problem.backward) {
     words.flag("dlse", problem.g.d_lse.data != nullptr);
     words.flag("dbias", problem.g.d_bias.data != nullptr);
     words.flag("dsinks", problem.g.d_sinks != nullptr);
     words.flag("dslopes", problem.g.d_slopes != nullptr);
-    words.add("op", "bwd");
   }
   return words.take();
 }
