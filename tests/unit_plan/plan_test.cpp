@@ -76,7 +76,7 @@ TEST(MakePlan, AppendTakesThePrePass) {
 TEST(MakePlan, RotatedQueriesOfARaggedBatchTakeItsRows) {
   Problem problem = append_problem();
   problem.a.cu_seqlens_q = present<int32_t>();
-  problem.a.seqlen_q = 5, problem.a.total_q = 7;
+  problem.a.seqlen_q = 50, problem.a.total_q = 7;
   problem.a.heads_q = problem.a.heads_k = 1, problem.a.dim_qk = problem.a.dim_v = 3;
   EXPECT_EQ(planned(problem, cpu_with(kIsaNone)).q_rotated_bytes, 64u);  // 7 * 3 * 2 = 42, rounded up
 }
