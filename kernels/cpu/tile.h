@@ -113,18 +113,27 @@ FW_NOINLINE void pack_groups(const T* const* rows, int count, int n, float* out)
   }
 }
 
-// count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
-// product over the rows. Strip s starts where ld rows of the strips before it end, so ld >= count + kSlack.
+// Columns [c, c + W) of a row of n, of which only those below n matter. Near the end the row's last full register is
+// moved down, which costs a shuffle where a bounded copy would cost a call.
 template <class T>
-FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strips& strips, int ld, float* out,
-                             float* row_buffer) {
-  const int padded = round_up(strips.rows(), W) + W;
+FW_INLINE V load_columns(const T* row, int c, int n) {
+  if (c + W <= n) return load_as_float(row + c);
+  if (n < W) return load_part(row + c, n - c);
+  VI lanes;
+  FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
+  return __builtin_shufflevector(load_as_float(row + n - W), lanes + (c - (n - W)));
+}
+
+// count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
+// product over the rows. Strip s starts where ld rows of the strips before it end, so ld >= count + kSlack. Columns
+// past n hold anything finite: what is computed from them is never read.
+template <class T>
+FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strips& strips, int ld, float* out) {
   for (int r = 0; r < count; ++r) {
     const T* row = rows[r];
-    for (int c = 0; c < padded; c += W) store(row_buffer + c, row && c < n ? load_part(row + c, n - c) : V{});
     strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
       constexpr int M = decltype(m)::value;
-      store_u(out + f * ld + r * M, load_u(row_buffer + f));
+      store_u(out + f * ld + r * M, row ? load_columns(row, f, n) : V{});
     });
   }
 }
