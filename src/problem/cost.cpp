@@ -117,7 +117,8 @@ double bytes_of(const Problem& problem, const Totals& totals) {
   if (a.probs.data != nullptr) bytes += 4 * heads_q * totals.all_pairs;
   // Appended keys are read as k_new, v_new and written to the cache; that they are then attended is counted above.
   bytes += 2 * element * static_cast<double>(a.batch * a.seqlen_new) * heads_k * (dim_qk + dim_v);
-  for (const View& view : Views(problem).all()) {
+  const Views views(problem);
+  for (const View& view : views.all()) {
     if (view.tensor == nullptr && view.present()) {  // index arrays, slopes, sinks and their gradients
       bytes += 4 * static_cast<double>(view.extent[0]) * static_cast<double>(view.extent[1]);
     } else if (view.present() && (view.tensor == &g.dk || view.tensor == &g.dv)) {  // written whole: 0 where not seen

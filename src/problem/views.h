@@ -30,8 +30,9 @@ struct View {
 
 class Views {
  public:
-  explicit Views(const Problem& problem);  // sizes must have been checked
-  std::span<const View> all() const { return {views_.data(), count_}; }
+  explicit Views(const Problem& problem);  // sizes must have been checked; the problem must stay
+  std::span<const View> all() const& { return {views_.data(), count_}; }
+  std::span<const View> all() && = delete;
 
  private:
   void tensors(const Problem& problem);
