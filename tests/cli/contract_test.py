@@ -74,7 +74,12 @@ class Explain(unittest.TestCase):
     def test_refusal_is_1(self):
         answer = run("explain", "sq=8", "d=600", "--device", "cpu")
         self.assertEqual(answer.returncode, 1)
-        self.assertIn("dim_qk", answer.stdout + answer.stderr)
+        self.assertIn("dim_qk", answer.stderr)
+        answer = run("explain", "sq=8", "d=600", "--device", "cpu", "--json")
+        self.assertEqual((answer.returncode, json.loads(answer.stdout)["kernel"]), (1, None))
+        answer = run("explain", "sq=8", "kernel=reference_bwd", "--device", "cpu")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("reference_bwd", answer.stdout)
 
 
 class Check(unittest.TestCase):
