@@ -43,8 +43,10 @@ class Device {
   virtual Status free(void* pointer) = 0;
   virtual Status copy(void* destination, const void* source, size_t bytes, fw_copy_kind kind, void* stream) = 0;
   virtual Status synchronize(void* stream) = 0;
-  // Memory for one call made by this thread, kept for the next one; nullptr if there is none to be had.
+  // Memory for one call made by this thread, kept for the next one; nullptr if there is none to be had. The call ends
+  // with release_workspace on the same thread; until then a call nested in it gets other memory.
   virtual char* cached_workspace(size_t bytes) = 0;
+  virtual void release_workspace(char* workspace) = 0;
   virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
                         const LaunchOptions& options) = 0;
 };

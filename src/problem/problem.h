@@ -19,8 +19,10 @@ struct Problem {
   bool paged() const { return a.block_table != nullptr; }
   bool causal() const { return (a.flags & FW_CAUSAL) != 0; }
   int64_t group() const { return a.heads_k > 0 ? a.heads_q / a.heads_k : 0; }
-  // No query, key head or output element: a valid call that does nothing.
-  bool empty() const { return a.batch == 0 || a.heads_q == 0 || (varlen_q() ? a.total_q : a.seqlen_q) == 0; }
+  bool append() const { return a.seqlen_new > 0; }
+  bool no_queries() const { return a.batch == 0 || a.seqlen_q == 0 || (varlen_q() && a.total_q == 0); }
+  // Nothing to attend and nothing to append: no kernel runs (a backward still sets its other outputs to 0).
+  bool empty() const { return no_queries() && (a.batch == 0 || !append()); }
   float scale() const;  // softmax_scale with FW_SCALE_AUTO resolved
 };
 

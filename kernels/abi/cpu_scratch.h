@@ -1,0 +1,145 @@
+// Memory layout of the CPU kernels' scratch: the kernels carve it up with these structs, the plan asks them for its
+// size, so the two cannot disagree. Offsets start at `base`; pass nullptr to learn only `bytes`.
+#pragma once
+
+#include <cstdint>
+
+namespace flashwave::abi {
+
+#define FW_ALWAYS_INLINE inline __attribute__((always_inline))
+
+inline constexpr int kKeyBlock = 96;       // keys packed at a time: a multiple of every tile's rows and of 8
+inline constexpr int kQueryBlock = 96;     // backward: query rows of one tile of P^T: a multiple of every tile_q
+inline constexpr int kDecodeKeyBlock = 64;
+
+// Register tile of a kernel: `rows` x 2 registers of `lanes` floats.
+struct CpuTile {
+  int lanes, rows;
+  FW_ALWAYS_INLINE constexpr int columns() const { return 2 * lanes; }  // queries of a panel: the row's tile_q
+  // Head dimension as it lies in strips: see Strips in kernels/cpu/tile.h.
+  FW_ALWAYS_INLINE constexpr int strip_rows(int d) const { return (d + rows / 3 - 1) / (rows / 3) * (rows / 3); }
+  FW_ALWAYS_INLINE constexpr int strip_ld() const { return kKeyBlock + lanes; }
+  FW_ALWAYS_INLINE constexpr int64_t panel_rows_bytes() const { return int64_t{columns()} * 32 + (lanes > 4 ? 4 * lanes : 16); }
+  FW_ALWAYS_INLINE constexpr int64_t panel_state_bytes() const { return int64_t{columns()} * 8 + 4 * lanes; }
+};
+FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q) { return {tile_q / 2, tile_q == 32 ? 12 : 6}; }
+
+struct Carver {
+  char* base;
+  int64_t used = 0;
+  template <class T>
+  FW_ALWAYS_INLINE T* take(int64_t count_bytes) {
+    char* p = base + used;
+    used += (count_bytes + 63) / 64 * 64;
+    return reinterpret_cast<T*>(p);
+  }
+  FW_ALWAYS_INLINE float* floats(int64_t n) { return take<float>(n * 4); }
+};
+
+struct ForwardScratch {
+  float *q, *o;                // [panel][dim][columns]
+  float *s, *bias;             // [key][columns]
+  float *k_groups, *v_strips;  // the packed block of keys
+  float* row;
+  char *rows, *states;         // PanelRows, PanelState per panel
+  int64_t q_stride, o_stride;  // floats per panel
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE ForwardScratch(char* base, CpuTile tile, int dim_qk, int dim_v, int64_t panels) {
+    Carver c{base};
+    const int n = tile.columns(), slack = tile.lanes;
+    q_stride = int64_t{dim_qk} * n;
+    o_stride = int64_t{tile.strip_rows(dim_v)} * n;
+    q = c.floats(panels * q_stride);
+    o = c.floats(panels * o_stride);
+    s = c.floats(kKeyBlock * n);
+    bias = c.floats(kKeyBlock * n);
+    k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
+    v_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_v) + slack);
+    row = c.floats(tile.strip_rows(dim_v) + 3 * tile.lanes);
+    rows = c.take<char>(panels * tile.panel_rows_bytes());
+    states = c.take<char>(panels * tile.panel_state_bytes());
+    bytes = c.used;
+  }
+};
+
+// Unnormalised results of each row over each part of the keys.
+struct PartialResults {
+  float *o, *m, *l;  // [split][row of the call][dim_v], [split][row], [split][row]
+  int64_t rows;
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE PartialResults(char* base, int64_t total_rows, int64_t splits, int dim_v) : rows(total_rows) {
+    Carver c{base};
+    o = c.floats(splits * rows * dim_v);
+    m = c.floats(splits * rows);
+    l = c.floats(splits * rows);
+    bytes = c.used;
+  }
+};
+
+struct DecodeScratch {
+  float *q, *o, *s;  // [row][dim padded], [row][dim padded], [row][key]
+  int q_stride, o_stride;
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE DecodeScratch(char* base, CpuTile tile, int dim_qk, int dim_v) {
+    Carver c{base};
+    q_stride = (dim_qk + 15) / 16 * 16;
+    o_stride = (dim_v + 15) / 16 * 16;
+    q = c.floats(int64_t{tile.lanes} * q_stride);
+    o = c.floats(int64_t{tile.lanes} * o_stride);
+    s = c.floats(int64_t{tile.lanes} * kDecodeKeyBlock);
+    bytes = c.used;
+  }
+};
+
+struct BackwardScratch {
+  // The chunk of query rows: [panel][dim][columns], and [block of kQueryBlock rows][column panel][row][columns].
+  float *q_panels, *do_panels, *q_columns, *do_columns, *dq;
+  float *neg_lse, *delta;
+  char* rows;  // PanelRows
+  // The packed block of keys.
+  float *k_groups, *v_groups, *k_strips, *row;
+  // Tiles [key][kQueryBlock], and [key][columns].
+  float *p, *ds, *bias, *chain;
+  // Accumulators of the task's key blocks: [block][column panel][key][columns].
+  float *dk, *dv;
+  int64_t dq_stride;           // floats per panel
+  int q_width, v_width;        // head dims rounded up to whole column panels
+  int64_t dk_block, dv_block;  // floats per key block
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE BackwardScratch(char* base, CpuTile tile, int dim_qk, int dim_v, int64_t chunk_rows,
+                                   int64_t key_blocks) {
+    Carver c{base};
+    const int n = tile.columns(), slack = tile.lanes;
+    q_width = (dim_qk + n - 1) / n * n;
+    v_width = (dim_v + n - 1) / n * n;
+    dq_stride = int64_t{tile.strip_rows(dim_qk)} * n;
+    dk_block = int64_t{kKeyBlock} * q_width;
+    dv_block = int64_t{kKeyBlock} * v_width;
+    q_panels = c.floats(chunk_rows * dim_qk);
+    do_panels = c.floats(chunk_rows * dim_v);
+    q_columns = c.floats(chunk_rows * q_width);
+    do_columns = c.floats(chunk_rows * v_width);
+    dq = c.floats(chunk_rows / n * dq_stride);
+    neg_lse = c.floats(chunk_rows);
+    delta = c.floats(chunk_rows);
+    rows = c.take<char>(chunk_rows / n * tile.panel_rows_bytes());
+    k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
+    v_groups = c.floats(int64_t{kKeyBlock} * dim_v + slack);
+    k_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_qk) + slack);
+    row = c.floats(tile.strip_rows(dim_qk) + 3 * tile.lanes);
+    p = c.floats(int64_t{kKeyBlock} * kQueryBlock);
+    ds = c.floats(int64_t{kKeyBlock} * kQueryBlock);
+    bias = c.floats(kKeyBlock * n);
+    chain = c.floats(kKeyBlock * n);
+    dk = c.floats(key_blocks * dk_block);
+    dv = c.floats(key_blocks * dv_block);
+    bytes = c.used;
+  }
+};
+
+#undef FW_ALWAYS_INLINE
+}  // namespace flashwave::abi

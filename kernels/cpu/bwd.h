@@ -1,0 +1,361 @@
+// Backward attention: five products through the same micro-kernel, S recomputed, nothing of size s^2 stored.
+// Included after decode.h.
+//
+//   S^T  = K Q^T   started at -LSE    -> P^T  = 2^S^T             in the epilogue
+//   dP^T = V dO^T  started at -delta  -> dS^T = P^T * dP^T        in the epilogue
+//   dQ^T += K^T dS^T                     A = K in strips of columns, B = dS^T as produced
+//   dV   += P^T dO,  dK += dS^T Q        A = rows of P^T, dS^T;  B = dO, Q in panels of columns
+//
+// A task is a sequence, a key head and every splits-th block of NK keys. It walks the query rows in chunks; within a
+// chunk, its key blocks; within those, the chunk's rows QB at a time. dK and dV belong to one task. dQ is summed over
+// the tasks of a head in a fixed order, so the bits do not depend on threads.
+
+constexpr int QB = abi::kQueryBlock;
+static_assert(QB % NQ == 0);
+constexpr int kPanelsPerBlock = QB / NQ;
+
+using abi::BackwardScratch;
+
+// P^T and dS^T of one panel, plain scores: both products of a group of keys back to back, exp and product in the
+// epilogues.
+template <bool Masked>
+FW_NOINLINE void probability_tile(const BackwardScratch& mem, const PanelRows& rows, const float* q, const float* d_o,
+                                  const float* neg_lse, const float* delta, int dim_qk, int dim_v, int64_t k0,
+                                  TileRange t, float* p, float* ds) {
+  for (int k = t.begin; k < t.end; k += MR) {
+    V c[MR][NV];
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = load(neg_lse + j * W);
+    multiply_tile<MR, 1, MR, NQ>(c, mem.k_groups + k * dim_qk, q, dim_qk);
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
+      V e = exp2_fast(c[i][j]);
+      if (Masked) e = zero_unless(sees(rows, j, int32_t(k0) + k + i), e);
+      store(p + (k + i) * QB + j * W, e);
+    }
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = -load(delta + j * W);
+    multiply_tile<MR, 1, MR, NQ>(c, mem.v_groups + k * dim_v, d_o, dim_v);
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
+      V g = c[i][j] * load(p + (k + i) * QB + j * W);
+      if (Masked) g = zero_unless(sees(rows, j, int32_t(k0) + k + i), g);
+      store(ds + (k + i) * QB + j * W, g);
+    }
+  }
+}
+
+// One product of a panel, stored as it is: raw scores or dP.
+FW_NOINLINE void product_tile(const float* groups, const float* panel, int dim, TileRange t, float* out) {
+  for (int k = t.begin; k < t.end; k += MR) {
+    V c[MR][NV];
+    clear(c);
+    multiply_tile<MR, 1, MR, NQ>(c, groups + k * dim, panel, dim);
+    store_tile<MR, QB>(out + k * QB, c);
+  }
+}
+
+// The same with score modifiers or dropout, in separate passes. On return p holds what dV needs (dropped and rescaled).
+template <class T>
+FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& mem, const PanelRows& rows,
+                              const float* q, const float* d_o, const float* neg_lse, const float* delta, int64_t keys,
+                              int64_t k0, TileRange t, float* p, float* ds) {
+  product_tile(mem.k_groups, q, params.dim_qk, t, p);
+  product_tile(mem.v_groups, d_o, params.dim_v, t, ds);
+  if (params.bias.data) load_bias_tile<T>(params, rows, k0, t.begin, t.end, keys, mem.bias);
+  for (int j = 0; j < NV; ++j) {
+    const V slope = load(rows.slope + j * W), start = load(neg_lse + j * W);
+    const V diagonal = __builtin_convertvector(load_i(rows.diagonal + j * W) - int32_t(k0), V);
+    for (int k = t.begin; k < t.end; ++k) {
+      float* x = p + k * QB + j * W;
+      V tanh_z{};
+      const V s = modify_score(params, load(x), slope, diagonal, float(k),
+                               params.bias.data ? mem.bias + k * NQ + j * W : nullptr, &tanh_z);
+      store(mem.chain + k * NQ + j * W, 1.f - tanh_z * tanh_z);
+      store(x, zero_unless(sees(rows, j, int32_t(k0) + k), exp2_masked(s + start)));
+    }
+  }
+  const float keep = 1.f / (1.f - params.dropout_p);
+  auto finish = [&](int k, int j, VI kept) __attribute__((always_inline)) {
+    float *x = p + k * QB + j * W, *g = ds + k * QB + j * W;
+    const V e = load(x), d_p = zero_unless(kept, load(g) * keep);
+    const V grad = e * (d_p - load(delta + j * W)) * load(mem.chain + k * NQ + j * W);
+    store(g, zero_unless(sees(rows, j, int32_t(k0) + k), grad));
+    store(x, zero_unless(kept, e * keep));
+  };
+  if (params.dropout_threshold) {
+    for_each_kept(params, rows, k0, t.begin, t.end, finish);
+  } else {
+    for (int j = 0; j < NV; ++j) {
+      for (int k = t.begin; k < t.end; ++k) finish(k, j, splat_i(-1));
+    }
+  }
+}
+
+// acc[column panel][NK][NQ] += A[keys][QB] * columns[column panel][QB][NQ] over the rows of panels [first, last), for
+// one group of MR keys.
+FW_NOINLINE void accumulate_keys(const float* a, const float* columns, int width, int first, int last, float* acc) {
+  for (int c = 0; c < width; c += NQ, columns += QB * NQ, acc += NK * NQ) {
+    V tile[MR][NV];
+    load_tile<MR, NQ>(tile, acc);
+    multiply_tile<MR, QB, 1, NQ>(tile, a + first * NQ, columns + first * NQ * NQ, (last - first) * NQ);
+    store_tile<MR, NQ>(acc, tile);
+  }
+}
+
+// dQ^T += K^T dS^T for one panel.
+FW_NOINLINE void accumulate_queries(const float* k_strips, const float* ds, const Strips& strips, TileRange t,
+                                    float* dq) {
+  strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
+    constexpr int M = decltype(m)::value;
+    V c[M][NV];
+    load_tile<M, NQ>(c, dq + f * NQ);
+    multiply_tile<M, 1, M, QB>(c, k_strips + f * kStripLd + t.begin * M, ds + t.begin * QB, t.end - t.begin);
+    store_tile<M, NQ>(dq + f * NQ, c);
+  });
+}
+
+template <class T>
+FW_INLINE float row_delta(const abi::Params& p, const Scope& scope, int64_t row) {
+  const T *o = scope.row_pointer<const T>(p.o, row), *d_o = scope.row_pointer<const T>(p.d_o, row);
+  V sum{};
+  for (int c = 0; c < p.dim_v; c += W) sum += load_part(o + c, p.dim_v - c) * load_part(d_o + c, p.dim_v - c);
+  const float d_lse = p.d_lse.data ? *scope.row_pointer<const float>(p.d_lse, row) : 0.f;
+  return sum_lanes(sum) - d_lse;
+}
+
+template <class T>
+struct BackwardTask {
+  const abi::Params& p;
+  const Scope scope;
+  const BackwardScratch mem;
+  PanelRows* const rows;
+  const Strips strips;
+  const int32_t split, splits;
+  const int64_t chunk_rows;
+  int64_t row0 = 0;  // of the chunk
+  int panels = 0;
+
+  FW_INLINE BackwardTask(const abi::Params& params, const Scope& sc, const BackwardScratch& m, int32_t part,
+                         int32_t parts, int64_t chunk)
+      : p(params),
+        scope(sc),
+        mem(m),
+        rows(reinterpret_cast<PanelRows*>(m.rows)),
+        strips(params.dim_qk),
+        split(part),
+        splits(parts),
+        chunk_rows(chunk) {}
+
+  // d_q(row, panel of [dim][NQ], first row): called once per panel and chunk with this task's share of dQ^T.
+  template <class TakeDq>
+  FW_INLINE void run(TakeDq&& take_dq) {
+    const int64_t key_blocks = (scope.seq.keys + NK - 1) / NK;
+    const bool one_chunk = scope.rows <= chunk_rows;
+    if (!one_chunk) {
+      const int64_t mine = (key_blocks - split + splits - 1) / splits;
+      __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
+      __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
+    }
+    for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
+      load_chunk();
+      for (int64_t kb = split; kb < key_blocks; kb += splits) {
+        const int64_t slot = one_chunk ? 0 : kb / splits;
+        float *dk = mem.dk + slot * mem.dk_block, *dv = mem.dv + slot * mem.dv_block;
+        if (one_chunk) {
+          __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
+          __builtin_memset(dv, 0, mem.dv_block * sizeof(float));
+        }
+        key_block(kb * NK, dk, dv);
+        if (row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
+      }
+      for (int i = 0; i < panels; ++i) take_dq(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride);
+    }
+  }
+
+  FW_INLINE void load_chunk() {
+    const int64_t count = scope.rows - row0 < chunk_rows ? scope.rows - row0 : chunk_rows;
+    panels = int((count + NQ - 1) / NQ);
+    for (int i = 0; i < panels; ++i) {
+      const int64_t row = row0 + int64_t{i} * NQ;
+      const T* pointers[NQ];
+      scope.panel_pointers(p.q, row, pointers);
+      pack_panel(pointers, p.dim_qk, p.softmax_scale * kLog2e, mem.q_panels + int64_t{i} * NQ * p.dim_qk);
+      scope.panel_pointers(p.d_o, row, pointers);
+      pack_panel(pointers, p.dim_v, 1.f, mem.do_panels + int64_t{i} * NQ * p.dim_v);
+      scope.describe_panel(row, rows[i]);
+      for (int lane = 0; lane < NQ; ++lane) {
+        const bool exists = row + lane < scope.rows;
+        const float lse = exists ? *scope.row_pointer<const float>(p.lse, row + lane) : -kInf;
+        mem.neg_lse[i * NQ + lane] = lse == -kInf ? -kInf : -lse * kLog2e;  // empty row: P = 0
+        mem.delta[i * NQ + lane] = exists ? row_delta<T>(p, scope, row + lane) : 0.f;
+      }
+    }
+    for (int64_t r = 0; r < count; r += QB) {
+      const T *q_rows[QB], *do_rows[QB];
+      const int n = int(count - r < QB ? count - r : QB);
+      for (int i = 0; i < n; ++i) {
+        q_rows[i] = scope.row_pointer<const T>(p.q, row0 + r + i);
+        do_rows[i] = scope.row_pointer<const T>(p.d_o, row0 + r + i);
+      }
+      pack_columns(q_rows, n, p.dim_qk, QB, mem.q_columns + r * mem.q_width);
+      pack_columns(do_rows, n, p.dim_v, QB, mem.do_columns + r * mem.v_width);
+    }
+    __builtin_memset(mem.dq, 0, panels * mem.dq_stride * sizeof(float));
+  }
+
+  // The chunk's rows against one block of keys.
+  FW_INLINE void key_block(int64_t k0, float* dk, float* dv) {
+    const int count = int(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : NK);
+    const int padded = round_up(count, MR);
+    const T *k_rows[NK], *v_rows[NK];
+    for (int k = 0; k < padded; ++k) {
+      k_rows[k] = k < count ? scope.key_pointer<const T>(p.k, k0 + k) : nullptr;
+      v_rows[k] = k < count ? scope.key_pointer<const T>(p.v, k0 + k) : nullptr;
+    }
+    bool packed = false;  // only once some row is known to see the block
+    for (int first = 0; first < panels; first += kPanelsPerBlock) {
+      const int n = panels - first < kPanelsPerBlock ? panels - first : kPanelsPerBlock;
+      if (rows[first].min_first >= k0 + count || rows[first + n - 1].max_last <= k0) continue;
+      if (!packed) {
+        pack_groups(k_rows, padded, p.dim_qk, mem.k_groups);
+        pack_strips(k_rows, padded, p.dim_qk, strips, kStripLd, mem.k_strips, mem.row);
+        pack_groups(v_rows, padded, p.dim_v, mem.v_groups);
+        packed = true;
+      }
+      block_step(first, n, k0, count, dk, dv);
+    }
+  }
+
+  // n panels (up to QB rows) against the packed block of keys.
+  FW_INLINE void block_step(int first, int n, int64_t k0, int count, float* dk, float* dv) {
+    // Panels [from[g], to[g]) see some key of group g: contiguous, since what a row sees only moves forward.
+    int from[NK / MR], to[NK / MR];
+    for (int g = 0; g < NK / MR; ++g) from[g] = n, to[g] = 0;
+    const bool general = has_score_modifiers(p) || p.dropout_threshold;
+    for (int i = 0; i < n; ++i) {
+      const int panel = first + i;
+      const PanelRows& lanes = rows[panel];
+      const TileRange t = tile_range(lanes, k0, count);
+      if (t.begin >= t.end) continue;
+      const float *q = mem.q_panels + int64_t{panel} * NQ * p.dim_qk, *d_o = mem.do_panels + int64_t{panel} * NQ * p.dim_v;
+      const float *neg_lse = mem.neg_lse + panel * NQ, *delta = mem.delta + panel * NQ;
+      float *prob = mem.p + i * NQ, *ds = mem.ds + i * NQ;
+      if (general) {
+        general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, prob, ds);
+      } else if (t.masked) {
+        probability_tile<true>(mem, lanes, q, d_o, neg_lse, delta, p.dim_qk, p.dim_v, k0, t, prob, ds);
+      } else {
+        probability_tile<false>(mem, lanes, q, d_o, neg_lse, delta, p.dim_qk, p.dim_v, k0, t, prob, ds);
+      }
+      accumulate_queries(mem.k_strips, ds, strips, t, mem.dq + panel * mem.dq_stride);
+      for (int g = t.begin / MR; g < t.end / MR; ++g) {
+        from[g] = i < from[g] ? i : from[g];
+        to[g] = i + 1;
+      }
+    }
+    const int64_t block = int64_t{first} / kPanelsPerBlock * QB;
+    const float *q_columns = mem.q_columns + block * mem.q_width, *do_columns = mem.do_columns + block * mem.v_width;
+    for (int g = 0; g < NK / MR; ++g) {
+      if (from[g] >= to[g]) continue;
+      accumulate_keys(mem.p + g * MR * QB, do_columns, mem.v_width, from[g], to[g], dv + g * MR * NQ);
+      accumulate_keys(mem.ds + g * MR * QB, q_columns, mem.q_width, from[g], to[g], dk + g * MR * NQ);
+    }
+  }
+
+  FW_INLINE void write_keys(int64_t k0, const float* dk, const float* dv) {
+    const int count = int(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : NK);
+    for (int k = 0; k < count; ++k) {
+      if (p.dk.data) write_row(scope.key_pointer<T>(p.dk, k0 + k), dk + k * NQ, p.dim_qk, p.softmax_scale);
+      if (p.dv.data) write_row(scope.key_pointer<T>(p.dv, k0 + k), dv + k * NQ, p.dim_v, 1.f);
+    }
+  }
+  FW_INLINE static void write_row(T* out, const float* acc, int n, float scale) {
+    for (int c = 0; c < n; c += W) store_part(out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
+  }
+
+  // Keys that lie outside the used part of the sequence (left pad, past seqused_k) get 0.
+  FW_INLINE void clear_unused_keys() {
+    Sequence whole = scope.seq;
+    whole.k_row = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b] : 0;
+    whole.keys = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b + 1] - p.cu_seqlens_k[whole.b] : p.seqlen_k;
+    const int64_t used_first = scope.seq.k_row - whole.k_row, used_last = used_first + scope.seq.keys;
+    for (int64_t r = 0; r < whole.keys; ++r) {
+      if (r >= used_first && r < used_last) continue;
+      T* dk = static_cast<T*>(p.dk.data) + key_offset(p, p.dk, whole, r, scope.kv_head);
+      T* dv = static_cast<T*>(p.dv.data) + key_offset(p, p.dv, whole, r, scope.kv_head);
+      if (p.dk.data) __builtin_memset(dk, 0, p.dim_qk * sizeof(T));
+      if (p.dv.data) __builtin_memset(dv, 0, p.dim_v * sizeof(T));
+    }
+  }
+};
+
+// d_sinks[h] = -sum over rows of exp(sink - LSE) * delta, one head per task.
+template <class T>
+FW_INLINE void sink_gradients(const abi::Params& p, const abi::CpuLaunch& launch) {
+  launch.for_each_task(p.heads_q, [&](int64_t h, int32_t) {
+    const int32_t group = p.heads_q / p.heads_k;
+    double sum = 0;
+    for (int32_t b = 0; b < p.batch; ++b) {
+      const Scope scope(p, b, int32_t(h / group));
+      for (int64_t row = h % group; row < scope.rows; row += group) {
+        const float lse = *scope.row_pointer<const float>(p.lse, row);
+        if (lse != -kInf) sum -= double(__builtin_expf(p.sinks[h] - lse)) * row_delta<T>(p, scope, row);
+      }
+    }
+    p.d_sinks[h] = float(sum);
+  });
+}
+
+template <class T>
+void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
+  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
+  const int32_t splits = launch.schedule.splits;
+  const int64_t chunk_rows = launch.schedule.rows_per_task;
+  const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
+  const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
+  float* partial = reinterpret_cast<float*>(launch.shared);  // [split][row of the call][dim_qk]
+  alignas(64) float scale[NQ];
+  for (float& x : scale) x = splits == 1 ? p.softmax_scale : 1.f;
+
+  launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
+    const int64_t head = t / splits;
+    const int32_t split = int32_t(t % splits);
+    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+    const BackwardScratch mem(launch.scratch_of(worker), kTile, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
+    BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
+    if (split == 0) task.clear_unused_keys();
+    task.run([&](int64_t row, const float* dq) {
+      if (!p.dq.data) return;
+      if (splits == 1) {
+        T* pointers[NQ];
+        scope.panel_pointers(p.dq, row, pointers);
+        unpack_panel(dq, p.dim_qk, scale, pointers);
+      } else {
+        float* pointers[NQ];
+        for (int i = 0; i < NQ; ++i) {
+          float* out = partial + ((split * heads + head) * rows_max + row + i) * p.dim_qk;
+          pointers[i] = row + i < scope.rows ? out : nullptr;
+        }
+        unpack_panel(dq, p.dim_qk, scale, pointers);
+      }
+    });
+  });
+  if (splits > 1 && p.dq.data) {
+    constexpr int64_t kRows = 64;
+    const int64_t blocks = (rows_max + kRows - 1) / kRows;
+    launch.for_each_task(heads * blocks, [&](int64_t t, int32_t) {
+      const int64_t head = t / blocks;
+      const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+      const int64_t end = (t % blocks + 1) * kRows < scope.rows ? (t % blocks + 1) * kRows : scope.rows;
+      for (int64_t row = t % blocks * kRows; row < end; ++row) {
+        T* out = scope.row_pointer<T>(p.dq, row);
+        for (int c = 0; c < p.dim_qk; c += W) {
+          const int n = p.dim_qk - c < W ? p.dim_qk - c : W;
+          V sum{};
+          for (int32_t s = 0; s < splits; ++s) {
+            sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
+          }
+          store_part(out + c, sum * p.softmax_scale, n);
+        }
+      }
+    });
+  }
+  if (p.d_sinks) sink_gradients<T>(p, launch);
+}

@@ -1,0 +1,356 @@
+// Forward attention, queries in the vector lanes. Included after rows.h.
+//
+//   S^T[key][query] = K Q^T        A = K in groups of MR rows, B = a panel of NQ queries, transposed once
+//   softmax along the keys         vertical vector operations: no horizontal reduction anywhere
+//   O^T[dim][query] += V^T P^T     A = V in strips of MR columns, B = P^T as it was produced
+//
+// A task is a block of query rows against a range of keys. Keys come in blocks of NK, packed to fp32 just in time into
+// the cache; each block serves all panels of the task. fp16 and bf16 are widened while packing.
+
+constexpr int NK = abi::kKeyBlock;
+constexpr int kStripLd = kTile.strip_ld();  // row capacity of a strip
+constexpr float kLargestGuess = 0x1p12f;  // a block's sum of 2^(s - m) past which m is raised: floats have range to spare
+static_assert(NK % MR == 0 && NK % kKeysPerPhilox == 0);
+
+// Online softmax state of one panel. m is the running maximum (log2 units), l the sum of 2^(s - m).
+struct PanelState {
+  alignas(W * 4) float m[NQ], l[NQ];
+  bool started;  // O^T holds something
+};
+static_assert(sizeof(PanelState) == kTile.panel_state_bytes());
+
+// Scores of keys [begin, end) into s, with the largest per lane.
+FW_NOINLINE void score_tile(const float* k_groups, const float* q_panel, int d, int begin, int end, float* s,
+                            V (&largest)[NV]) {
+  V top[NV] = {splat(-kInf), splat(-kInf)};
+  for (int k = begin; k < end; k += MR) {
+    V c[MR][NV];
+    clear(c);
+    multiply_tile<MR, 1, MR, NQ>(c, k_groups + k * d, q_panel, d);
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) top[j] = max(top[j], c[i][j]);
+    store_tile<MR, NQ>(s + k * NQ, c);
+  }
+  FW_UNROLL for (int j = 0; j < NV; ++j) largest[j] = top[j];
+}
+
+// 2^(score - m) of keys [begin, end) into s, with the sum per lane, on the guess that m need not be raised. The
+// accumulators start at -m, so the subtraction is free, and exp runs in the shadow of the next group's products. No
+// maximum is kept: a score far above m shows in the sum (the exponent is clamped, so it cannot wrap).
+FW_NOINLINE void guess_tile(const float* k_groups, const float* q_panel, int d, int begin, int end, float* s,
+                            const float* m, V (&sum)[NV]) {
+  V total[NV] = {V{}, V{}};
+  for (int k = begin; k < end; k += MR) {
+    V c[MR][NV];
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = -load(m + j * W);
+    multiply_tile<MR, 1, MR, NQ>(c, k_groups + k * d, q_panel, d);
+    FW_UNROLL for (int i = 0; i < MR; ++i) {
+      FW_UNROLL for (int j = 0; j < NV; ++j) {
+        const V e = exp2_fast(min(splat(126.f), c[i][j]));
+        total[j] += e;
+        store(s + (k + i) * NQ + j * W, e);
+      }
+      FW_KEEP_ORDER;
+    }
+  }
+  FW_UNROLL for (int j = 0; j < NV; ++j) sum[j] = total[j];
+}
+
+// -inf where the row does not see the key; returns the largest score left per lane.
+FW_NOINLINE void mask_tile(const PanelRows& panel, int64_t k0, int begin, int end, float* s, V (&largest)[NV]) {
+  for (int j = 0; j < NV; ++j) {
+    V top = splat(-kInf);
+    for (int k = begin; k < end; ++k) {
+      float* x = s + k * NQ + j * W;
+      const V masked = sees(panel, j, int32_t(k0) + k) ? load(x) : splat(-kInf);
+      store(x, masked);
+      top = max(top, masked);
+    }
+    largest[j] = top;
+  }
+}
+
+FW_NOINLINE void max_tile(int begin, int end, const float* s, V (&largest)[NV]) {
+  V top[NV] = {splat(-kInf), splat(-kInf)};
+  for (int k = begin; k < end; ++k) {
+    FW_UNROLL for (int j = 0; j < NV; ++j) top[j] = max(top[j], load(s + k * NQ + j * W));
+  }
+  FW_UNROLL for (int j = 0; j < NV; ++j) largest[j] = top[j];
+}
+
+// s = 2^(s - m); returns the sums.
+template <bool Masked>
+FW_NOINLINE void exp_tile(int begin, int end, float* s, const V (&m)[NV], V (&sum)[NV]) {
+  V total[NV] = {V{}, V{}}, base[NV] = {m[0], m[1]};
+  for (int k = begin; k < end; ++k) {
+    FW_UNROLL for (int j = 0; j < NV; ++j) {
+      const V x = load(s + k * NQ + j * W) - base[j];
+      const V e = Masked ? exp2_masked(x) : exp2_fast(x);
+      total[j] += e;
+      store(s + k * NQ + j * W, e);
+    }
+  }
+  FW_UNROLL for (int j = 0; j < NV; ++j) sum[j] = total[j];
+}
+
+enum class Accumulate { kStart, kAdd, kRescaleAndAdd };
+
+// O^T (+)= V^T P^T over keys [begin, end).
+FW_NOINLINE void value_tile(const float* v_strips, const float* s, const Strips& strips, int begin, int end,
+                            Accumulate mode, const V (&alpha)[NV], float* o) {
+  strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
+    constexpr int M = decltype(m)::value;
+    V c[M][NV];
+    float* out = o + f * NQ;
+    if (mode == Accumulate::kStart) {
+      clear(c);
+    } else {
+      load_tile<M, NQ>(c, out);
+      if (mode == Accumulate::kRescaleAndAdd) {
+        FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] *= alpha[j];
+      }
+    }
+    multiply_tile<M, 1, M, NQ>(c, v_strips + f * kStripLd + begin * M, s + begin * NQ, end - begin);
+    store_tile<M, NQ>(out, c);
+  });
+}
+
+using abi::PartialResults;
+
+template <class T>
+struct ForwardTask {
+  const abi::Params& p;
+  const Scope scope;
+  const abi::ForwardScratch mem;
+  PanelRows* const rows;
+  PanelState* const states;
+  const Strips strips;
+  int64_t row0;
+  int panels;
+
+  FW_INLINE ForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
+      : p(params),
+        scope(sc),
+        mem(scratch, kTile, params.dim_qk, params.dim_v, (row_count + NQ - 1) / NQ),
+        rows(reinterpret_cast<PanelRows*>(mem.rows)),
+        states(reinterpret_cast<PanelState*>(mem.states)),
+        strips(params.dim_v),
+        row0(first_row),
+        panels((row_count + NQ - 1) / NQ) {}
+
+  // Transposes the queries (scale and log2(e) folded in) and starts the softmax. A sink is a key of value 0 that comes
+  // first; it joins one part of the keys only.
+  FW_INLINE void start(bool with_sink) {
+    for (int i = 0; i < panels; ++i) {
+      const int64_t row = row0 + int64_t{i} * NQ;
+      const T* pointers[NQ];
+      scope.panel_pointers(p.q, row, pointers);
+      pack_panel(pointers, p.dim_qk, p.softmax_scale * kLog2e, mem.q + i * mem.q_stride);
+      scope.describe_panel(row, rows[i]);
+      PanelState& state = states[i];
+      state.started = false;
+      for (int lane = 0; lane < NQ; ++lane) {
+        const bool sink = with_sink && p.sinks && row + lane < scope.rows;
+        state.m[lane] = sink ? p.sinks[scope.head(row + lane)] * kLog2e : -kInf;
+        state.l[lane] = sink ? 1.f : 0.f;
+      }
+    }
+  }
+
+  // All panels against keys [key_begin, key_end).
+  FW_INLINE void attend(int64_t key_begin, int64_t key_end) {
+    int64_t first = key_end, last = key_begin;
+    for (int i = 0; i < panels; ++i) {
+      first = rows[i].min_first < first ? rows[i].min_first : first;
+      last = rows[i].max_last > last ? rows[i].max_last : last;
+    }
+    if (last > key_end) last = key_end;
+    if (first < key_begin) first = key_begin;
+    for (int64_t k0 = first / NK * NK; k0 < last; k0 += NK) {
+      const int count = int(last - k0 < NK ? last - k0 : NK);
+      const T *k_rows[NK], *v_rows[NK];
+      for (int k = 0; k < count; ++k) {
+        k_rows[k] = scope.key_pointer<const T>(p.k, k0 + k);
+        v_rows[k] = scope.key_pointer<const T>(p.v, k0 + k);
+      }
+      const int padded = round_up(count, MR);
+      for (int k = count; k < padded; ++k) k_rows[k] = v_rows[k] = nullptr;
+      pack_groups(k_rows, padded, p.dim_qk, mem.k_groups);
+      pack_strips(v_rows, padded, p.dim_v, strips, kStripLd, mem.v_strips, mem.row);
+      for (int i = 0; i < panels; ++i) panel_step(i, k0, count);
+    }
+  }
+
+  // One panel against one packed block: scores, online softmax, values.
+  FW_INLINE void panel_step(int i, int64_t k0, int count) {
+    const PanelRows& panel = rows[i];
+    const TileRange t = tile_range(panel, k0, count);
+    if (t.begin >= t.end) return;
+    PanelState& state = states[i];
+    const float* q = mem.q + i * mem.q_stride;
+    float* o = mem.o + i * mem.o_stride;
+    const bool modified = has_score_modifiers(p);
+    V largest[NV], sum[NV], alpha[NV];
+
+    if (!t.masked && !modified && state.started) {
+      guess_tile(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, state.m, sum);
+      if (!any(~(sum[0] <= kLargestGuess) | ~(sum[1] <= kLargestGuess))) {
+        for (int j = 0; j < NV; ++j) store(state.l + j * W, load(state.l + j * W) + sum[j]);
+        if (p.dropout_threshold) drop(panel, k0, t);
+        value_tile(mem.v_strips, mem.s, strips, t.begin, t.end, Accumulate::kAdd, alpha, o);
+        return;
+      }  // the guess was wrong (or there is a NaN): once more, the careful way
+    }
+
+    score_tile(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, largest);
+    if (modified) {
+      if (p.bias.data) load_bias_tile<T>(p, panel, k0, t.begin, t.end, scope.seq.keys, mem.bias);
+      modify_scores(p, panel, p.bias.data ? mem.bias : nullptr, k0, t.begin, t.end, mem.s);
+    }
+    if (t.masked) {
+      mask_tile(panel, k0, t.begin, t.end, mem.s, largest);
+    } else if (modified) {
+      max_tile(t.begin, t.end, mem.s, largest);
+    }
+    V m[NV];
+    VI changed{};
+    for (int j = 0; j < NV; ++j) {
+      const V old = load(state.m + j * W), now = max(largest[j], old);
+      changed |= ~(now == old);
+      store(state.m + j * W, now);
+      m[j] = now == -kInf ? V{} : now;  // a row that has seen nothing: avoid -inf - -inf
+      alpha[j] = exp2_masked(old - m[j]);
+    }
+    if (t.masked || modified) {
+      exp_tile<true>(t.begin, t.end, mem.s, m, sum);
+    } else {
+      exp_tile<false>(t.begin, t.end, mem.s, m, sum);
+    }
+    for (int j = 0; j < NV; ++j) store(state.l + j * W, load(state.l + j * W) * alpha[j] + sum[j]);
+    if (p.dropout_threshold) drop(panel, k0, t);
+    const Accumulate mode = !state.started   ? Accumulate::kStart
+                            : any(changed) ? Accumulate::kRescaleAndAdd
+                                           : Accumulate::kAdd;
+    value_tile(mem.v_strips, mem.s, strips, t.begin, t.end, mode, alpha, o);
+    state.started = true;
+  }
+
+  FW_INLINE void drop(const PanelRows& panel, int64_t k0, const TileRange& t) {
+    for_each_kept(p, panel, k0, t.begin, t.end, [&](int k, int j, VI kept) __attribute__((always_inline)) {
+      float* x = mem.s + k * NQ + j * W;
+      store(x, zero_unless(kept, load(x)));
+    });
+  }
+
+  // Normalises and writes O and LSE.
+  FW_INLINE void finish() {
+    const float keep = 1.f / (1.f - p.dropout_p);
+    for (int i = 0; i < panels; ++i) {
+      const int64_t row = row0 + int64_t{i} * NQ;
+      const PanelState& state = states[i];
+      alignas(64) float inverse[NQ];
+      T* pointers[NQ];
+      scope.panel_pointers(p.o, row, pointers);
+      for (int lane = 0; lane < NQ; ++lane) {
+        const float l = state.l[lane];
+        inverse[lane] = l == 0.f ? 0.f : keep / l;  // NaN stays NaN
+        if (p.lse.data && row + lane < scope.rows) {
+          *scope.row_pointer<float>(p.lse, row + lane) = l == 0.f ? -kInf : state.m[lane] * kLn2 + __builtin_logf(l);
+        }
+      }
+      float* o = mem.o + i * mem.o_stride;
+      if (!state.started) __builtin_memset(o, 0, mem.o_stride * sizeof(float));
+      unpack_panel(o, p.dim_v, inverse, pointers);
+    }
+  }
+
+  // Writes the state as it is, for combine_parts().
+  FW_INLINE void finish_part(const PartialResults& parts, int32_t split, int64_t first_row_of_call) {
+    alignas(64) float one[NQ];
+    for (float& x : one) x = 1.f;
+    for (int i = 0; i < panels; ++i) {
+      const PanelState& state = states[i];
+      float* pointers[NQ];
+      for (int lane = 0; lane < NQ; ++lane) {
+        const int64_t row = row0 + int64_t{i} * NQ + lane, index = split * parts.rows + first_row_of_call + row;
+        pointers[lane] = nullptr;
+        if (row >= scope.rows) continue;
+        pointers[lane] = parts.o + index * p.dim_v;
+        parts.m[index] = state.m[lane];
+        parts.l[index] = state.l[lane];
+      }
+      float* o = mem.o + i * mem.o_stride;
+      if (!state.started) __builtin_memset(o, 0, mem.o_stride * sizeof(float));
+      unpack_panel(o, p.dim_v, one, pointers);
+    }
+  }
+};
+
+// Merges the parts of one row in order and writes O and LSE.
+template <class T>
+FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const PartialResults& parts, int32_t splits,
+                             int64_t row, int64_t index) {
+  float top = -kInf, l = 0;
+  for (int32_t s = 0; s < splits; ++s) {
+    const float m = parts.m[s * parts.rows + index];
+    top = m > top ? m : top;
+  }
+  float weight[256];  // num_splits <= 256
+  for (int32_t s = 0; s < splits; ++s) {
+    const float m = parts.m[s * parts.rows + index];
+    weight[s] = m == -kInf ? 0.f : __builtin_exp2f(m - top);
+    l += weight[s] * parts.l[s * parts.rows + index];
+  }
+  const float scale = l == 0.f ? 0.f : 1.f / ((1.f - p.dropout_p) * l);
+  T* o = scope.row_pointer<T>(p.o, row);
+  for (int c = 0; c < p.dim_v; c += W) {
+    const int n = p.dim_v - c < W ? p.dim_v - c : W;
+    V sum{};
+    for (int32_t s = 0; s < splits; ++s) {
+      if (weight[s] != 0.f) sum += weight[s] * load_part(parts.o + (s * parts.rows + index) * p.dim_v + c, n);
+    }
+    store_part(o + c, sum * scale, n);
+  }
+  if (p.lse.data) *scope.row_pointer<float>(p.lse, row) = l == 0.f ? -kInf : top * kLn2 + __builtin_logf(l);
+}
+
+template <class T>
+FW_INLINE void combine_parts(const abi::Params& p, const abi::CpuLaunch& launch, const PartialResults& parts,
+                             int64_t rows_max) {
+  const int64_t heads = int64_t{p.batch} * p.heads_k;
+  launch.for_each_task(heads, [&](int64_t head, int32_t) {
+    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+    for (int64_t row = 0; row < scope.rows; ++row) {
+      combine_row<T>(p, scope, parts, launch.schedule.splits, row, head * rows_max + row);
+    }
+  });
+}
+
+// Tasks are (row block, part of the keys, sequence, key head); the last row blocks come first, since under a causal
+// mask they are the longest.
+template <class T>
+void forward(const abi::Params& p, const abi::CpuLaunch& launch) {
+  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
+  const int rows_per_task = launch.schedule.rows_per_task;
+  const int32_t splits = launch.schedule.splits;
+  const int64_t blocks = (rows_max + rows_per_task - 1) / rows_per_task;
+  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
+  launch.for_each_task(blocks * splits * heads, [&](int64_t t, int32_t worker) {
+    const int64_t head = t % heads;
+    const int32_t split = int32_t(t / heads % splits);
+    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+    const int64_t row0 = (blocks - 1 - t / heads / splits) * rows_per_task;
+    if (row0 >= scope.rows) return;
+    const int rows = int(scope.rows - row0 < rows_per_task ? scope.rows - row0 : rows_per_task);
+    ForwardTask<T> task(p, scope, launch.scratch_of(worker), row0, rows);
+    task.start(split == 0);
+    const int64_t begin = split * launch.schedule.keys_per_split;
+    const int64_t end = split + 1 == splits ? scope.seq.keys : begin + launch.schedule.keys_per_split;
+    task.attend(begin, end < scope.seq.keys ? end : scope.seq.keys);
+    if (splits == 1) {
+      task.finish();
+    } else {
+      task.finish_part(parts, split, head * rows_max);
+    }
+  });
+  if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);
+}

@@ -1,0 +1,38 @@
+// The fast CPU kernels, for the instruction set this file is compiled with.
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/abi/cpu_launch.h"
+#include "kernels/abi/cpu_scratch.h"
+#include "kernels/abi/params.h"
+#include "kernels/common/dtype.h"
+#include "kernels/common/philox.h"
+#include "kernels/common/sequence.h"
+
+namespace flashwave {
+namespace {
+// clang-format off: the order is the order of definition
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/fwd.h"
+#include "kernels/cpu/decode.h"
+#include "kernels/cpu/bwd.h"
+// clang-format on
+}  // namespace
+}  // namespace flashwave
+
+// Defines the kernel `name` of variants.def as `function`<storage type>.
+#define FW_CPU_ENTRY(name, function)                                 \
+  void name(const abi::Params& p, const abi::CpuLaunch& launch) {    \
+    switch (p.q.dtype) {                                             \
+      case abi::kF16: return function<Half>(p, launch);              \
+      case abi::kBF16: return function<BFloat16>(p, launch);         \
+      default: return function<float>(p, launch);                    \
+    }                                                                \
+  }

@@ -1,0 +1,173 @@
+// The query rows a task works on, NQ to a panel, and what the score of each depends on. Included after tile.h.
+//
+// GQA-packed: the query heads that share a key head are rows of one task (row = query * group + head in group), so a
+// packed block of K and V serves them all.
+
+struct PanelRows {
+  alignas(W * 4) int32_t first[NQ], last[NQ];  // keys [first, last) the row sees
+  alignas(W * 4) int32_t diagonal[NQ];         // key on the row's diagonal, for ALiBi
+  alignas(W * 4) float slope[NQ];              // ALiBi, in units of log2
+  alignas(W * 4) uint32_t query[NQ], batch_head[NQ];  // dropout counters
+  int64_t bias[NQ];  // element offset of the row's bias
+  int32_t min_first, max_first, min_last, max_last;
+};
+static_assert(sizeof(PanelRows) == kTile.panel_rows_bytes());
+
+// The part of a problem that is the same for all rows of a sequence and key head.
+struct Scope {
+  const abi::Params* p;
+  Sequence seq;
+  int32_t kv_head, group;
+  int64_t rows;  // queries * group
+
+  FW_INLINE Scope(const abi::Params& params, int32_t b, int32_t head)
+      : p(&params), seq(sequence_of(params, b)), kv_head(head), group(params.heads_q / params.heads_k) {
+    rows = seq.queries * group;
+  }
+  FW_INLINE int64_t query(int64_t row) const { return row / group; }
+  FW_INLINE int32_t head(int64_t row) const { return kv_head * group + int32_t(row % group); }
+
+  template <class T>
+  FW_INLINE T* row_pointer(const abi::Tensor& t, int64_t row) const {
+    return static_cast<T*>(t.data) + query_offset(t, seq, query(row), head(row));
+  }
+  template <class T>
+  FW_INLINE T* key_pointer(const abi::Tensor& t, int64_t key) const {
+    return static_cast<T*>(t.data) + key_offset(*p, t, seq, key, kv_head);
+  }
+
+  // Pointers of NQ rows from `row` on; null past the end.
+  template <class T>
+  FW_INLINE void panel_pointers(const abi::Tensor& t, int64_t row, T** out) const {
+    for (int i = 0; i < NQ; ++i) out[i] = row + i < rows ? row_pointer<T>(t, row + i) : nullptr;
+  }
+
+  // Rows past the end repeat the last one, so that they never force a mask.
+  FW_NOINLINE void describe_panel(int64_t row, PanelRows& panel) const {
+    for (int i = 0; i < NQ; ++i) {
+      const int64_t r = row + i < rows ? row + i : rows - 1;
+      const int64_t i_query = query(r);
+      const int32_t h = head(r);
+      const KeyRange visible = visible_keys(*p, seq, i_query);
+      panel.first[i] = int32_t(visible.first);
+      panel.last[i] = int32_t(visible.last);
+      panel.diagonal[i] = int32_t(i_query + seq.keys - seq.queries);
+      panel.slope[i] = p->alibi_slopes ? p->alibi_slopes[seq.b * p->alibi_batch_stride + h] * kLog2e : 0.f;
+      panel.query[i] = uint32_t(i_query);
+      panel.batch_head[i] = uint32_t(seq.b) * uint32_t(p->heads_q) + uint32_t(h);
+      const int64_t* s = p->bias.stride;
+      panel.bias[i] = seq.b * s[0] + h * s[1] + i_query * s[2];
+    }
+    panel.min_first = panel.max_first = panel.first[0];
+    panel.min_last = panel.max_last = panel.last[0];
+    for (int i = 1; i < NQ; ++i) {
+      panel.min_first = panel.first[i] < panel.min_first ? panel.first[i] : panel.min_first;
+      panel.max_first = panel.first[i] > panel.max_first ? panel.first[i] : panel.max_first;
+      panel.min_last = panel.last[i] < panel.min_last ? panel.last[i] : panel.min_last;
+      panel.max_last = panel.last[i] > panel.max_last ? panel.last[i] : panel.max_last;
+    }
+  }
+};
+
+// The groups of MR keys of a block [k0, k0 + count) that a panel sees any of, and whether it needs the mask there.
+struct TileRange {
+  int begin, end;  // offsets in the block, multiples of MR; empty if begin >= end
+  bool masked;
+};
+FW_INLINE TileRange tile_range(const PanelRows& panel, int64_t k0, int count) {
+  const int64_t first = panel.min_first - k0, last = panel.max_last - k0;
+  TileRange t;
+  t.begin = first > 0 ? int(first < count ? first : count) / MR * MR : 0;
+  t.end = last <= 0 ? 0 : round_up(int(last < count ? last : count), MR);
+  t.masked = k0 + t.begin < panel.max_first || k0 + t.end > panel.min_last;
+  return t;
+}
+
+// ---- score modifiers: softcap, ALiBi, bias (all in units of log2) ----------------------------------------------------
+
+FW_INLINE bool has_score_modifiers(const abi::Params& p) { return p.softcap > 0 || p.alibi_slopes || p.bias.data; }
+
+// Bias of the tile as [keys][NQ], in units of log2.
+template <class TB>
+FW_NOINLINE void gather_bias(const abi::Params& p, const PanelRows& panel, int64_t k0, int begin, int end, int64_t keys,
+                             float* out) {
+  const TB* base = static_cast<const TB*>(p.bias.data);
+  const int64_t step = p.bias.stride[3];
+  const int exist = int(keys - k0 < end ? keys - k0 : end);
+  if (step == 1) {
+    const TB* rows[NQ];
+    for (int i = 0; i < NQ; ++i) rows[i] = base + panel.bias[i] + k0 + begin;
+    pack_panel(rows, exist - begin, kLog2e, out + begin * NQ);
+  } else {
+    for (int k = begin; k < exist; ++k) {
+      for (int i = 0; i < NQ; ++i) out[k * NQ + i] = to_float(base[panel.bias[i] + (k0 + k) * step]) * kLog2e;
+    }
+  }
+  for (int k = exist; k < end; ++k) {
+    for (int j = 0; j < NV; ++j) store(out + k * NQ + j * W, V{});
+  }
+}
+
+template <class T>
+FW_NOINLINE void load_bias_tile(const abi::Params& p, const PanelRows& panel, int64_t k0, int begin, int end,
+                                int64_t keys, float* out) {
+  if (p.bias.dtype == abi::kF32) {
+    gather_bias<float>(p, panel, k0, begin, end, keys, out);
+  } else {
+    gather_bias<T>(p, panel, k0, begin, end, keys, out);
+  }
+}
+
+// One register of scores -> modified scores; tanh_out gets tanh(z / softcap), whose square the backward needs.
+FW_INLINE V modify_score(const abi::Params& p, V x, V slope, V diagonal, float key, const float* bias, V* tanh_out) {
+  if (p.softcap > 0) {
+    const float cap = p.softcap * kLog2e;
+    const V t = tanh_fast(x * (1.f / cap));
+    if (tanh_out) *tanh_out = t;
+    x = t * cap;
+  }
+  if (p.alibi_slopes) x -= slope * abs(diagonal - key);
+  if (bias) x += load(bias);
+  return x;
+}
+
+FW_NOINLINE void modify_scores(const abi::Params& p, const PanelRows& panel, const float* bias, int64_t k0, int begin,
+                               int end, float* s) {
+  for (int j = 0; j < NV; ++j) {
+    const V slope = load(panel.slope + j * W);
+    const VI diagonal = load_i(panel.diagonal + j * W) - int32_t(k0);
+    const V d = __builtin_convertvector(diagonal, V);
+    for (int k = begin; k < end; ++k) {
+      float* x = s + k * NQ + j * W;
+      store(x, modify_score(p, load(x), slope, d, float(k), bias ? bias + k * NQ + j * W : nullptr, nullptr));
+    }
+  }
+}
+
+// Lanes whose row sees key k (an absolute key number).
+FW_INLINE VI sees(const PanelRows& panel, int j, int32_t k) {
+  return (load_i(panel.first + j * W) <= k) & (load_i(panel.last + j * W) > k);
+}
+
+// ---- dropout ---------------------------------------------------------------------------------------------------------
+
+// body(key offset in the block, register j, lanes kept) for keys [begin, end) of the block at k0 (a multiple of 8).
+template <class Body>
+FW_INLINE void for_each_kept(const abi::Params& p, const PanelRows& panel, int64_t k0, int begin, int end, Body&& body) {
+  const uint32_t key0 = uint32_t(p.dropout_seed);
+  const uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
+  const VI threshold = splat_i(int32_t(p.dropout_threshold));
+  for (int j = 0; j < NV; ++j) {
+    const VU query = (VU)load_i(reinterpret_cast<const int32_t*>(panel.query) + j * W);
+    const VU batch_head = (VU)load_i(reinterpret_cast<const int32_t*>(panel.batch_head) + j * W);
+    for (int g = begin / kKeysPerPhilox * kKeysPerPhilox; g < end; g += kKeysPerPhilox) {
+      const VU counter = VU{} + uint32_t((k0 + g) / kKeysPerPhilox);
+      const VPhilox r = philox(counter, query, batch_head, VU{} + uint32_t(p.dropout_offset), key0, key1);
+      for (int e = 0; e < kKeysPerPhilox; ++e) {
+        if (g + e < begin || g + e >= end) continue;
+        const VI bits = (VI)((r.word[e / 2] >> (16 * (e % 2))) & 0xFFFFu);
+        body(g + e, j, bits >= threshold);
+      }
+    }
+  }
+}

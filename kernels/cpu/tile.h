@@ -1,0 +1,162 @@
+// Tiles: the register micro-kernel that every product of both directions runs through, and the packing that feeds it.
+// Included by the per-instruction-set files after vec.h.
+
+// c[M][NQ] += sum over k < count of A[i, k] * B[k, 0..NQ): A element at a[i * RowStride + k * StepStride], B row at
+// b + k * Ldb. M * NV accumulators stay in registers; one broadcast of A serves NV FMAs.
+template <int M, int RowStride, int StepStride, int Ldb>
+FW_INLINE void multiply_tile(V (&c)[M][NV], const float* __restrict a, const float* __restrict b, int count) {
+  auto step = [&](const float* x, const float* y) __attribute__((always_inline)) {
+    V b0 = load(y), b1 = load(y + W);
+    FW_UNROLL for (int i = 0; i < M; ++i) {
+      const V s = splat(x[i * RowStride]);
+      c[i][0] += s * b0;
+      c[i][1] += s * b1;
+    }
+  };
+  int k = 0;
+  FW_NO_UNROLL for (; k + 2 <= count; k += 2) {
+    step(a, b);
+    step(a + StepStride, b + Ldb);
+    a += 2 * StepStride;
+    b += 2 * Ldb;
+  }
+  if (k < count) step(a, b);
+}
+
+template <int M>
+FW_INLINE void clear(V (&c)[M][NV]) {
+  FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = V{};
+}
+template <int M, int Ld>
+FW_INLINE void load_tile(V (&c)[M][NV], const float* p) {
+  FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = load(p + i * Ld + j * W);
+}
+template <int M, int Ld>
+FW_INLINE void store_tile(float* p, const V (&c)[M][NV]) {
+  FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) store(p + i * Ld + j * W, c[i][j]);
+}
+
+// ---- strips: how a head dimension is cut into tile rows -------------------------------------------------------------
+
+// d rows as full strips of MR, then strips of 2/3 MR, or a single one of 1/3 MR when d is that small. 64 = 10*6 + 4
+// and 128 = 20*6 + 2*4 on AVX2: a last strip of 2 rows would leave the FMA units half idle.
+struct Strips {
+  static constexpr int kUnit = MR / 3;
+  int full, wide, thin;  // counts of MR, 2*kUnit and kUnit rows
+
+  explicit FW_INLINE Strips(int d) {
+    const int units = (d + kUnit - 1) / kUnit;
+    full = units / 3, wide = 0, thin = 0;
+    if (units % 3 == 2) wide = 1;
+    if (units % 3 == 1) {
+      if (full > 0) {
+        --full, wide = 2;
+      } else {
+        thin = 1;
+      }
+    }
+  }
+  FW_INLINE int rows() const { return full * MR + (wide * 2 + thin) * kUnit; }  // = kTile.strip_rows(d)
+
+  // body(std::integral_constant<int, M>, first row) for each strip.
+  template <class Body>
+  FW_INLINE void for_each(Body&& body) const {
+    int row = 0;
+    for (int s = 0; s < full; ++s, row += MR) body(std::integral_constant<int, MR>{}, row);
+    for (int s = 0; s < wide; ++s, row += 2 * kUnit) body(std::integral_constant<int, 2 * kUnit>{}, row);
+    for (int s = 0; s < thin; ++s, row += kUnit) body(std::integral_constant<int, kUnit>{}, row);
+  }
+};
+
+// ---- packing: any storage type and layout to fp32 tiles --------------------------------------------------------------
+// Rows come as pointers, so that dense, varlen, paged and GQA-packed inputs all look alike; a null row packs as zeros.
+// Stores are W wide and overlap: what one leaves past its M floats the next overwrites, hence kSlack at the end.
+
+constexpr int kSlack = W;
+
+constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
+constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+// W rows by W columns from column c on (n columns exist), scaled, transposed: r[j] = column c + j of the W rows.
+template <class T>
+FW_INLINE void load_transposed(V (&r)[W], const T* const* rows, int valid_rows, int c, int n, V scale) {
+  FW_UNROLL for (int i = 0; i < W; ++i) {
+    r[i] = i < valid_rows && rows[i] ? scale * load_part(rows[i] + c, n - c) : V{};
+  }
+  transpose(r);
+}
+
+// NQ rows -> [n][NQ]: one panel of queries, the B side of a product over the head dimension.
+template <class T>
+FW_NOINLINE void pack_panel(const T* const* rows, int n, float scale, float* out) {
+  for (int g = 0; g < NQ; g += W) {
+    for (int c = 0; c < n; c += W) {
+      V r[W];
+      load_transposed(r, rows + g, W, c, n, splat(scale));
+      const int m = n - c < W ? n - c : W;
+      for (int j = 0; j < m; ++j) store(out + (c + j) * NQ + g, r[j]);
+    }
+  }
+}
+
+// count rows -> groups of MR: [ceil(count/MR)][n][MR], the A side of a product over the head dimension.
+template <class T>
+FW_NOINLINE void pack_groups(const T* const* rows, int count, int n, float* out) {
+  for (int first = 0; first < count; first += MR, out += n * MR) {
+    const int valid = count - first < MR ? count - first : MR;
+    for (int c = 0; c < n; c += W) {
+      V r[W];
+      load_transposed(r, rows + first, valid, c, n, splat(1.f));
+      const int m = n - c < W ? n - c : W;
+      for (int j = 0; j < m; ++j) store_u(out + (c + j) * MR, r[j]);
+    }
+  }
+}
+
+// count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
+// product over the rows. Strip s starts where ld rows of the strips before it end, so ld >= count + kSlack.
+template <class T>
+FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strips& strips, int ld, float* out,
+                             float* row_buffer) {
+  const int padded = round_up(strips.rows(), W) + W;
+  for (int r = 0; r < count; ++r) {
+    const T* row = rows[r];
+    for (int c = 0; c < padded; c += W) store(row_buffer + c, row && c < n ? load_part(row + c, n - c) : V{});
+    strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
+      constexpr int M = decltype(m)::value;
+      store_u(out + f * ld + r * M, load_u(row_buffer + f));
+    });
+  }
+}
+
+// count rows -> [ceil(n/NQ)][ld][NQ]: panels of columns, the B side of a product over the rows. Rows past count up to
+// ld are zeros.
+template <class T>
+FW_NOINLINE void pack_columns(const T* const* rows, int count, int n, int ld, float* out) {
+  for (int c = 0; c < n; c += W) {
+    float* column = out + (c / NQ) * ld * NQ + c % NQ;
+    for (int r = 0; r < ld; ++r) {
+      store(column + r * NQ, r < count && rows[r] ? load_part(rows[r] + c, n - c) : V{});
+    }
+  }
+  if (round_up(n, W) % NQ != 0) {  // the last panel is half empty
+    float* column = out + (n / NQ) * ld * NQ + W;
+    for (int r = 0; r < ld; ++r) store(column + r * NQ, V{});
+  }
+}
+
+// [n][NQ] -> rows, each lane scaled: the inverse of pack_panel. Null rows are skipped.
+template <class T>
+FW_NOINLINE void unpack_panel(const float* in, int n, const float* lane_scale, T* const* rows) {
+  for (int g = 0; g < NQ; g += W) {
+    const V scale = load(lane_scale + g);
+    for (int c = 0; c < n; c += W) {
+      V r[W];
+      FW_UNROLL for (int j = 0; j < W; ++j) r[j] = c + j < n ? scale * load(in + (c + j) * NQ + g) : V{};
+      transpose(r);
+      for (int i = 0; i < W; ++i) {
+        if (rows[g + i]) store_part(rows[g + i] + c, r[i], n - c);
+      }
+    }
+  }
+}

@@ -1,0 +1,173 @@
+// The calls that take a problem: forward, backward, workspace, explain, cost.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "api/call.h"
+#include "api/defaults.h"
+#include "api/guard.h"
+#include "api/settings.h"
+#include "api/structs.h"
+#include "problem/cost.h"
+#include "problem/validate.h"
+
+namespace flashwave::api {
+namespace {
+
+void fill_report(const Call& call, const Plan* plan, fw_report* caller) {
+  if (caller == nullptr) return;
+  fw_report filled{};
+  put(call.info().name, filled.device);
+  if (plan != nullptr) {
+    const KernelRow& row = *plan->selection.row;
+    put(row.name, filled.kernel);
+    filled.tile_q = row.tile_q;
+    filled.tile_k = row.tile_k;
+    filled.splits = plan->schedule.splits;
+    filled.threads = plan->threads;
+    filled.workspace_size = plan->workspace_bytes();
+  }
+  write_struct(filled, caller->struct_size, caller);
+}
+
+void print_debug(const Call& call, const Plan* plan) {
+  if (!debug_wanted()) return;
+  std::string line = "flashwave: " + std::string(call.problem.backward ? "bwd " : "fwd ") + describe(call.problem) +
+                     " | device=" + call.info().name;
+  if (plan != nullptr) {
+    const KernelRow& row = *plan->selection.row;
+    line += std::string(" kernel=") + row.name + " tile=" + std::to_string(row.tile_q) + "x" +
+            std::to_string(row.tile_k) + " splits=" + std::to_string(plan->schedule.splits) +
+            " threads=" + std::to_string(plan->threads) + " workspace=" + std::to_string(plan->workspace_bytes());
+  } else {
+    line += " kernel=none (empty problem)";
+  }
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);  // one write: lines of several threads do not mix
+}
+
+Status execute(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
+               const fw_exec* exec) {
+  Call call;
+  if (Status status = read_call(device, attention, gradients, backward, exec, Check::kEverything, &call);
+      !status.ok()) {
+    return status;
+  }
+  if (call.problem.empty()) {
+    print_debug(call, nullptr);
+    fill_report(call, nullptr, call.exec.report);
+    return backward ? clear_outputs(call) : Status{};
+  }
+  Plan plan;
+  if (Status status = plan_call(call, &plan); !status.ok()) return status;
+  print_debug(call, &plan);
+  Status status = run(*call.device, call.problem, plan,
+                      {.stream = call.exec.stream,
+                       .workspace = static_cast<char*>(call.exec.workspace),
+                       .workspace_size = call.exec.workspace_size,
+                       .executor = call.exec.executor});
+  if (status.ok()) fill_report(call, &plan, call.exec.report);
+  return status;
+}
+
+std::string explain_empty(const Call& call, fw_format format) {
+  const std::string op = call.problem.backward ? "backward" : "forward", words = describe(call.problem);
+  const std::string& device = call.info().name;
+  if (format == FW_JSON) {
+    return R"({"status": "ok", "device": ")" + device + R"(", "op": ")" + op + R"(", "problem": ")" + words +
+           R"(", "kernel": null, "workspace_bytes": 0, "flops": 0, "bytes": 0, "refused": []})" + "\n";
+  }
+  return "device     " + device + "\nop         " + op + "\nproblem    " + words +
+         "\nkernel     none: the problem is empty, there is nothing to attend\n";
+}
+
+}  // namespace
+}  // namespace flashwave::api
+
+using namespace flashwave;
+using namespace flashwave::api;
+
+fw_status fw_forward(fw_device* device, const fw_attention* attention, const fw_exec* exec) {
+  return guarded([&] { return execute(device, attention, nullptr, false, exec); });
+}
+
+fw_status fw_backward(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                      const fw_exec* exec) {
+  return guarded([&] { return execute(device, attention, gradients, true, exec); });
+}
+
+fw_status fw_workspace_size(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                            const fw_exec* exec, size_t* bytes) {
+  return guarded([&]() -> Status {
+    if (Status status = check_not_null(bytes, "bytes"); !status.ok()) return status;
+    *bytes = 0;
+    Call call;
+    Status status = read_call(device, attention, gradients, gradients != nullptr, exec, Check::kStructs, &call);
+    if (!status.ok() || call.problem.empty()) return status;
+    Plan plan;
+    if (status = plan_call(call, &plan); status.ok()) *bytes = plan.workspace_bytes();
+    return status;
+  });
+}
+
+fw_status fw_explain(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                     const fw_exec* exec, fw_format format, char* buffer, size_t capacity, size_t* needed) {
+  return guarded([&]() -> Status {
+    if (capacity > 0) {
+      if (Status status = check_not_null(buffer, "buffer"); !status.ok()) return status;
+      buffer[0] = '\0';
+    }
+    if (needed != nullptr) *needed = 0;
+    if (format != FW_TEXT && format != FW_JSON) {
+      return Status::invalid("format must be FW_TEXT or FW_JSON, got " + std::to_string(static_cast<int>(format)));
+    }
+    Call call;
+    if (Status status = read_call(device, attention, gradients, gradients != nullptr, exec, Check::kStructs, &call);
+        !status.ok()) {
+      return status;
+    }
+    std::string text;
+    if (call.problem.empty()) {
+      text = explain_empty(call, format);
+    } else {
+      // That no kernel takes the problem is an answer, not a failure of this call.
+      Plan plan;
+      const Status planned = plan_call(call, &plan);
+      text = format == FW_JSON ? explain_json(call.problem, call.info(), plan, planned)
+                               : explain_text(call.problem, call.info(), plan, planned);
+    }
+    if (needed != nullptr) *needed = text.size() + 1;
+    if (capacity > 0) {
+      const size_t length = std::min(text.size(), capacity - 1);
+      std::memcpy(buffer, text.data(), length);
+      buffer[length] = '\0';
+    }
+    return {};
+  });
+}
+
+fw_status fw_problem_cost(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                          fw_cost* cost) {
+  return guarded([&]() -> Status {
+    if (Status status = check_not_null(cost, "cost"); !status.ok()) return status;
+    const uint32_t size = cost->struct_size;
+    if (Status status = check_struct_size("cost", size, kCostFirstSize, "set it to sizeof(fw_cost) before the call");
+        !status.ok()) {
+      return status;
+    }
+    Call call;
+    Status status = read_call(device, attention, gradients, gradients != nullptr, nullptr, Check::kStructs, &call);
+    if (!status.ok()) return status;
+    const bool readable = call.info().host_memory;
+    if (readable) {
+      if (status = validate_indices(call.problem); !status.ok()) return status;
+    }
+    const Cost computed = cost_of(call.problem, readable);
+    fw_cost filled{};
+    filled.flops = computed.flops;
+    filled.bytes = computed.bytes;
+    write_struct(filled, size, cost);
+    return {};
+  });
+}

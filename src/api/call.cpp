@@ -1,0 +1,148 @@
+#include "api/call.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "api/defaults.h"
+#include "api/guard.h"
+#include "api/settings.h"
+#include "api/structs.h"
+#include "problem/cost.h"
+#include "problem/validate.h"
+#include "problem/views.h"
+
+namespace flashwave::api {
+namespace {
+
+// Work below this is done by one thread: waking others takes about as long (0.2 ms on one core).
+constexpr double kSingleThreadedFlops = 2e6;
+
+constexpr size_t kZerosBytes = 64 * 1024;
+
+Status read_exec(const fw_exec* exec, const DeviceInfo& info, fw_exec* copy) {
+  *copy = default_exec();
+  if (exec == nullptr) return {};
+  if (Status status = read_struct("exec", exec, kExecFirstSize, "call fw_exec_init first", copy); !status.ok()) {
+    return status;
+  }
+  if (copy->num_threads < 0) {
+    return Status::invalid("exec.num_threads must be at least 0 (0: the default), got " +
+                           std::to_string(copy->num_threads));
+  }
+  if (info.kind == "cpu" && copy->stream != nullptr) {
+    return Status::invalid("exec.stream must be NULL on the CPU, which has no streams");
+  }
+  if (copy->workspace == nullptr && copy->workspace_size > 0) {
+    return Status::invalid("exec.workspace must not be NULL with exec.workspace_size " +
+                           std::to_string(copy->workspace_size));
+  }
+  if (reinterpret_cast<uintptr_t>(copy->workspace) % 64 != 0) {
+    return Status::invalid("exec.workspace must be aligned to 64 bytes");
+  }
+  if (copy->executor != nullptr && copy->executor->run == nullptr) {
+    return Status::invalid("exec.executor.run must not be NULL");
+  }
+  if (copy->report != nullptr) {
+    return check_struct_size("exec.report", copy->report->struct_size, kReportFirstSize,
+                             "set it to sizeof(fw_report) before the call");
+  }
+  return {};
+}
+
+Status choose_threads(Call* call) {
+  call->threads = std::min(call->exec.num_threads, kMostThreads);
+  if (call->threads == 0) {
+    if (Status status = default_threads(&call->threads); !status.ok()) return status;
+  }
+  // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
+  const bool small = cost_of(call->problem, false).flops < kSingleThreadedFlops;
+  if (small || call->info().kind != "cpu") call->threads = 1;
+  return {};
+}
+
+Status clear_view(const Call& call, const View& view, const std::vector<char>& zeros) {
+  // The inner dimensions that lie without a gap are one run; the others are walked.
+  std::array<int, 4> order = {0, 1, 2, 3};
+  std::sort(order.begin(), order.end(), [&](int x, int y) {
+    const bool single_x = view.extent[x] == 1, single_y = view.extent[y] == 1;
+    if (single_x || single_y) return single_x && !single_y;
+    return view.stride[x] < view.stride[y];
+  });
+  int64_t run = 1;
+  std::array<int64_t, 4> count = view.extent;
+  for (const int i : order) {
+    if (count[i] > 1 && view.stride[i] != run) break;
+    run *= count[i];
+    count[i] = 1;
+  }
+  const int64_t element = view.element_bytes();
+  auto* base = static_cast<char*>(const_cast<void*>(view.data));
+  for (int64_t i = 0; i < count[0]; ++i) {
+    for (int64_t j = 0; j < count[1]; ++j) {
+      for (int64_t k = 0; k < count[2]; ++k) {
+        for (int64_t l = 0; l < count[3]; ++l) {
+          char* to =
+              base + (i * view.stride[0] + j * view.stride[1] + k * view.stride[2] + l * view.stride[3]) * element;
+          for (int64_t left = run * element; left > 0;) {
+            const size_t bytes = std::min(static_cast<size_t>(left), zeros.size());
+            Status status = call.device->copy(to, zeros.data(), bytes, FW_HOST_TO_DEVICE, call.exec.stream);
+            if (!status.ok()) return status;
+            to += bytes, left -= static_cast<int64_t>(bytes);
+          }
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status read_call(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
+                 const fw_exec* exec, Check check, Call* call) {
+  if (Status status = check_not_null(device, "device"); !status.ok()) return status;
+  call->device = device_of(device);
+  Problem& problem = call->problem;
+  problem.backward = backward;
+  problem.a = default_attention();
+  Status status = read_struct("attention", attention, kAttentionFirstSize, "call fw_attention_init first", &problem.a);
+  if (!status.ok()) return status;
+  if (backward) {
+    problem.g = default_gradients();
+    status = read_struct("gradients", gradients, kGradientsFirstSize, "call fw_gradients_init first", &problem.g);
+    if (!status.ok()) return status;
+  }
+  if (status = read_exec(exec, call->info(), &call->exec); !status.ok()) return status;
+  status = check == Check::kStructs ? validate_structs(problem) : validate(problem, call->info().host_memory);
+  return status.ok() ? choose_threads(call) : status;
+}
+
+Status plan_call(const Call& call, Plan* plan) {
+  std::string forced;
+  if (call.exec.force_kernel != nullptr) {
+    forced = call.exec.force_kernel;
+  } else if (Status status = forced_kernel(call.op(), &forced); !status.ok()) {
+    return status;
+  }
+  const bool choose = call.exec.force_kernel == nullptr && forced.empty();
+  const PlanOptions options{.force_kernel = choose ? nullptr : forced.c_str(), .threads = call.threads};
+  return make_plan(call.problem, call.info(), options, plan);
+}
+
+Status clear_outputs(const Call& call) {
+  const std::vector<char> zeros(kZerosBytes);
+  bool cleared = false;
+  const Views views(call.problem);
+  for (const View& view : views.all()) {
+    if (!view.written || !view.present()) continue;
+    if (Status status = clear_view(call, view, zeros); !status.ok()) return status;
+    cleared = true;
+  }
+  // The copies read from this function's memory.
+  return cleared ? call.device->synchronize(call.exec.stream) : Status{};
+}
+
+}  // namespace flashwave::api

@@ -1,0 +1,131 @@
+// Devices and their memory.
+#include <algorithm>
+#include <string>
+
+#include "api/defaults.h"
+#include "api/guard.h"
+#include "api/structs.h"
+#include "catalog/catalog.h"
+
+namespace flashwave::api {
+namespace {
+
+// device, then whatever the body does with it.
+template <class Body>
+fw_status with_device(fw_device* handle, Body&& body) noexcept {
+  return guarded([&]() -> Status {
+    if (Status status = check_not_null(handle, "device"); !status.ok()) return status;
+    return body(*device_of(handle));
+  });
+}
+
+bool could_run(const KernelRow& row, const DeviceInfo& info) {
+  const std::string kind = info.kind == "emu" ? "hip" : info.kind;  // emulated GPUs run the real ones' code
+  return row.op != Op::kAppend && kind == row.device && (row.isa & ~info.isa) == 0;
+}
+
+}  // namespace
+}  // namespace flashwave::api
+
+using namespace flashwave;
+using namespace flashwave::api;
+
+int32_t fw_device_count(void) {
+  try {
+    return static_cast<int32_t>(present_devices().size());
+  } catch (const std::exception& error) {
+    report(FW_INTERNAL_ERROR, error.what());
+    return 0;
+  }
+}
+
+fw_status fw_device_at(int32_t index, fw_device** device) {
+  return guarded([&]() -> Status {
+    if (Status status = check_not_null(device, "device"); !status.ok()) return status;
+    *device = nullptr;
+    const auto& devices = present_devices();
+    if (index < 0 || static_cast<size_t>(index) >= devices.size()) {
+      return {FW_NO_DEVICE, "index must be in [0, " + std::to_string(devices.size()) + "), the devices present, got " +
+                                std::to_string(index)};
+    }
+    *device = handle_of(devices[static_cast<size_t>(index)]);
+    return {};
+  });
+}
+
+fw_status fw_device_open(const char* name, fw_device** device) {
+  return guarded([&]() -> Status {
+    if (Status status = check_not_null(device, "device"); !status.ok()) return status;
+    *device = nullptr;
+    if (Status status = check_not_null(name, "name"); !status.ok()) return status;
+    Device* found = nullptr;
+    if (Status status = find_device(name, &found); !status.ok()) return status;
+    *device = handle_of(found);
+    return {};
+  });
+}
+
+fw_status fw_device_query(fw_device* device, fw_device_info* info) {
+  return with_device(device, [&](Device& d) -> Status {
+    if (Status status = check_not_null(info, "info"); !status.ok()) return status;
+    const uint32_t size = info->struct_size;
+    if (Status status =
+            check_struct_size("info", size, kDeviceInfoFirstSize, "set it to sizeof(fw_device_info) before the call");
+        !status.ok()) {
+      return status;
+    }
+    const DeviceInfo& facts = d.info();
+    fw_device_info filled{};
+    filled.index = facts.index;
+    put(facts.name, filled.name);
+    put(facts.kind, filled.kind);
+    put(facts.arch, filled.arch);
+    put(facts.description, filled.description);
+    filled.compute_units = facts.compute_units;
+    filled.memory_bytes = facts.memory_bytes;
+    write_struct(filled, size, info);
+    return {};
+  });
+}
+
+fw_status fw_device_alloc(fw_device* device, size_t bytes, void** pointer) {
+  return with_device(device, [&](Device& d) -> Status {
+    if (Status status = check_not_null(pointer, "pointer"); !status.ok()) return status;
+    *pointer = nullptr;
+    return bytes == 0 ? Status{} : d.alloc(bytes, pointer);
+  });
+}
+
+fw_status fw_device_free(fw_device* device, void* pointer) {
+  return with_device(device, [&](Device& d) -> Status { return pointer == nullptr ? Status{} : d.free(pointer); });
+}
+
+fw_status fw_device_copy(fw_device* device, void* destination, const void* source, size_t bytes, fw_copy_kind kind,
+                         void* stream) {
+  return with_device(device, [&](Device& d) -> Status {
+    if (kind != FW_HOST_TO_DEVICE && kind != FW_DEVICE_TO_HOST && kind != FW_DEVICE_TO_DEVICE) {
+      return Status::invalid("kind must be an fw_copy_kind, got " + std::to_string(static_cast<int>(kind)));
+    }
+    if (bytes == 0) return {};
+    if (Status status = check_not_null(destination, "destination"); !status.ok()) return status;
+    if (Status status = check_not_null(source, "source"); !status.ok()) return status;
+    return d.copy(destination, source, bytes, kind, stream);
+  });
+}
+
+fw_status fw_device_synchronize(fw_device* device, void* stream) {
+  return with_device(device, [&](Device& d) -> Status { return d.synchronize(stream); });
+}
+
+const char* fw_kernel_name(fw_device* device, int32_t index) {
+  if (device == nullptr || index < 0) return nullptr;
+  try {
+    const DeviceInfo& info = device_of(device)->info();
+    for (const KernelRow& row : catalog()) {
+      if (could_run(row, info) && index-- == 0) return row.name;
+    }
+  } catch (const std::exception& error) {
+    report(FW_INTERNAL_ERROR, error.what());
+  }
+  return nullptr;
+}

@@ -1,0 +1,104 @@
+#include "api/settings.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "api/guard.h"
+#include "flashwave/flashwave.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace flashwave::api {
+namespace {
+
+std::atomic<int32_t> threads_set{0};  // 0: not set
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::string_view(value) : std::string_view();
+}
+
+int32_t cores_allowed() {
+  int32_t cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+#endif
+  return std::clamp(cores, 1, kMostThreads);
+}
+
+const KernelRow* row_named(std::string_view name) {
+  const auto rows = catalog();
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const KernelRow& r) { return name == r.name; });
+  return row == rows.end() ? nullptr : &*row;
+}
+
+}  // namespace
+
+Status default_threads(int32_t* threads) {
+  *threads = threads_set.load(std::memory_order_relaxed);
+  if (*threads > 0) return {};
+  *threads = cores_allowed();
+  const std::string_view text = environment("FLASHWAVE_NUM_THREADS");
+  if (text.empty()) return {};
+  int32_t wanted = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wanted);
+  if (error != std::errc() || end != text.data() + text.size() || wanted < 1) {
+    return Status::invalid("FLASHWAVE_NUM_THREADS must be a whole number of at least 1, got '" + std::string(text) +
+                           "'");
+  }
+  *threads = std::min(wanted, kMostThreads);
+  return {};
+}
+
+Status forced_kernel(Op op, std::string* name) {
+  name->clear();
+  const std::string_view list = environment("FLASHWAVE_FORCE_KERNEL");
+  for (std::string_view rest = list; !rest.empty();) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+    if (one.empty()) continue;
+    const KernelRow* row = row_named(one);
+    if (row == nullptr || row->op == op) {
+      *name = one;  // an unknown name too: planning refuses it and says which there are
+      return {};
+    }
+  }
+  if (list.empty()) return {};
+  return {FW_UNSUPPORTED, "FLASHWAVE_FORCE_KERNEL=" + std::string(list) + " names no " +
+                              (op == Op::kBackward ? "backward" : "forward") + " kernel"};
+}
+
+bool debug_wanted() {
+  const std::string_view value = environment("FLASH_ATTENTION_DEBUG");
+  return !value.empty() && value != "0";
+}
+
+}  // namespace flashwave::api
+
+using namespace flashwave;
+
+fw_status fw_set_num_threads(int32_t threads) {
+  return api::guarded([&]() -> Status {
+    if (threads < 0)
+      return Status::invalid("threads must be at least 0 (0: all cores), got " + std::to_string(threads));
+    api::threads_set.store(std::min(threads, api::kMostThreads), std::memory_order_relaxed);
+    return {};
+  });
+}
+
+int32_t fw_get_num_threads(void) {
+  int32_t threads = 1;
+  try {
+    // A value that is no number is reported by the calls that need it; here the cores stand in.
+    static_cast<void>(api::default_threads(&threads).ok());
+  } catch (...) {
+  }
+  return threads;
+}

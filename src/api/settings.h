@@ -1,0 +1,24 @@
+// What the environment and the process decide for every call. The environment is read at each call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "catalog/catalog.h"
+
+namespace flashwave::api {
+
+inline constexpr int32_t kMostThreads = 1024;
+
+// Threads a call may use when it does not say: fw_set_num_threads, else FLASHWAVE_NUM_THREADS, else all cores that
+// this process may use.
+Status default_threads(int32_t* threads);
+
+// The name in FLASHWAVE_FORCE_KERNEL (one, or several with commas between them) that is a kernel for the operation;
+// empty if the variable is not set. FW_UNSUPPORTED if it is set and none is.
+Status forced_kernel(Op op, std::string* name);
+
+bool debug_wanted();  // FLASH_ATTENTION_DEBUG is set and not 0
+
+}  // namespace flashwave::api

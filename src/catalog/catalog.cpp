@@ -1,0 +1,80 @@
+#include "catalog/catalog.h"
+
+#include <string_view>
+
+#include "flashwave/flashwave.h"
+
+namespace flashwave {
+namespace {
+
+constexpr uint32_t kAllDtypes = 1u << FW_F16 | 1u << FW_BF16 | 1u << FW_F32;
+constexpr int32_t kAllDims = 512;
+
+#define FW_CPU_KERNEL(name, isa, op, max_seqlen_q, tile_q, tile_k, features, only_forced) \
+  {#name, "cpu", isa, Op::op, kAllDtypes, kAllDims, max_seqlen_q, tile_q, tile_k, features, only_forced},
+
+// Rows of one kind of device are tried in the order they stand here. Each list undefines its own macro.
+constexpr KernelRow kRows[] = {
+#include "kernels/cpu/variants.def"
+};
+
+consteval bool names_are_unique() {
+  for (const KernelRow& a : kRows) {
+    for (const KernelRow& b : kRows) {
+      if (&a != &b && std::string_view(a.name) == b.name) return false;
+    }
+  }
+  return true;
+}
+static_assert(names_are_unique(), "two rows of kernels/*/variants.def have one name");
+
+}  // namespace
+
+std::span<const KernelRow> catalog() { return kRows; }
+
+const char* feature_name(Feature feature) {
+  switch (feature) {
+    case kMask:
+      return "causal or window";
+    case kGqa:
+      return "heads_q != heads_k";
+    case kVarlen:
+      return "cu_seqlens";
+    case kSeqused:
+      return "seqused_k";
+    case kLeftpad:
+      return "leftpad_k";
+    case kCacheIndex:
+      return "cache_batch_idx";
+    case kPaged:
+      return "block_table";
+    case kUnequalDims:
+      return "dim_qk != dim_v";
+    case kSoftcap:
+      return "softcap";
+    case kAlibi:
+      return "alibi_slopes";
+    case kBias:
+      return "bias";
+    case kSinks:
+      return "sinks";
+    case kDropout:
+      return "dropout_p";
+    case kProbs:
+      return "probs";
+    case kDLse:
+      return "d_lse";
+    case kDBias:
+      return "d_bias";
+    case kDSinks:
+      return "d_sinks";
+    case kDSlopes:
+      return "d_slopes";
+    case kNoFeatures:
+    case kAllFeatures:
+      break;
+  }
+  return "?";
+}
+
+}  // namespace flashwave

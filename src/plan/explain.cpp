@@ -1,0 +1,148 @@
+// A plan in words, for people and for programs. Touches no tensor data and no device.
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "plan/plan.h"
+#include "problem/cost.h"
+
+namespace flashwave {
+namespace {
+
+const char* op_word(const Problem& problem) { return problem.backward ? "backward" : "forward"; }
+
+const char* status_word(fw_status code) {
+  switch (code) {
+    case FW_OK:
+      return "ok";
+    case FW_INVALID_ARGUMENT:
+      return "invalid_argument";
+    case FW_UNSUPPORTED:
+      return "unsupported";
+    case FW_NO_DEVICE:
+      return "no_device";
+    case FW_OUT_OF_MEMORY:
+      return "out_of_memory";
+    case FW_WORKSPACE_TOO_SMALL:
+      return "workspace_too_small";
+    case FW_DEVICE_ERROR:
+      return "device_error";
+    case FW_INTERNAL_ERROR:
+      return "internal_error";
+  }
+  return "unknown";
+}
+
+// The shortest digits that read back as the same number, whatever the locale.
+std::string number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  return std::string(digits, end);
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+// An object written field by field.
+class JsonObject {
+ public:
+  void field(std::string_view name, const std::string& json) {
+    text_ += (text_.empty() ? "" : ", ") + quoted(name) + ": " + json;
+  }
+  void text(std::string_view name, std::string_view value) { field(name, quoted(value)); }
+  void integer(std::string_view name, int64_t value) { field(name, std::to_string(value)); }
+  std::string str() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+std::string refused_json(const Selection& selection) {
+  std::string list;
+  for (const Refusal& r : selection.refused) {
+    JsonObject entry;
+    entry.field("kernel", r.row ? quoted(r.row->name) : "null");
+    entry.text("reason", r.reason);
+    list += (list.empty() ? "" : ", ") + entry.str();
+  }
+  return "[" + list + "]";
+}
+
+}  // namespace
+
+std::string explain_json(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned) {
+  const Cost cost = cost_of(problem, false);
+  JsonObject out;
+  out.text("status", status_word(planned.code));
+  if (!planned.ok()) out.text("message", planned.message);
+  out.text("device", device.name);
+  out.text("arch", device.arch);
+  out.text("op", op_word(problem));
+  out.text("problem", describe(problem));
+  if (planned.ok()) {
+    const KernelRow& row = *plan.selection.row;
+    out.text("kernel", row.name);
+    if (plan.append) out.text("prepass", plan.append->name);
+    out.field("tile", "[" + std::to_string(row.tile_q) + ", " + std::to_string(row.tile_k) + "]");
+    out.integer("splits", plan.schedule.splits);
+    out.integer("tasks", plan.schedule.tasks);
+    out.integer("threads", plan.threads);
+    out.integer("workspace_bytes", static_cast<int64_t>(plan.workspace_bytes()));
+  } else {
+    out.field("kernel", "null");
+  }
+  out.field("flops", number(cost.flops));
+  out.field("bytes", number(cost.bytes));
+  out.field("refused", refused_json(plan.selection));
+  return out.str() + "\n";
+}
+
+std::string explain_text(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned) {
+  const Cost cost = cost_of(problem, false);
+  std::string out;
+  const auto line = [&](const std::string& name, const std::string& value) {
+    out += name + std::string(11 - name.size(), ' ') + value + "\n";
+  };
+  line("device",
+       device.name + " (" + device.arch + (device.description.empty() ? "" : ", " + device.description) + ")");
+  line("op", op_word(problem));
+  line("problem", describe(problem));
+  if (planned.ok()) {
+    const KernelRow& row = *plan.selection.row;
+    line("kernel", row.name);
+    if (plan.append) line("pre-pass", plan.append->name);
+    line("tile", std::to_string(row.tile_q) + " queries x " + std::to_string(row.tile_k) + " keys");
+    line("splits", std::to_string(plan.schedule.splits));
+    line("tasks", std::to_string(plan.schedule.tasks));
+    line("threads", std::to_string(plan.threads));
+    line("workspace", std::to_string(plan.workspace_bytes()) + " bytes");
+  } else {
+    line("kernel", "none");
+    line("status", std::string(status_word(planned.code)) + ": " + planned.message);
+  }
+  line("flops", number(cost.flops));
+  line("bytes", number(cost.bytes));
+  const char* heading = "refused";
+  for (const Refusal& r : plan.selection.refused) {
+    line(heading, r.row ? std::string(r.row->name) + ": " + r.reason : r.reason);
+    heading = "";
+  }
+  return out;
+}
+
+}  // namespace flashwave

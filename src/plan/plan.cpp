@@ -1,0 +1,58 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+
+namespace flashwave {
+namespace {
+
+constexpr size_t kAlignment = 64;  // a cache line, and the widest vector a kernel loads
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+size_t rotated_query_bytes(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  if (a.rotary_cos.data == nullptr) return 0;
+  const int64_t rows = problem.varlen_q() ? a.total_q : a.batch * a.seqlen_q;
+  const int64_t element = a.q.dtype == FW_F32 ? 4 : 2;
+  return aligned(static_cast<size_t>(rows * a.heads_q * a.dim_qk * element));
+}
+
+const KernelRow* find_append(const Problem& problem, const DeviceInfo& device) {
+  for (const KernelRow& row : catalog()) {
+    if (row.op == Op::kAppend && !row.only_forced && refusal(row, problem, device).empty()) return &row;
+  }
+  return nullptr;
+}
+
+std::string unsupported(const Selection& selection, const DeviceInfo& device, bool forced) {
+  const auto sentence = [](const Refusal& r) { return r.row ? r.row->name + (" " + r.reason) : r.reason; };
+  if (forced) return "the forced kernel cannot run: " + sentence(selection.refused.front());
+  if (selection.refused.empty()) return "there are no kernels for " + device.name;
+  std::string message = "no kernel of " + device.name + " takes this problem: ";
+  for (const Refusal& r : selection.refused) message += (&r == &selection.refused.front() ? "" : "; ") + sentence(r);
+  return message;
+}
+
+}  // namespace
+
+Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
+  *plan = Plan{};
+  plan->selection = select(problem, device, options.force_kernel);
+  if (plan->selection.row == nullptr) {
+    return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
+  }
+  if (problem.a.seqlen_new > 0) {
+    plan->append = find_append(problem, device);
+    if (plan->append == nullptr) {
+      return {FW_UNSUPPORTED, "no kernel of " + device.name + " appends k_new and v_new to this cache"};
+    }
+    plan->q_rotated_bytes = rotated_query_bytes(problem);
+  }
+  plan->schedule = schedule(problem, device, *plan->selection.row);
+  plan->threads =
+      static_cast<int32_t>(std::clamp<int64_t>(plan->schedule.tasks, 1, std::max<int32_t>(options.threads, 1)));
+  plan->shared_bytes = aligned(static_cast<size_t>(plan->schedule.shared_bytes));
+  plan->scratch_bytes = aligned(static_cast<size_t>(plan->threads) * static_cast<size_t>(plan->schedule.scratch_bytes));
+  return {};
+}
+
+}  // namespace flashwave

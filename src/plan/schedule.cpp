@@ -1,0 +1,102 @@
+// How the CPU kernels cut up their work. Splits of the keys change the order of summation, so they depend on the
+// problem and the machine, never on how many threads a call may use; blocks of rows do not change a single bit.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/abi/cpu_scratch.h"
+#include "plan/plan.h"
+
+namespace flashwave {
+namespace {
+
+constexpr int64_t kMaxRowsPerTask = 768;    // enough to hide the packing of K and V; more only costs cache
+constexpr int64_t kMinRowsPerTask = 192;    // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
+constexpr int64_t kFewRows = 96;            // with no more rows than this per task, split the keys instead
+constexpr int64_t kMinKeysPerSplit = 512;
+constexpr int64_t kBackwardChunk = 1536;    // query rows packed at a time
+constexpr int64_t kMinBlocksPerSplit = 4;   // backward: key blocks that share one packing of the queries
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+struct Shape {
+  int64_t heads;  // independent (sequence, key head) pairs
+  int64_t rows;   // query rows of one, GQA group packed
+  int64_t keys;
+  int32_t dim_qk, dim_v;
+
+  explicit Shape(const Problem& p)
+      : heads(p.a.batch * p.a.heads_k),
+        rows(p.a.seqlen_q * p.group()),
+        keys(std::max<int64_t>(p.a.seqlen_k, 1)),
+        dim_qk(int32_t(p.a.dim_qk)),
+        dim_v(int32_t(p.a.dim_v)) {}
+};
+
+abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const Shape shape(problem);
+  const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
+  const bool dot = row.max_seqlen_q > 0 && shape.rows <= tile.lanes;  // see kDotRows in kernels/cpu/decode.h
+
+  const int64_t wanted = ceil_div(std::max<int64_t>(16, 4 * device.compute_units), std::max<int64_t>(shape.heads, 1));
+  const int64_t least = device.compute_units > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
+  int64_t rows_per_task = std::clamp(ceil_div(shape.rows, wanted), least, kMaxRowsPerTask);
+  const int64_t blocks = std::max<int64_t>(ceil_div(shape.rows, rows_per_task), 1);
+  rows_per_task = round_up(std::max<int64_t>(ceil_div(shape.rows, blocks), 1), row.tile_q);
+
+  int64_t splits = problem.a.num_splits;
+  if (splits == 0) {
+    const int64_t natural = shape.heads * ceil_div(shape.rows, kFewRows);
+    splits = natural >= 8 ? 1 : std::min(ceil_div(16, std::max<int64_t>(natural, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
+  }
+  const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), abi::kKeyBlock);
+  if (problem.a.num_splits == 0) splits = ceil_div(shape.keys, keys_per_split);
+
+  abi::Schedule s{};
+  s.splits = int32_t(splits);
+  s.rows_per_task = int32_t(rows_per_task);
+  s.keys_per_split = keys_per_split;
+  s.tasks = (dot ? 1 : ceil_div(shape.rows, rows_per_task)) * splits * shape.heads;
+  s.scratch_bytes =
+      dot ? abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes
+          : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, rows_per_task / row.tile_q).bytes;
+  if (splits > 1 || dot) {
+    s.shared_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
+  }
+  return s;
+}
+
+abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const Shape shape(problem);
+  const int64_t key_blocks = ceil_div(shape.keys, abi::kKeyBlock);
+  const int64_t wanted = ceil_div(std::max<int64_t>(8, device.compute_units), std::max<int64_t>(shape.heads, 1));
+  const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
+  const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, abi::kQueryBlock), abi::kQueryBlock, kBackwardChunk);
+  const int64_t accumulators = shape.rows <= chunk ? 1 : ceil_div(key_blocks, splits);
+
+  abi::Schedule s{};
+  s.splits = int32_t(splits);
+  s.rows_per_task = int32_t(chunk);
+  s.keys_per_split = ceil_div(key_blocks, splits) * abi::kKeyBlock;
+  s.tasks = shape.heads * splits;
+  s.scratch_bytes =
+      abi::BackwardScratch(nullptr, abi::cpu_tile(row.tile_q), shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+  if (splits > 1) s.shared_bytes = round_up(splits * shape.heads * shape.rows * shape.dim_qk * 4, 64);
+  return s;
+}
+
+}  // namespace
+
+abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  if (row.tile_k > 1 && row.op == Op::kForward) return forward_schedule(problem, device, row);
+  if (row.tile_k > 1 && row.op == Op::kBackward) return backward_schedule(problem, device, row);
+  // Plain loops: the kernel hands out its own tasks and needs no memory from the plan.
+  abi::Schedule s{};
+  s.splits = 1;
+  s.rows_per_task = 1;
+  s.keys_per_split = std::max<int64_t>(problem.a.seqlen_k, 1);
+  s.tasks = std::max<int64_t>(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q, 1);
+  return s;
+}
+
+}  // namespace flashwave

@@ -1,0 +1,189 @@
+// Which kernel takes a problem: the first row of the catalog that does not refuse it.
+#include <algorithm>
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace flashwave {
+namespace {
+
+// An emulated GPU runs the machine code made for the real one.
+std::string_view row_kind(const DeviceInfo& device) {
+  const std::string_view kind = device.kind;
+  return kind == "emu" ? "hip" : kind;
+}
+
+const char* op_name(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return "forward";
+    case Op::kBackward:
+      return "backward";
+    case Op::kAppend:
+      return "append";
+  }
+  return "?";
+}
+
+const char* dtype_name(int32_t dtype) {
+  switch (dtype) {
+    case FW_F16:
+      return "fp16";
+    case FW_BF16:
+      return "bf16";
+    case FW_F32:
+      return "fp32";
+    default:
+      return "an unknown dtype";
+  }
+}
+
+std::string isa_names(uint32_t isa) {
+  std::string names;
+  const auto add = [&](Isa bit, const char* name) {
+    if (isa & bit) names += (names.empty() ? "" : " and ") + std::string(name);
+  };
+  add(kIsaAvx2, "AVX2 (with FMA and F16C)");
+  add(kIsaAvx512, "AVX-512 (F, BW, DQ, VL)");
+  return names;
+}
+
+std::string feature_names(uint32_t features) {
+  std::string names;
+  for (uint32_t bit = 1; bit & kAllFeatures; bit <<= 1) {
+    if (features & bit) names += (names.empty() ? "" : ", ") + std::string(feature_name(static_cast<Feature>(bit)));
+  }
+  return names;
+}
+
+Op op_of(const Problem& problem) { return problem.backward ? Op::kBackward : Op::kForward; }
+
+// Whether the row does something for this problem at all: its own operation, or the pre-pass.
+bool serves(const KernelRow& row, const Problem& problem) {
+  if (row.op != Op::kAppend) return row.op == op_of(problem);
+  return problem.a.seqlen_new > 0;
+}
+
+// Steps (insert, delete, replace a letter) from one name to the other, to find what a mistyped one meant.
+size_t edit_distance(std::string_view from, std::string_view to) {
+  std::vector<size_t> row(to.size() + 1);
+  for (size_t j = 0; j <= to.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= from.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= to.size(); ++j) {
+      const size_t replaced = diagonal + (from[i - 1] != to[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[to.size()];
+}
+
+std::string unknown_kernel(std::string_view forced, const Problem& problem, const DeviceInfo& device) {
+  std::string nearest, all;
+  size_t nearest_distance = forced.size() / 3 + 1;  // farther ones are not typing errors
+  for (const KernelRow& row : catalog()) {
+    if (row.device != row_kind(device) || row.op != op_of(problem)) continue;
+    all += (all.empty() ? "" : ", ") + std::string(row.name);
+    const size_t distance = edit_distance(forced, row.name);
+    if (distance < nearest_distance) nearest_distance = distance, nearest = row.name;
+  }
+  std::string reason = "there is no kernel named '" + std::string(forced) + "'";
+  if (!nearest.empty()) reason += "; did you mean " + nearest + "?";
+  const std::string op = op_name(op_of(problem));
+  if (all.empty()) return reason + "; there are no " + op + " kernels for " + device.name;
+  return reason + (nearest.empty() ? "; " : " ") + "the " + op + " kernels for " + device.name + " are " + all;
+}
+
+}  // namespace
+
+uint32_t features_of(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  uint32_t features = kNoFeatures;
+  const auto need = [&](Feature feature, bool needed) {
+    if (needed) features |= feature;
+  };
+  need(kMask, problem.causal() || a.window_left >= 0 || a.window_right >= 0);
+  need(kGqa, a.heads_q != a.heads_k);
+  need(kVarlen, problem.varlen_q() || problem.varlen_k());
+  need(kSeqused, a.seqused_k != nullptr);
+  need(kLeftpad, a.leftpad_k != nullptr);
+  need(kCacheIndex, a.cache_batch_idx != nullptr);
+  need(kPaged, problem.paged());
+  need(kUnequalDims, a.dim_qk != a.dim_v);
+  need(kSoftcap, a.softcap != 0);
+  need(kAlibi, a.alibi_slopes != nullptr);
+  need(kBias, a.bias.data != nullptr);
+  need(kSinks, a.sinks != nullptr);
+  need(kDropout, a.dropout_p != 0);
+  need(kProbs, a.probs.data != nullptr);
+  need(kDLse, problem.g.d_lse.data != nullptr);
+  need(kDBias, problem.g.d_bias.data != nullptr);
+  need(kDSinks, problem.g.d_sinks != nullptr);
+  need(kDSlopes, problem.g.d_slopes != nullptr);
+  return features;
+}
+
+std::string refusal(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
+  const fw_attention& a = problem.a;
+  if (row.device != row_kind(device)) {
+    return "runs on " + std::string(row.device) + " devices, not on " + device.name;
+  }
+  if (!serves(row, problem)) {
+    return row.op == Op::kAppend
+               ? std::string("has nothing to append")
+               : "computes the " + std::string(op_name(row.op)) + ", not the " + op_name(op_of(problem));
+  }
+  if (const uint32_t missing = row.isa & ~device.isa) {
+    return "needs " + isa_names(missing) + ", which this " + (device.kind == "cpu" ? "CPU" : "device") +
+           " does not have";
+  }
+  if (a.q.dtype < 0 || a.q.dtype >= 32 || !(row.dtypes >> a.q.dtype & 1)) {
+    return "does not take " + std::string(dtype_name(a.q.dtype));
+  }
+  for (const auto& [name, dim] : {std::pair{"dim_qk", a.dim_qk}, {"dim_v", a.dim_v}}) {
+    if (dim > row.max_dim) {
+      return "takes " + std::string(name) + " <= " + std::to_string(row.max_dim) + ", got " + std::to_string(dim);
+    }
+  }
+  if (row.max_seqlen_q > 0 && a.seqlen_q > row.max_seqlen_q) {
+    return "takes seqlen_q <= " + std::to_string(row.max_seqlen_q) + ", got " + std::to_string(a.seqlen_q);
+  }
+  if (const uint32_t missing = features_of(problem) & ~row.features) {
+    return "does not support " + feature_names(missing);
+  }
+  return "";
+}
+
+Selection select(const Problem& problem, const DeviceInfo& device, const char* forced) {
+  Selection selection;
+  if (forced != nullptr) {
+    const auto rows = catalog();
+    const auto row = std::ranges::find_if(rows, [&](const KernelRow& r) { return std::string_view(r.name) == forced; });
+    if (row == rows.end()) {
+      selection.refused.push_back({nullptr, unknown_kernel(forced, problem, device)});
+      return selection;
+    }
+    std::string reason =
+        row->op == Op::kAppend ? "is a pre-pass, not an attention kernel" : refusal(*row, problem, device);
+    if (reason.empty()) {
+      selection.row = &*row;
+    } else {
+      selection.refused.push_back({&*row, std::move(reason)});
+    }
+    return selection;
+  }
+  for (const KernelRow& row : catalog()) {
+    if (row.device != row_kind(device) || row.op != op_of(problem)) continue;
+    std::string reason = row.only_forced ? "runs only when forced" : refusal(row, problem, device);
+    if (reason.empty()) {
+      selection.row = &row;
+      break;
+    }
+    selection.refused.push_back({&row, std::move(reason)});
+  }
+  return selection;
+}
+
+}  // namespace flashwave

@@ -1,0 +1,162 @@
+// The rules on sizes, scalars and which fields go together. docs/errors.md lists them all.
+#include "problem/validate.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "problem/rules.h"
+
+namespace flashwave {
+namespace {
+
+constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();  // kernels and index arrays count in int32
+constexpr int64_t kMaxDim = 512;
+constexpr int32_t kMaxSplits = 256;
+
+Status check_extent(const char* name, int64_t value, int64_t least = 0, int64_t most = kMaxExtent) {
+  FW_RULE(value >= least && value <= most, name, " must be in [", least, ", ", most, "], got ", value);
+  return {};
+}
+
+Status check_sizes(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  FW_RULES(check_extent("batch", a.batch));
+  FW_RULES(check_extent("seqlen_q", a.seqlen_q));
+  FW_RULES(check_extent("seqlen_k", a.seqlen_k));
+  FW_RULES(check_extent("heads_q", a.heads_q, 1));
+  FW_RULES(check_extent("heads_k", a.heads_k, 1));
+  FW_RULES(check_extent("dim_qk", a.dim_qk, 1, kMaxDim));
+  FW_RULES(check_extent("dim_v", a.dim_v, 1, kMaxDim));
+  FW_RULES(check_extent("total_q", a.total_q));
+  FW_RULES(check_extent("total_k", a.total_k));
+  FW_RULES(check_extent("batch_k", a.batch_k));
+  FW_RULES(check_extent("page_size", a.page_size));
+  FW_RULES(check_extent("seqlen_new", a.seqlen_new));
+  FW_RULES(check_extent("rotary_seqlen", a.rotary_seqlen));
+  FW_RULES(check_extent("rotary_dim", a.rotary_dim, 0, kMaxDim));
+  FW_RULE(a.heads_q % a.heads_k == 0, "heads_q must be a multiple of heads_k, got ", a.heads_q, " and ", a.heads_k);
+  FW_RULE(a.batch * a.heads_q <= kMaxExtent, "batch * heads_q must be at most ", kMaxExtent, ", got ", a.batch, " * ",
+          a.heads_q);
+  return {};
+}
+
+Status check_scalars(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  FW_RULE((a.flags & ~uint32_t{FW_ALL_FLAGS}) == 0, "flags has unknown bits, got ", a.flags);
+  FW_RULE(a.window_left >= -1, "window_left must be at least -1 (-1: no limit), got ", a.window_left);
+  FW_RULE(a.window_right >= -1, "window_right must be at least -1 (-1: no limit), got ", a.window_right);
+  FW_RULE(std::isfinite(a.softmax_scale), "softmax_scale must be finite (or FW_SCALE_AUTO), got ", a.softmax_scale);
+  FW_RULE(std::isfinite(a.softcap) && a.softcap >= 0, "softcap must be finite and at least 0 (0: off), got ",
+          a.softcap);
+  FW_RULE(a.dropout_p >= 0 && a.dropout_p < 1, "dropout_p must be in [0, 1), got ", a.dropout_p);
+  FW_RULE(a.num_splits >= 0 && a.num_splits <= kMaxSplits, "num_splits must be in [0, ", kMaxSplits, "], got ",
+          a.num_splits);
+  FW_RULE(a.alibi_batch_stride >= 0, "alibi_batch_stride must be at least 0, got ", a.alibi_batch_stride);
+  return {};
+}
+
+Status check_ragged(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  FW_RULE(problem.varlen_q() || a.total_q == 0, "total_q must be 0 without cu_seqlens_q, got ", a.total_q);
+  FW_RULE(problem.varlen_k() || a.total_k == 0, "total_k must be 0 without cu_seqlens_k, got ", a.total_k);
+  FW_RULE(!problem.paged() || a.total_k == 0, "total_k must be 0 with block_table (pages hold the keys), got ",
+          a.total_k);
+  return {};
+}
+
+Status check_cache(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  if (problem.paged()) {
+    FW_RULE(a.page_size >= 1, "page_size must be at least 1 with block_table, got ", a.page_size);
+    FW_RULE(a.batch_k >= 1, "batch_k must be the number of pages, at least 1, with block_table, got ", a.batch_k);
+    const int64_t blocks = (a.seqlen_k + a.page_size - 1) / a.page_size;
+    FW_RULE(a.batch <= 1 || a.block_table_stride >= blocks, "block_table_stride must be at least ", blocks,
+            " (seqlen_k / page_size, rounded up), got ", a.block_table_stride);
+    FW_RULE(a.cache_batch_idx == nullptr, "cache_batch_idx cannot be used with block_table: the table names the pages");
+  } else {
+    FW_RULE(a.page_size == 0, "page_size must be 0 without block_table, got ", a.page_size);
+    FW_RULE(a.cache_batch_idx == nullptr || !problem.varlen_k(),
+            "cache_batch_idx cannot be used with cu_seqlens_k: packed keys have no rows to choose from");
+    FW_RULE(a.cache_batch_idx != nullptr || a.batch_k == 0 || a.batch_k == a.batch,
+            "batch_k must be 0 or batch without cache_batch_idx or block_table, got ", a.batch_k);
+  }
+  return {};
+}
+
+Status check_append(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  const bool rotary = a.rotary_cos.data != nullptr || a.rotary_sin.data != nullptr;
+  if (!problem.append()) {
+    FW_RULE(a.k_new.data == nullptr, "k_new is given but seqlen_new is 0");
+    FW_RULE(a.v_new.data == nullptr, "v_new is given but seqlen_new is 0");
+    FW_RULE(!rotary, a.rotary_cos.data != nullptr ? "rotary_cos" : "rotary_sin",
+            " needs seqlen_new > 0: rotation is part of appending to the cache");
+  } else {
+    FW_RULE(!problem.varlen_k(), "seqlen_new > 0 cannot be used with cu_seqlens_k: packed keys have no room to grow");
+    FW_RULE(a.seqused_k != nullptr, "seqused_k must be given with seqlen_new > 0: it says where the new keys go");
+    FW_RULE(a.seqlen_new <= a.seqlen_k, "seqlen_new must be at most seqlen_k, the room of a cache row, got ",
+            a.seqlen_new, " and ", a.seqlen_k);
+  }
+  if (!rotary) {
+    FW_RULE(a.rotary_dim == 0, "rotary_dim must be 0 without rotary_cos and rotary_sin, got ", a.rotary_dim);
+    FW_RULE(a.rotary_seqlen == 0, "rotary_seqlen must be 0 without rotary_cos and rotary_sin, got ", a.rotary_seqlen);
+    return {};
+  }
+  FW_RULE(a.rotary_cos.data != nullptr, "rotary_cos must be given with rotary_sin");
+  FW_RULE(a.rotary_sin.data != nullptr, "rotary_sin must be given with rotary_cos");
+  FW_RULE(a.rotary_dim >= 2 && a.rotary_dim <= a.dim_qk && a.rotary_dim % 2 == 0,
+          "rotary_dim must be even and in [2, dim_qk], got ", a.rotary_dim);
+  FW_RULE(a.rotary_seqlen >= a.seqlen_new, "rotary_seqlen must be at least seqlen_new, got ", a.rotary_seqlen, " and ",
+          a.seqlen_new);
+  return {};
+}
+
+Status check_backward(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  const fw_gradients& g = problem.g;
+  FW_RULE(g.reserved == 0, "gradients.reserved must be 0, got ", g.reserved);
+  FW_RULE(!problem.append(), "seqlen_new must be 0 in a backward, got ", a.seqlen_new);
+  FW_RULE(!problem.paged(), "block_table cannot be used in a backward");
+  FW_RULE(a.cache_batch_idx == nullptr, "cache_batch_idx cannot be used in a backward");
+  FW_RULE(a.probs.data == nullptr, "probs is an output of the forward only");
+  FW_RULE(g.d_bias.data == nullptr || a.bias.data != nullptr, "d_bias needs bias");
+  FW_RULE(g.d_sinks == nullptr || a.sinks != nullptr, "d_sinks needs sinks");
+  FW_RULE(g.d_slopes == nullptr || a.alibi_slopes != nullptr, "d_slopes needs alibi_slopes");
+  FW_RULE(g.d_slopes == nullptr || a.alibi_batch_stride == 0 || a.alibi_batch_stride >= a.heads_q,
+          "alibi_batch_stride must be 0 or at least heads_q with d_slopes, got ", a.alibi_batch_stride);
+  if (g.d_bias.data != nullptr) {
+    const int64_t extents[4] = {a.batch, a.heads_q, a.seqlen_q, a.seqlen_k};
+    for (int i = 0; i < 4; ++i) {
+      FW_RULE(extents[i] <= 1 || (g.d_bias.stride[i] == 0) == (a.bias.stride[i] == 0), "d_bias.stride[", i,
+              "] must be 0 exactly where bias.stride is 0, got ", g.d_bias.stride[i], " and ", a.bias.stride[i]);
+    }
+  }
+  return {};
+}
+
+Status check_structs(const Problem& problem) {
+  FW_RULES(check_sizes(problem));
+  FW_RULES(check_scalars(problem));
+  FW_RULES(check_ragged(problem));
+  FW_RULES(check_cache(problem));
+  if (problem.backward) FW_RULES(check_backward(problem));
+  return check_append(problem);
+}
+
+}  // namespace
+
+Status validate_structs(const Problem& problem) {
+  FW_RULES(check_structs(problem));
+  return validate_layouts(problem, Views(problem));
+}
+
+Status validate(const Problem& problem, bool host_readable) {
+  FW_RULES(check_structs(problem));
+  const Views views(problem);
+  FW_RULES(validate_layouts(problem, views));
+  FW_RULES(validate_addresses(views));
+  return host_readable ? validate_indices(problem) : Status{};
+}
+
+}  // namespace flashwave
