@@ -40,7 +40,7 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
   if (plan->selection.row == nullptr) {
     return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
   }
-  if (!problem.backward && (problem.a.seqlen_new > 0 || problem.a.rotary_cos.data != nullptr)) {
+  if (problem.a.seqlen_new > 0) {
     plan->append = find_append(problem, device);
     if (plan->append == nullptr) {
       return {FW_UNSUPPORTED, "no kernel of " + device.name + " appends k_new and v_new to this cache"};

@@ -20,17 +20,13 @@ int64_t window(int64_t limit) { return limit < 0 ? abi::kNoWindow : std::min(lim
 
 abi::Params params_of(const Problem& problem) {
   const fw_attention& a = problem.a;
+  const fw_gradients& g = problem.g;
   abi::Params p{};
   p.q = tensor(a.q), p.k = tensor(a.k), p.v = tensor(a.v), p.o = tensor(a.o), p.lse = tensor(a.lse);
-  p.bias = tensor(a.bias);
-  if (problem.backward) {
-    const fw_gradients& g = problem.g;
-    p.d_o = tensor(g.d_o), p.d_lse = tensor(g.d_lse);
-    p.dq = tensor(g.dq), p.dk = tensor(g.dk), p.dv = tensor(g.dv), p.d_bias = tensor(g.d_bias);
-    p.d_sinks = g.d_sinks, p.d_slopes = g.d_slopes;
-  } else {
-    p.probs = tensor(a.probs);
-  }
+  p.bias = tensor(a.bias), p.probs = tensor(a.probs);
+  p.d_o = tensor(g.d_o), p.d_lse = tensor(g.d_lse);
+  p.dq = tensor(g.dq), p.dk = tensor(g.dk), p.dv = tensor(g.dv), p.d_bias = tensor(g.d_bias);
+  p.d_sinks = g.d_sinks, p.d_slopes = g.d_slopes;
 
   p.cu_seqlens_q = a.cu_seqlens_q, p.cu_seqlens_k = a.cu_seqlens_k;
   p.seqused_k = a.seqused_k, p.leftpad_k = a.leftpad_k;

@@ -58,10 +58,10 @@ std::string feature_names(uint32_t features) {
 
 Op op_of(const Problem& problem) { return problem.backward ? Op::kBackward : Op::kForward; }
 
-// Whether the row does something for this problem at all: its own operation, or the pre-pass of a forward.
+// Whether the row does something for this problem at all: its own operation, or the pre-pass.
 bool serves(const KernelRow& row, const Problem& problem) {
   if (row.op != Op::kAppend) return row.op == op_of(problem);
-  return !problem.backward && (problem.a.seqlen_new > 0 || problem.a.rotary_cos.data != nullptr);
+  return problem.a.seqlen_new > 0;
 }
 
 // Steps (insert, delete, replace a letter) from one name to the other, to find what a mistyped one meant.
@@ -117,15 +117,11 @@ uint32_t features_of(const Problem& problem) {
   need(kBias, a.bias.data != nullptr);
   need(kSinks, a.sinks != nullptr);
   need(kDropout, a.dropout_p != 0);
-  if (problem.backward) {
-    const fw_gradients& g = problem.g;
-    need(kDLse, g.d_lse.data != nullptr);
-    need(kDBias, g.d_bias.data != nullptr);
-    need(kDSinks, g.d_sinks != nullptr);
-    need(kDSlopes, g.d_slopes != nullptr);
-  } else {
-    need(kProbs, a.probs.data != nullptr);  // an output of the forward; a backward neither reads nor writes it
-  }
+  need(kProbs, a.probs.data != nullptr);
+  need(kDLse, problem.g.d_lse.data != nullptr);
+  need(kDBias, problem.g.d_bias.data != nullptr);
+  need(kDSinks, problem.g.d_sinks != nullptr);
+  need(kDSlopes, problem.g.d_slopes != nullptr);
   return features;
 }
 
@@ -136,7 +132,7 @@ std::string refusal(const KernelRow& row, const Problem& problem, const DeviceIn
   }
   if (!serves(row, problem)) {
     return row.op == Op::kAppend
-               ? std::string("has nothing to append or rotate")
+               ? std::string("has nothing to append")
                : "computes the " + std::string(op_name(row.op)) + ", not the " + op_name(op_of(problem));
   }
   if (const uint32_t missing = row.isa & ~device.isa) {

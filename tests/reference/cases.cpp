@@ -129,6 +129,9 @@ std::vector<NamedCase> attention_cases(Type type) {
   add("causal_fewer_queries", [](Case& c) { c.causal = true; }, nothing);
   add("causal_more_queries", [](Case& c) { c.seqlen_q = 7, c.seqlen_k = 4, c.causal = true; }, nothing);
   add("causal_more_queries_sinks", [](Case& c) { c.seqlen_q = 7, c.seqlen_k = 4, c.causal = true; }, add_sinks);
+  add(
+      "sink_of_minus_infinity", [](Case& c) { c.seqlen_q = 7, c.seqlen_k = 4, c.causal = true; },
+      [](Case& c) { c.sinks = {-std::numeric_limits<Real>::infinity(), 0.5L}; });
   add("window_both", [](Case& c) { c.window_left = 2, c.window_right = 1; }, nothing);
   add("window_left_only", [](Case& c) { c.window_left = 1; }, nothing);
   add("window_right_only", [](Case& c) { c.window_right = 2, c.seqlen_q = 8; }, nothing);

@@ -1,0 +1,152 @@
+#include "check.h"
+
+#include <cstdio>
+#include <regex>
+
+#include "commands.h"
+#include "errors.h"
+#include "json.h"
+#include "options.h"
+#include "progress.h"
+#include "suite.h"
+
+namespace flashwave::cli {
+namespace {
+
+const char* outcome_name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kPassed:
+      return "passed";
+    case Outcome::kFailed:
+      return "failed";
+    default:
+      return "skipped";
+  }
+}
+
+std::string to_json(const std::string& problem, const CheckResult& result) {
+  std::string tensors;
+  for (const Judgement& j : result.tensors) {
+    JsonObject tensor;
+    tensor.text("tensor", j.tensor).boolean("ok", j.ok).number("error", j.error);
+    tensor.number("naive_error", j.naive_error).number("bound", j.bound);
+    tensors += (tensors.empty() ? "" : ", ") + tensor.str();
+  }
+  JsonObject object;
+  object.text("problem", problem).text("outcome", outcome_name(result.outcome)).text("kernel", result.kernel);
+  object.text("reason", result.reason).raw("tensors", "[" + tensors + "]").number("seconds", result.seconds);
+  return object.str();
+}
+
+void print_result(const std::string& problem, const CheckResult& result) {
+  std::printf("%s  %s\n", problem.c_str(), outcome_name(result.outcome));
+  if (!result.kernel.empty()) std::printf("  kernel  %s\n", result.kernel.c_str());
+  for (const Judgement& j : result.tensors) {
+    std::printf("  %-8s error %.3g, allowed %.3g (naive %.3g)\n", j.tensor.c_str(), j.error, j.bound, j.naive_error);
+  }
+  if (!result.reason.empty()) std::printf("  %s\n", result.reason.c_str());
+}
+
+struct Shard {
+  int64_t index = 1, count = 1;
+};
+
+Shard parse_shard(const std::string& text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) throw UsageError("--shard takes i/n with 1 <= i <= n, got " + text);
+  Shard shard;
+  shard.count = parse_integer(text.substr(slash + 1), "--shard", 1, 1000000);
+  shard.index = parse_integer(text.substr(0, slash), "--shard", 1, shard.count);
+  return shard;
+}
+
+std::vector<std::string> choose_problems(const Options& options) {
+  const uint64_t seed = parse_unsigned(options.text("--seed", "0"), "--seed");
+  if (!options.words().empty()) {
+    for (const char* other : {"--suite", "--filter", "--shard"}) {
+      if (options.has(other)) throw UsageError(std::string(other) + " cannot be used with a PROBLEM");
+    }
+    Case c = parse_case(options.words());
+    if (options.has("--seed")) c.seed = seed;
+    return {format_case(c)};
+  }
+  const std::vector<std::string> all = load_suite("check", options.text("--suite", "smoke"), seed).problems;
+  const Shard shard = parse_shard(options.text("--shard", "1/1"));
+  std::regex filter;
+  try {
+    filter = std::regex(options.text("--filter", ""));
+  } catch (const std::regex_error& error) {
+    throw UsageError("--filter: " + std::string(error.what()));
+  }
+  std::vector<std::string> chosen;
+  int64_t matched = 0;
+  for (const std::string& problem : all) {
+    if (!std::regex_search(problem, filter)) continue;
+    if (matched++ % shard.count == shard.index - 1) chosen.push_back(problem);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::string check_help() {
+  return "usage: flashwave check [--suite NAME|FILE] [options]\n"
+         "       flashwave check PROBLEM [options]\n\n"
+         "Runs problems on a device and compares every output with the fp64 reference: first where it is written and\n"
+         "where it is NaN or infinite, then max|out - ref| <= 2 max|naive - ref| (gradients 3) plus a small floor, "
+         "then\n"
+         "that repetitions give the same bits. Ends with 'N passed, N failed, N skipped'; each failure is printed "
+         "with\n"
+         "the words that run it alone.\n\n"
+         "  --suite S     " +
+         embedded_suite_names("check") +
+         ", or a file (default smoke)\n"
+         "  --filter RE   only problems whose words match the regular expression\n"
+         "  --shard i/n   every n-th problem, starting with the i-th (1 <= i <= n)\n"
+         "  --device D    cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default)\n"
+         "  --kernel K    run this kernel; problems it does not take are skipped\n"
+         "  --seed S      other random data and draws (default 0)\n"
+         "  --threads N   CPU threads of the first run (default: all)\n"
+         "  --json        one JSON object per problem, the summary on stderr\n"
+         "\nPROBLEM is made of these words:\n\n" +
+         words_help();
+}
+
+int check_command(const Arguments& arguments) {
+  const Options options(
+      arguments, {"--device=", "--suite=", "--filter=", "--kernel=", "--seed=", "--shard=", "--threads=", "--json"});
+  const std::vector<std::string> problems = choose_problems(options);
+  CheckSettings settings;
+  settings.device = open_device(options.text("--device", "auto"));
+  settings.cpu = open_device("cpu");
+  settings.kernel = options.text("--kernel", "");
+  settings.threads = options.integer("--threads", 0, 0, 1024);
+
+  const bool json = options.has("--json"), alone = !options.words().empty();
+  size_t count[3] = {0, 0, 0};
+  Progress progress(problems.size());
+  for (size_t i = 0; i < problems.size(); ++i) {
+    progress.show(i, problems[i]);
+    const CheckResult result = check_case(parse_case(problems[i]), settings);
+    ++count[size_t(result.outcome)];
+    if (json) {
+      progress.clear();
+      std::printf("%s\n", to_json(problems[i], result).c_str());
+    } else if (alone) {
+      print_result(problems[i], result);
+    } else if (result.outcome == Outcome::kFailed) {
+      progress.clear();
+      const std::string kernel = result.kernel.empty() ? "" : " [" + result.kernel + "]";
+      std::printf("FAILED %s%s\n  %s\n", problems[i].c_str(), kernel.c_str(), result.reason.c_str());
+    }
+    std::fflush(stdout);
+  }
+  progress.clear();
+  std::FILE* const summary = json ? stderr : stdout;
+  if (count[0] + count[1] == 0) std::fprintf(stderr, "flashwave: nothing was checked\n");
+  std::fprintf(summary, "%zu passed, %zu failed, %zu skipped\n", count[0], count[1], count[2]);
+  if (alone && count[2] > 0) return 0;
+  return count[1] == 0 && count[0] > 0 ? 0 : 1;
+}
+
+}  // namespace flashwave::cli

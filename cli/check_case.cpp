@@ -1,0 +1,162 @@
+#include <chrono>
+
+#include "check.h"
+#include "errors.h"
+
+namespace flashwave::cli {
+namespace {
+
+std::vector<TensorId> judged_tensors(const Geometry& g) {
+  std::vector<TensorId> ids;
+  for (int i = 0; i < kTensorCount; ++i) {
+    const auto id = TensorId(i);
+    if (g.view[id].present && (g.is_output(id) || g.is_updated(id))) ids.push_back(id);
+  }
+  return ids;
+}
+
+// What a backward is given: o and lse of a forward in the same element type.
+struct ForwardResult {
+  std::vector<std::byte> o, lse;
+
+  static ForwardResult of(const Staged& staged) { return {staged.download_raw(kO), staged.download_raw(kLse)}; }
+  void give_to(Staged& staged) const {
+    staged.upload_raw(kO, o);
+    staged.upload_raw(kLse, lse);
+  }
+};
+
+struct Yardsticks {
+  std::vector<Readback> reference, naive;  // one per judged tensor
+  ForwardResult forward;                   // backward only
+};
+
+// fp64 on the inputs widened to F32 (exact), and plain attention in the case's own type.
+Yardsticks run_yardsticks(const Geometry& g, const HostValues& values, fw_device* cpu) {
+  const Case& c = g.problem;
+  Yardsticks y;
+  const RunOptions reference_fwd{"reference_fwd", 0};
+  const auto read_all = [&](const Staged& staged, std::vector<Readback>& out) {
+    for (const TensorId id : judged_tensors(g)) out.push_back(staged.read(id));
+  };
+  {
+    Staged exact(cpu, g, FW_F32);
+    exact.upload(values);
+    run_problem(exact, false, reference_fwd);
+    if (c.backward) run_problem(exact, true, {"reference_bwd", 0});
+    read_all(exact, y.reference);
+  }
+  Staged naive(cpu, g, c.dtype);
+  naive.upload(values);
+  if (c.backward) {
+    run_problem(naive, false, reference_fwd);
+    y.forward = ForwardResult::of(naive);
+  }
+  run_problem(naive, c.backward, {c.backward ? "naive_bwd" : "naive_fwd", 0});
+  read_all(naive, y.naive);
+  return y;
+}
+
+// Promised everywhere: o, lse, dk, dv and what is stored in the cache. dq and the sums over many rows only on request,
+// except on the CPU, where everything is.
+bool must_repeat(const Case& c, TensorId id, bool on_cpu) {
+  if (on_cpu || c.deterministic) return true;
+  return id == kO || id == kLse || id == kProbs || id == kDK || id == kDV || id == kK || id == kV;
+}
+
+void load_inputs(Staged& staged, const HostValues& values, const ForwardResult& forward, bool backward) {
+  staged.upload(values);
+  if (backward) forward.give_to(staged);
+}
+
+// Runs again (same threads, then 1 and 2 on a CPU) and compares bits. Empty if all agree.
+std::string repeat_fault(const Geometry& g, Staged& staged, const HostValues& values, const Yardsticks& y,
+                         const RunOptions& options, bool on_cpu) {
+  const Case& c = g.problem;
+  const std::vector<TensorId> ids = judged_tensors(g);
+  std::vector<std::vector<std::byte>> first;
+  for (const TensorId id : ids) first.push_back(staged.download_raw(g.view[id].buffer));
+  std::vector<int64_t> threads = {options.threads};
+  if (on_cpu) threads.insert(threads.end(), {1, 2});
+  for (const int64_t count : threads) {
+    load_inputs(staged, values, y.forward, c.backward);
+    run_problem(staged, c.backward, {options.kernel, count});
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (must_repeat(c, ids[i], on_cpu) && staged.download_raw(g.view[ids[i]].buffer) != first[i]) {
+        const std::string how =
+            count == options.threads ? "in a second run" : "with " + std::to_string(count) + " threads";
+        return std::string(tensor_name(ids[i])) + " has other bits " + how;
+      }
+    }
+  }
+  return "";
+}
+
+// A case that must not run. The data does not matter.
+CheckResult check_refusal(const Geometry& g, const CheckSettings& settings, const RunOptions& options) {
+  const Case& c = g.problem;
+  CheckResult result;
+  Staged staged(settings.device, g, c.dtype);
+  try {
+    result.kernel = run_problem(staged, c.backward, options).kernel;
+    result.reason = "expected a refusal, but it ran";
+  } catch (const LibraryError& error) {
+    const fw_status wanted = c.expect == Expect::kInvalid ? FW_INVALID_ARGUMENT : FW_UNSUPPORTED;
+    result.reason = error.what();
+    if (error.status != wanted) {
+      result.reason += std::string(" (expected ") + fw_status_name(wanted) + ")";
+    } else if (result.reason.find(c.expect_text) == std::string::npos) {
+      result.reason += " (expected it to mention " + c.expect_text + ")";
+    } else {
+      result.outcome = c.expect == Expect::kInvalid ? Outcome::kPassed : Outcome::kSkipped;
+    }
+  }
+  return result;
+}
+
+CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const RunOptions& options) {
+  const Case& c = g.problem;
+  CheckResult result;
+  const bool on_cpu = device_kind(settings.device) == "cpu";
+  const HostValues values = make_values(g);
+  const Yardsticks y = run_yardsticks(g, values, settings.cpu);
+  Staged staged(settings.device, g, c.dtype);
+  load_inputs(staged, values, y.forward, c.backward);
+  result.kernel = run_problem(staged, c.backward, options).kernel;
+  if (!options.kernel.empty() && result.kernel != options.kernel) {
+    result.reason = "kernel " + options.kernel + " was forced, but " + result.kernel + " ran";
+    return result;
+  }
+  const std::vector<TensorId> ids = judged_tensors(g);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    result.tensors.push_back(judge(tensor_name(ids[i]), staged.read(ids[i]), y.reference[i], y.naive[i],
+                                   expected_writing(g, ids[i]), rule_of(g, ids[i], y.reference[i])));
+    const Judgement& j = result.tensors.back();
+    if (!j.ok) result.reason += (result.reason.empty() ? "" : "; ") + j.tensor + ": " + j.reason;
+  }
+  if (result.reason.empty()) result.reason = staged.broken_promise();
+  if (result.reason.empty()) result.reason = repeat_fault(g, staged, values, y, options, on_cpu);
+  if (result.reason.empty()) result.outcome = Outcome::kPassed;
+  return result;
+}
+
+}  // namespace
+
+CheckResult check_case(const Case& c, const CheckSettings& settings) {
+  const auto start = std::chrono::steady_clock::now();
+  CheckResult result;
+  const RunOptions options{c.kernel.empty() ? settings.kernel : c.kernel, c.threads ? c.threads : settings.threads};
+  try {
+    const Geometry g = make_geometry(c);
+    result = c.expect == Expect::kOk ? check_answer(g, settings, options) : check_refusal(g, settings, options);
+  } catch (const LibraryError& error) {
+    result.reason = error.what();
+    // --kernel runs a suite through one kernel; what that one does not take is no fault of the problem.
+    const bool only_this_kernel = !settings.kernel.empty() && c.kernel.empty();
+    if (error.status == FW_UNSUPPORTED && only_this_kernel) result.outcome = Outcome::kSkipped;
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace flashwave::cli

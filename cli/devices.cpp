@@ -1,0 +1,59 @@
+#include <cstdio>
+#include <vector>
+
+#include "commands.h"
+#include "errors.h"
+#include "json.h"
+#include "options.h"
+#include "table.h"
+
+namespace flashwave::cli {
+namespace {
+
+std::vector<std::string> kernels_of(fw_device* device) {
+  std::vector<std::string> names;
+  for (int32_t i = 0;; ++i) {
+    const char* name = fw_kernel_name(device, i);
+    if (!name) return names;
+    names.emplace_back(name);
+  }
+}
+
+}  // namespace
+
+std::string devices_help() {
+  return "usage: flashwave devices [--json]\n\n"
+         "Lists the real devices present on this machine and the kernels each can run, in the order they are tried.\n";
+}
+
+int devices_command(const Arguments& arguments) {
+  const Options options(arguments, {"--json"});
+  options.no_words();
+  Table table({{"device", false}, {"arch", false}, {"units", true}, {"memory", true}, {"description", false}});
+  std::string kernels_text;
+  for (int32_t i = 0; i < fw_device_count(); ++i) {
+    fw_device* device = nullptr;
+    require(fw_device_at(i, &device), "fw_device_at");
+    fw_device_info info{};
+    info.struct_size = sizeof info;
+    require(fw_device_query(device, &info), "fw_device_query");
+    std::string list;
+    for (const std::string& kernel : kernels_of(device)) list += (list.empty() ? "" : ", ") + json_quote(kernel);
+    if (options.has("--json")) {
+      JsonObject object;
+      object.text("device", info.name).text("kind", info.kind).integer("index", info.index).text("arch", info.arch);
+      object.text("description", info.description).integer("compute_units", info.compute_units);
+      object.integer("memory_bytes", info.memory_bytes).raw("kernels", "[" + list + "]");
+      std::printf("%s\n", object.str().c_str());
+      continue;
+    }
+    table.add({info.name, info.arch, std::to_string(info.compute_units), human_bytes(double(info.memory_bytes)),
+               info.description});
+    kernels_text += std::string("\nkernels of ") + info.name + ", in the order they are tried:\n";
+    for (const std::string& kernel : kernels_of(device)) kernels_text += "  " + kernel + "\n";
+  }
+  if (!options.has("--json")) std::printf("%s%s", table.str().c_str(), kernels_text.c_str());
+  return 0;
+}
+
+}  // namespace flashwave::cli

@@ -1,0 +1,163 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "dtype.h"
+#include "errors.h"
+#include "rows.h"
+#include "standard_attention.h"
+#include "tensors.h"
+
+namespace flashwave::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A sample lasts at least this long, by repeating short calls.
+constexpr double kShortestSample = 0.005;
+constexpr int64_t kMostQueriesOfDecoding = 16;
+// Standard attention gets fewer samples, and one where its matrix is huge; beyond the limit it is not run at all.
+constexpr int64_t kStandardSamples = 5;
+constexpr double kStandardSeconds = 8, kHugeMatrix = double(1 << 29), kMatrixLimit = 2.0 * (1 << 30);
+
+template <class Body>
+double seconds_of(Body&& body) {
+  const auto start = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// o and lse of a forward, as host floats for the row reference.
+void keep_forward(const Geometry& g, const Staged& staged, HostValues& values) {
+  for (const TensorId id : {kO, kLse}) {
+    const std::vector<std::byte> bytes = staged.download_raw(id);
+    values.buffer[id].resize(size_t(g.elements[id]));
+    load(bytes.data(), values.buffer[id].size(), g.dtype_of(id, g.problem.dtype), values.buffer[id].data());
+  }
+}
+
+double streamed_bytes(const Geometry& g) {
+  const Case& c = g.problem;
+  double keys = 0;
+  for (const SequenceShape& s : g.sequences) keys += double(s.keys(c.append));
+  return keys * double(c.hk * (c.dqk + c.dv)) * double(dtype_size(c.dtype));
+}
+
+double workspace_bytes(const Staged& staged, bool backward, const RunOptions& options) {
+  fw_exec exec;
+  fw_exec_init(&exec, sizeof exec);
+  exec.num_threads = int32_t(options.threads);
+  exec.force_kernel = options.kernel.empty() ? nullptr : options.kernel.c_str();
+  size_t bytes = 0;
+  require(
+      fw_workspace_size(staged.device(), &staged.attention(), backward ? &staged.gradients() : nullptr, &exec, &bytes),
+      "fw_workspace_size");
+  return double(bytes);
+}
+
+double flops_of(const Staged& staged, bool backward) {
+  fw_cost cost{};
+  cost.struct_size = sizeof cost;
+  require(fw_problem_cost(staged.device(), &staged.attention(), backward ? &staged.gradients() : nullptr, &cost),
+          "fw_problem_cost");
+  return cost.flops;
+}
+
+// Peak loops run directly before and after each sample, so that a slow moment of the machine slows both.
+void take_samples(const Staged& staged, bool backward, const RunOptions& options, const MeasureSettings& settings,
+                  Measurement& m) {
+  const auto call = [&] { run_problem(staged, backward, options); };
+  const double once = seconds_of(call);
+  const auto repeats = int64_t(std::clamp(std::ceil(kShortestSample / std::max(once, 1e-7)), 1.0, 100000.0));
+  m.width = settings.on_cpu ? width_of_kernel(m.kernel) : VectorWidth::kNone;
+  std::vector<double> milliseconds, ratios, peaks;
+  double before = peak_gflops(m.width, m.threads);
+  for (int64_t n = 0; n < settings.samples; ++n) {
+    const double seconds = seconds_of([&] {
+                             for (int64_t r = 0; r < repeats; ++r) call();
+                           }) /
+                           double(repeats);
+    const double after = peak_gflops(m.width, m.threads);
+    milliseconds.push_back(seconds * 1e3);
+    if (before > 0 && after > 0) {
+      peaks.push_back((before + after) / 2);
+      ratios.push_back(m.flops / seconds * 1e-9 / peaks.back());
+    }
+    before = after;
+  }
+  m.samples = settings.samples;
+  m.ms_p50 = percentile(milliseconds, 0.5);
+  m.ms_p75 = percentile(milliseconds, 0.75);
+  m.gflops = m.flops / m.ms_p50 * 1e-6;
+  m.peak = percentile(peaks, 0.5);
+  m.ratio_p50 = percentile(ratios, 0.5);
+  m.ratio_p75 = percentile(ratios, 0.75);
+}
+
+void time_standard(const Geometry& g, const HostValues& values, Measurement& m) {
+  const Case& c = g.problem;
+  const double one_matrix = double(c.sq) * double(c.sk) * sizeof(float);
+  if (!StandardAttention::takes(c) || one_matrix > kMatrixLimit) return;
+  StandardAttention standard(g, values, m.threads);
+  const auto once = [&] { return c.backward ? standard.backward() : standard.forward(); };
+  std::vector<double> milliseconds;
+  double spent = 0;
+  const int64_t samples = one_matrix >= kHugeMatrix ? 1 : std::min(m.samples, kStandardSamples);
+  if (samples > 1) spent += once();
+  for (int64_t n = 0; n < samples && (n == 0 || spent < kStandardSeconds); ++n) {
+    const double seconds = once();
+    spent += seconds;
+    milliseconds.push_back(seconds * 1e3);
+  }
+  m.standard_ms = percentile(milliseconds, 0.5);
+  m.standard_bytes = StandardAttention::matrix_bytes(c);
+}
+
+}  // namespace
+
+bool is_decoding(const Case& c) { return !c.backward && c.sq <= kMostQueriesOfDecoding; }
+
+double percentile(std::vector<double> values, double fraction) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto rank = size_t(std::ceil(fraction * double(values.size())));
+  return values[std::min(values.size() - 1, rank > 0 ? rank - 1 : 0)];
+}
+
+Measurement measure(const Case& c, const MeasureSettings& settings) {
+  if (!RowReference::takes(c)) throw UsageError("bench cannot check dropout, append or probs; 'check' can");
+  Measurement m;
+  m.problem = format_case(c);
+  const Geometry g = make_geometry(c);
+  HostValues values = make_values(g);
+  Staged staged(settings.device, g, c.dtype);
+  staged.upload(values);
+  const RunOptions options{c.kernel.empty() ? settings.kernel : c.kernel, c.threads ? c.threads : settings.threads};
+  if (c.backward) {
+    run_problem(staged, false, {"", options.threads});
+    keep_forward(g, staged, values);
+  }
+  const fw_report report = run_problem(staged, c.backward, options);
+  m.kernel = report.kernel;
+  m.threads = settings.on_cpu ? std::max(1, report.threads) : 0;
+  if (!options.kernel.empty() && m.kernel != options.kernel) {
+    m.fault = "kernel " + options.kernel + " was forced, but " + m.kernel + " ran";
+    return m;
+  }
+  m.fault = sampled_rows_fault(g, values, staged);
+  if (!m.fault.empty()) return m;
+
+  m.flops = flops_of(staged, c.backward);
+  m.workspace_bytes = workspace_bytes(staged, c.backward, options);
+  take_samples(staged, c.backward, options, settings, m);
+  if (is_decoding(c)) {
+    m.kv_gbs = streamed_bytes(g) / m.ms_p50 * 1e-6;
+    if (settings.on_cpu) m.read_gbs = read_bandwidth_gbs(m.threads);
+  }
+  if (settings.on_cpu && settings.standard) time_standard(g, values, m);
+  return m;
+}
+
+}  // namespace flashwave::cli

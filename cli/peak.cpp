@@ -1,0 +1,194 @@
+#include "peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace flashwave::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+#if defined(__x86_64__)
+
+// The registers are named: a compiler given an array of accumulators may spill them and report a third of the truth.
+// All are zero, so nothing ever becomes denormal or infinite. Twelve independent chains cover latency 4-5 at two
+// multiply-adds per cycle.
+#define FW_FMA12(R, A, B, C)                                                        \
+  "vfmadd231ps %%" R A ",%%" R B ",%%" R "0\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
+  "1\n"                                                                             \
+  "vfmadd231ps %%" R A ",%%" R B ",%%" R "2\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
+  "3\n"                                                                             \
+  "vfmadd231ps %%" R A ",%%" R B ",%%" R "4\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
+  "5\n"                                                                             \
+  "vfmadd231ps %%" R A ",%%" R B ",%%" R "6\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
+  "7\n"                                                                             \
+  "vfmadd231ps %%" R A ",%%" R B ",%%" R "8\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
+  "9\n"                                                                             \
+  "vfmadd231ps %%" R A ",%%" R B ",%%" R "10\n vfmadd231ps %%" R A ",%%" R C ",%%" R "11\n"
+// Writing an xmm register in VEX form zeroes the rest of its ymm and zmm.
+#define FW_ZERO(N) "vxorps %%xmm" #N ",%%xmm" #N ",%%xmm" #N "\n"
+#define FW_ZERO_ALL                                                                                              \
+  FW_ZERO(0)                                                                                                     \
+  FW_ZERO(1) FW_ZERO(2) FW_ZERO(3) FW_ZERO(4) FW_ZERO(5) FW_ZERO(6) FW_ZERO(7) FW_ZERO(8) FW_ZERO(9) FW_ZERO(10) \
+      FW_ZERO(11) FW_ZERO(12) FW_ZERO(13) FW_ZERO(14)
+#define FW_CLOBBERS                                                                                                   \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
+      "xmm14", "xmm15", "cc"
+
+void spin_avx2(int64_t n) {
+  asm volatile(FW_ZERO_ALL ".p2align 5\n 1:\n" FW_FMA12("ymm", "12", "13", "14") "dec %0\n jnz 1b\n vzeroupper\n"
+               : "+r"(n)
+               :
+               : FW_CLOBBERS);
+}
+
+void spin_avx512(int64_t n) {
+  asm volatile(FW_ZERO_ALL ".p2align 6\n 1:\n" FW_FMA12("zmm", "12", "13", "14") "dec %0\n jnz 1b\n vzeroupper\n"
+               : "+r"(n)
+               :
+               : FW_CLOBBERS);
+}
+
+// Without fused multiply-add: as many multiplications as additions.
+void spin_sse(int64_t n) {
+  asm volatile(
+      "xorps %%xmm0,%%xmm0\n xorps %%xmm1,%%xmm1\n xorps %%xmm2,%%xmm2\n xorps %%xmm3,%%xmm3\n"
+      "xorps %%xmm4,%%xmm4\n xorps %%xmm5,%%xmm5\n xorps %%xmm6,%%xmm6\n xorps %%xmm7,%%xmm7\n"
+      "xorps %%xmm8,%%xmm8\n xorps %%xmm9,%%xmm9\n xorps %%xmm10,%%xmm10\n xorps %%xmm11,%%xmm11\n"
+      "xorps %%xmm12,%%xmm12\n xorps %%xmm13,%%xmm13\n xorps %%xmm14,%%xmm14\n xorps %%xmm15,%%xmm15\n"
+      ".p2align 5\n 1:\n"
+      "mulps %%xmm15,%%xmm0\n addps %%xmm15,%%xmm1\n mulps %%xmm15,%%xmm2\n addps %%xmm15,%%xmm3\n"
+      "mulps %%xmm15,%%xmm4\n addps %%xmm15,%%xmm5\n mulps %%xmm15,%%xmm6\n addps %%xmm15,%%xmm7\n"
+      "mulps %%xmm15,%%xmm8\n addps %%xmm15,%%xmm9\n mulps %%xmm15,%%xmm10\n addps %%xmm15,%%xmm11\n"
+      "mulps %%xmm15,%%xmm12\n addps %%xmm15,%%xmm13\n"
+      "dec %0\n jnz 1b\n"
+      : "+r"(n)
+      :
+      : FW_CLOBBERS);
+}
+
+double flops_per_turn(VectorWidth width) {
+  switch (width) {
+    case VectorWidth::kAvx512:
+      return 12 * 16 * 2;
+    case VectorWidth::kAvx2:
+      return 12 * 8 * 2;
+    default:
+      return 14 * 4;
+  }
+}
+
+void spin(VectorWidth width, int64_t turns) {
+  switch (width) {
+    case VectorWidth::kAvx512:
+      return spin_avx512(turns);
+    case VectorWidth::kAvx2:
+      return spin_avx2(turns);
+    default:
+      return spin_sse(turns);
+  }
+}
+
+#else
+
+double flops_per_turn(VectorWidth) { return 0; }
+void spin(VectorWidth, int64_t) {}
+
+#endif
+
+// Runs body(thread) on all threads, released at the same moment.
+template <class Body>
+void on_threads(int threads, Body&& body) {
+  if (threads <= 1) {
+    body(0);
+    return;
+  }
+  std::atomic<int> waiting{threads};
+  std::vector<std::thread> pool;
+  for (int t = 0; t < threads; ++t) {
+    pool.emplace_back([&, t] {
+      waiting.fetch_sub(1);
+      while (waiting.load() > 0) std::this_thread::yield();
+      body(t);
+    });
+  }
+  for (std::thread& thread : pool) thread.join();
+}
+
+uint64_t sum_of(const uint64_t* data, size_t count) {
+  uint64_t sum[16] = {};
+  for (size_t i = 0; i + 16 <= count; i += 16) {
+    for (size_t j = 0; j < 16; ++j) sum[j] += data[i + j];
+  }
+  uint64_t total = 0;
+  for (const uint64_t s : sum) total += s;
+  return total;
+}
+
+}  // namespace
+
+VectorWidth width_of_kernel(const std::string& kernel) {
+#if defined(__x86_64__)
+  if (kernel.starts_with("avx512_")) return VectorWidth::kAvx512;
+  if (kernel.starts_with("avx2_")) return VectorWidth::kAvx2;
+  return VectorWidth::kSse;
+#else
+  return VectorWidth::kNone;
+#endif
+}
+
+const char* width_name(VectorWidth width) {
+  switch (width) {
+    case VectorWidth::kAvx512:
+      return "AVX-512 FMA";
+    case VectorWidth::kAvx2:
+      return "AVX2 FMA";
+    case VectorWidth::kSse:
+      return "SSE multiply and add";
+    default:
+      return "none";
+  }
+}
+
+double peak_gflops(VectorWidth width, int threads) {
+  if (width == VectorWidth::kNone || flops_per_turn(width) == 0) return 0;
+  constexpr double kSeconds = 0.002;
+  constexpr int64_t kTurns = 100000;
+  std::vector<double> rate(size_t(std::max(threads, 1)), 0.0);
+  on_threads(threads, [&](int t) {
+    const auto start = Clock::now();
+    int64_t turns = 0;
+    double elapsed = 0;
+    do {
+      spin(width, kTurns);
+      turns += kTurns;
+      elapsed = seconds_since(start);
+    } while (elapsed < kSeconds);
+    rate[size_t(t)] = double(turns) * flops_per_turn(width) / elapsed * 1e-9;
+  });
+  double total = 0;
+  for (const double r : rate) total += r;
+  return total;
+}
+
+double read_bandwidth_gbs(int threads) {
+  constexpr size_t kBytes = size_t{256} << 20;
+  constexpr int kPasses = 5;
+  const std::vector<uint64_t> data(kBytes / 8, 1);
+  const size_t part = data.size() / size_t(std::max(threads, 1));
+  double best = 0;
+  std::atomic<uint64_t> sink{0};
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const auto start = Clock::now();
+    on_threads(threads, [&](int t) { sink += sum_of(data.data() + size_t(t) * part, part); });
+    best = std::max(best, double(kBytes) / seconds_since(start) * 1e-9);
+  }
+  return sink.load() != 0 ? best : 0;  // uses the sums, so that the reading cannot be left out
+}
+
+}  // namespace flashwave::cli

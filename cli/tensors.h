@@ -1,0 +1,83 @@
+// Tensor data of a case: random host values, and their copies on a device in a given element type.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "flashwave/flashwave.h"
+#include "geometry.h"
+
+namespace flashwave::cli {
+
+fw_device* open_device(const std::string& name);  // throws LibraryError
+std::string device_kind(fw_device* device);       // "cpu", "cuda", ...
+
+// Inputs as floats that are exact in the case's element type, so that every run sees the same numbers. Rows that no
+// sequence owns (past seqused_k, padding, unused pages) are NaN: reading one shows.
+struct HostValues {
+  std::array<std::vector<float>, kTensorCount> buffer;
+};
+HostValues make_values(const Geometry& geometry);
+
+// What came back of one tensor, in view order.
+struct Readback {
+  std::vector<float> value;
+  std::vector<uint8_t> untouched;  // still holds the poison it was filled with
+};
+
+// The buffers of a case on a device. Outputs are poisoned, every buffer lies between guard bytes.
+class Staged {
+ public:
+  Staged(fw_device* device, const Geometry& geometry, fw_dtype data_dtype);
+  ~Staged();
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+
+  void upload(const HostValues& values);  // inputs as given, outputs poisoned
+  void upload_raw(TensorId buffer, const std::vector<std::byte>& bytes);
+  std::vector<std::byte> download_raw(TensorId buffer) const;
+  Readback read(TensorId tensor) const;
+  void poison(TensorId buffer);
+
+  // Empty, or which buffer was written outside its bounds, or which input was changed.
+  std::string broken_promise() const;
+
+  const fw_attention& attention() const { return attention_; }
+  const fw_gradients& gradients() const { return gradients_; }
+  fw_device* device() const { return device_; }
+  fw_dtype data_dtype() const { return data_dtype_; }
+
+ private:
+  struct Buffer {
+    char* base = nullptr;  // device address of the front guard
+    size_t bytes = 0;      // between the guards
+    std::vector<std::byte> uploaded;
+  };
+  const int32_t* stage_index(const std::vector<int32_t>& values);
+  fw_tensor tensor(TensorId id) const;
+  void fill_structs();
+
+  fw_device* device_;
+  const Geometry& geometry_;
+  fw_dtype data_dtype_;
+  std::array<Buffer, kTensorCount> buffers_;
+  std::vector<void*> index_arrays_;
+  fw_attention attention_;
+  fw_gradients gradients_;
+};
+
+// The structs with every field but the pointers to data set; shared with explain, which has no data.
+using AddressOf = void* (*)(void* context, TensorId id);
+void describe_problem(const Geometry& geometry, fw_dtype data_dtype, AddressOf address, void* context,
+                      fw_attention* attention, fw_gradients* gradients);
+
+struct RunOptions {
+  std::string kernel;  // empty = the library chooses
+  int64_t threads = 0;
+};
+// Runs fw_forward, or fw_backward if `backward`, and waits. Throws LibraryError. Returns what ran.
+fw_report run_problem(const Staged& staged, bool backward, const RunOptions& options);
+
+}  // namespace flashwave::cli

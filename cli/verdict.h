@@ -1,0 +1,41 @@
+// The numeric rule. An output passes when, in this order,
+//   1. it was written exactly where it must be, and is NaN, +inf, -inf or finite exactly where the reference is;
+//   2. max|out - ref| <= factor * max|naive - ref| + atol, factor 2 forward, 3 for gradients;
+//   3. it has the same bits in every repetition (judged by the caller, which runs them).
+// ref is the fp64 reference on the same inputs widened to fp32; naive is attention in the case's own type.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "geometry.h"
+#include "tensors.h"
+
+namespace flashwave::cli {
+
+enum class Writing : uint8_t { kMust, kMustNot, kAsReference };
+
+struct Judgement {
+  std::string tensor;
+  bool ok = false;
+  std::string reason;  // why not ok
+  double error = 0, naive_error = 0, bound = 0;
+};
+
+struct Rule {
+  double factor = 2;
+  double atol = 0;
+};
+// The smallest error worth noticing: 1e-6 * (1 + max|ref|) for F32, a quarter of a unit in the last place of max|ref|
+// for 16-bit types. `storage` is the type whose rounding the tensor carries.
+double tolerance_floor(fw_dtype storage, double largest_reference);
+Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference);
+
+// Per element of the tensor's view.
+std::vector<Writing> expected_writing(const Geometry& geometry, TensorId id);
+
+Judgement judge(const std::string& tensor, const Readback& out, const Readback& reference, const Readback& naive,
+                const std::vector<Writing>& writing, const Rule& rule);
+
+}  // namespace flashwave::cli

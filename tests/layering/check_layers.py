@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Fails when an #include points up or sideways, or when a file has grown too long.
+
+    check_layers.py ROOT
+
+Reads the #include lines of every C and C++ file under ROOT and looks each one up in ARROWS. Tests may include
+anything and are only held to the length.
+"""
+
+import os
+import re
+import sys
+
+MAX_LINES = 800
+CODE = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".cuh", ".hip", ".def", ".inc")
+ALSO_MEASURED = (".py", ".rs", ".sh", ".cmake")
+TOP_FOLDERS = ("include", "src", "kernels", "cli", "bench", "emulator", "examples", "fuzz", "tests", "python", "rust",
+               "scripts", "cmake")
+UNRESTRICTED = ("tests", "fuzz")
+SKIPPED_FOLDERS = {"build", "target", "__pycache__", "node_modules"}
+
+# What each layer may include besides itself. "include" is the public header, "variants" the lists of kernels
+# (kernels/*/variants.def). A layer that is not named here may include nothing but itself.
+ARROWS = {
+    "include": (),
+    "src/base": ("include",),
+    "src/problem": ("src/base", "include"),
+    "src/catalog": ("src/base", "include", "variants"),
+    "src/device": ("src/base", "include", "kernels/abi", "variants"),
+    "src/plan": ("src/problem", "src/catalog", "src/device", "src/base", "include", "kernels/abi"),
+    "src/api": ("src/plan", "src/problem", "src/device", "src/catalog", "src/base", "include"),
+    "kernels/abi": (),
+    "kernels/common": ("kernels/abi",),
+    "kernels/*": ("kernels/abi", "kernels/common"),  # an architecture: never a sibling's
+    "cli": ("include",),
+    "bench": ("include",),
+    "emulator": (),  # knows nothing of attention
+    "examples": ("include",),
+    "python": ("include",),
+    "rust": ("include",),
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+
+
+def layer_of(path):
+    """The layer of a file, by its path from the root: "src/plan", "kernels/cpu", "cli", ..."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) if parts[0] in ("src", "kernels") and len(parts) > 2 else parts[0]
+
+
+def allowed(source_layer, target):
+    target_layer = layer_of(target)
+    if source_layer == target_layer:
+        return True
+    arrows = ARROWS.get(source_layer)
+    if arrows is None:
+        arrows = ARROWS["kernels/*"] if source_layer.startswith("kernels/") else ()
+    if os.path.basename(target) == "variants.def":
+        return "variants" in arrows
+    return target_layer in arrows
+
+
+def resolve(root, source, name):
+    """The file in the tree that an #include in `source` names, or None. Searched where the compiler searches."""
+    for folder in (os.path.dirname(source), "", "src", "include", source.split("/")[0]):
+        path = os.path.normpath(os.path.join(folder, name))
+        if not path.startswith("..") and os.path.isfile(os.path.join(root, path)):
+            return path.replace(os.sep, "/")
+    return None
+
+
+def files_of(root):
+    for top in TOP_FOLDERS:
+        for folder, folders, names in os.walk(os.path.join(root, top)):
+            folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS and not f.startswith("."))
+            for name in sorted(names):
+                if name.endswith(CODE + ALSO_MEASURED) or name == "CMakeLists.txt":
+                    yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+
+
+def check_file(root, source):
+    with open(os.path.join(root, source), encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    problems = []
+    if len(lines) > MAX_LINES:
+        problems.append(f"{source}: {len(lines)} lines; the limit is {MAX_LINES}")
+    if not source.endswith(CODE) or source.split("/")[0] in UNRESTRICTED:
+        return problems
+    layer = layer_of(source)
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quoted, angled = match.groups()
+        target = resolve(root, source, quoted or angled)
+        if target is None:
+            if quoted:
+                problems.append(f'{source}:{number}: "{quoted}" is not in the tree; system headers take <>')
+        elif not allowed(layer, target):
+            problems.append(f"{source}:{number}: {layer} may not include {target}")
+    return problems
+
+
+def check_tree(root):
+    """Everything wrong with the tree, one sentence each, and the number of files read."""
+    problems, files = [], 0
+    for source in files_of(root):
+        files += 1
+        problems += check_file(root, source)
+    return problems, files
+
+
+def main(arguments):
+    if len(arguments) != 1:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    problems, files = check_tree(arguments[0])
+    for problem in problems:
+        print(problem)
+    if files == 0:
+        print(f"no source files under {arguments[0]}")
+        return 1
+    print(f"{files} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

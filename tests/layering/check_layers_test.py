@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""The checker finds what it is there to find: each violation is planted in a clean tree and must be reported."""
+
+import contextlib
+import io
+import os
+import tempfile
+import unittest
+
+import check_layers
+
+CLEAN = {
+    "include/flashwave/flashwave.h": "#include <stdint.h>\n",
+    "include/flashwave/flashwave.hpp": '#include "flashwave/flashwave.h"\n',
+    "src/base/status.h": '#include "flashwave/flashwave.h"\n#include <string>\n',
+    "src/problem/problem.h": '#include "base/status.h"\n#include "flashwave/flashwave.h"\n',
+    "src/catalog/catalog.h": '#include "base/status.h"\n',
+    "src/catalog/catalog.cpp": '#include "catalog/catalog.h"\n#include "kernels/cpu/variants.def"\n',
+    "src/device/driver.h": '#include "base/status.h"\n#include "kernels/abi/params.h"\n',
+    "src/device/cpu/cpu.cpp": '#include "device/driver.h"\n#  include "kernels/cpu/variants.def"\n',
+    "src/plan/plan.h": '#include "problem/problem.h"\n#include "catalog/catalog.h"\n#include "device/driver.h"\n',
+    "src/plan/run.cpp": '#include "plan/plan.h"\n#include "kernels/abi/params.h"\n',
+    "src/api/api.cpp": '#include "plan/plan.h"\n#include <flashwave/flashwave.h>\n',
+    "kernels/abi/params.h": "#include <cstdint>\n",
+    "kernels/common/mask.h": '#include "kernels/abi/params.h"\n',
+    "kernels/cpu/fwd.cpp": '#include "kernels/common/mask.h"\n#include "tile.h"\n#include <immintrin.h>\n',
+    "kernels/cpu/tile.h": "\n",
+    "kernels/cpu/variants.def": "ROW(a)\n",
+    "kernels/cdna/isa.h": "\n",
+    "cli/main.cpp": '#include "args.h"\n#include "parts/show.h"\n#include "flashwave/flashwave.hpp"\n',
+    "cli/args.h": "\n",
+    "cli/parts/show.h": '#include "args.h"\n',
+    "bench/bench.cpp": "#include <cblas.h>\n#include <flashwave/flashwave.h>\n",
+    "emulator/decode.cpp": "#include <cstdint>\n",
+    "tests/unit/any_test.cpp": '#include "plan/plan.h"\n#include "not/in/the/tree.h"\n',
+}
+
+# file, line added to it, what the report must say
+PLANTED = [
+    ("src/base/status.h", '#include "problem/problem.h"', "src/base may not include src/problem/problem.h"),
+    ("src/base/status.h", '#include "kernels/abi/params.h"', "src/base may not include kernels/abi/params.h"),
+    ("src/problem/problem.h", '#include "catalog/catalog.h"', "src/problem may not include src/catalog"),
+    ("src/problem/problem.h", '#include "../plan/plan.h"', "src/problem may not include src/plan/plan.h"),
+    ("src/catalog/catalog.cpp", '#include "device/driver.h"', "src/catalog may not include src/device"),
+    ("src/catalog/catalog.cpp", '#include "kernels/abi/params.h"', "src/catalog may not include kernels/abi"),
+    ("src/device/driver.h", '#include "problem/problem.h"', "src/device may not include src/problem"),
+    ("src/device/cpu/cpu.cpp", '#include "kernels/cpu/tile.h"', "src/device may not include kernels/cpu/tile.h"),
+    ("src/plan/run.cpp", '#include "kernels/cpu/tile.h"', "src/plan may not include kernels/cpu/tile.h"),
+    ("src/plan/run.cpp", '#include "kernels/cpu/variants.def"', "src/plan may not include kernels/cpu/variants.def"),
+    ("src/api/api.cpp", '#include "kernels/abi/params.h"', "src/api may not include kernels/abi/params.h"),
+    ("kernels/abi/params.h", '#include "kernels/common/mask.h"', "kernels/abi may not include kernels/common"),
+    ("kernels/abi/params.h", '#include "flashwave/flashwave.h"', "kernels/abi may not include include/flashwave"),
+    ("kernels/common/mask.h", '#include "kernels/cpu/tile.h"', "kernels/common may not include kernels/cpu"),
+    ("kernels/cpu/fwd.cpp", '#include "kernels/cdna/isa.h"', "kernels/cpu may not include kernels/cdna/isa.h"),
+    ("kernels/cpu/fwd.cpp", '#include "base/status.h"', "kernels/cpu may not include src/base/status.h"),
+    ("cli/main.cpp", '#include "src/plan/plan.h"', "cli may not include src/plan/plan.h"),
+    ("bench/bench.cpp", '#include "plan/plan.h"', "bench may not include src/plan/plan.h"),
+    ("include/flashwave/flashwave.h", '#include "base/status.h"', "include may not include src/base/status.h"),
+    ("emulator/decode.cpp", "#include <flashwave/flashwave.h>", "emulator may not include include/flashwave"),
+    ("src/plan/run.cpp", '#include "plan/missing.h"', '"plan/missing.h" is not in the tree'),
+    ("src/plan/run.cpp", "\n" * check_layers.MAX_LINES, "lines; the limit is"),
+    ("tests/unit/any_test.cpp", "\n" * check_layers.MAX_LINES, "lines; the limit is"),
+    ("python/flashwave/attention.py", "\n" * (check_layers.MAX_LINES + 1), "lines; the limit is"),
+]
+
+
+def write_tree(root, files):
+    for name, text in files.items():
+        path = os.path.join(root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+class CheckLayers(unittest.TestCase):
+    def problems_of(self, files):
+        with tempfile.TemporaryDirectory() as root:
+            write_tree(root, files)
+            return check_layers.check_tree(root)[0]
+
+    def test_clean_tree_has_no_problems(self):
+        self.assertEqual(self.problems_of(CLEAN), [])
+
+    def test_each_planted_violation_is_found(self):
+        for name, line, expected in PLANTED:
+            with self.subTest(file=name, line=line.strip()):
+                files = dict(CLEAN)
+                files[name] = files.get(name, "") + line + "\n"
+                problems = self.problems_of(files)
+                self.assertEqual(len(problems), 1, problems)
+                self.assertIn(expected, problems[0])
+                self.assertTrue(problems[0].startswith(name), problems[0])
+
+    def test_exit_status(self):
+        with tempfile.TemporaryDirectory() as root, contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(check_layers.main([root]), 1, "an empty tree is a mistake in the path")
+            write_tree(root, CLEAN)
+            self.assertEqual(check_layers.main([root]), 0)
+            write_tree(root, {"src/base/bad.h": '#include "plan/plan.h"\n'})
+            self.assertEqual(check_layers.main([root]), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

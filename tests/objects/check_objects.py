@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Checks on the object files and the library of a build that no run of the program can make.
+
+    check_objects.py CHECK --objects FILE --library FILE --soname NAME
+
+FILE of --objects lists the library's object files, one per line. CHECK is one of
+  weak-functions   kernel objects define no function the linker may merge with another object's copy of it: it would
+                   keep one copy, perhaps the AVX-512 one, for every CPU
+  load-time-code   kernel objects run nothing when the library is loaded: that would be before CPUID is asked
+  baseline         only the kernel objects of an instruction set use it
+  spills           the micro-kernels' inner loops keep their vectors in registers
+  exports          the library exports fw_* alone and needs nothing but the C and C++ runtime
+"""
+import argparse
+import os
+import re
+import sys
+
+import disassembly
+
+# Kernel objects by instruction set; every other object must run on any x86-64 CPU.
+AVX2, AVX512, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "portable.cpp.o"
+MIN_FMAS = 12  # a loop with at least so many vector multiply-adds is a micro-kernel's
+
+_FMA = re.compile(r"^vfn?m(add|sub)\d{3}ps$")
+_WIDE = re.compile(r"%[yz]mm\d")
+_VECTOR = re.compile(r"%[xyz]mm\d")
+_AVX512_ONLY = re.compile(r"%zmm\d|%k[0-7]\b|%[xy]mm(1[6-9]|[23]\d)\b")
+_RUNTIME_LIBRARIES = re.compile(r"^(lib(c|m|dl|pthread|stdc\+\+|gcc_s)\.so|ld-linux)")
+_RUNTIME_VERSIONS = re.compile(r"@(GLIBC|GLIBCXX|CXXABI|GCC)_")
+_OPTIONAL = {"__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize"}
+
+
+def name_of(path):
+    return os.path.basename(path)
+
+
+def kernel_objects(objects):
+    found = {name_of(path): path for path in objects if name_of(path) in (AVX2, AVX512, PORTABLE)}
+    missing = {AVX2, AVX512, PORTABLE} - set(found)
+    if missing:
+        raise SystemExit("not among the objects: " + " ".join(sorted(missing)))
+    return found
+
+
+def weak_functions(path):
+    """Defined weak functions of one object (llvm-nm's type W; V, weak data, holds no code)."""
+    lines = disassembly.output_of(disassembly.tool("nm"), "--format=posix", "--defined-only", path).splitlines()
+    return [line.split()[0] for line in lines if len(line.split()) > 1 and line.split()[1] == "W"]
+
+
+def load_time_sections(path):
+    lines = disassembly.output_of(disassembly.tool("readelf"), "--sections", "--wide", path).splitlines()
+    return sorted({m.group(0) for line in lines for m in [re.search(r"\.(init_array|ctors|preinit_array)\S*", line)] if m})
+
+
+def is_avx(instruction):
+    if instruction.mnemonic in ("vzeroupper", "vzeroall"):
+        return True
+    return instruction.mnemonic.startswith("v") and bool(_VECTOR.search(instruction.operands)) or bool(
+        re.search(r"%[yz]mm\d|%k[0-7]\b", instruction.operands))
+
+
+def foreign_instructions(path, forbidden):
+    """(function, instruction) for the first forbidden instruction of each function."""
+    found = []
+    for function in disassembly.functions(path):
+        first = next((i for i in function.instructions if forbidden(i)), None)
+        if first:
+            found.append((function.name, first))
+    return found
+
+
+def micro_kernel_loops(path):
+    """[(loop, its instructions that move vectors to or from the stack)]"""
+    found = []
+    for function in disassembly.functions(path):
+        bases = ["%rsp"] + (["%rbp"] if disassembly.uses_frame_pointer(function) else [])
+        on_stack = re.compile(r"\((%s)[,)]" % "|".join(bases))
+        for loop in disassembly.innermost_loops(function):
+            fmas = sum(1 for i in loop.instructions if _FMA.match(i.mnemonic) and _WIDE.search(i.operands))
+            if fmas >= MIN_FMAS:
+                spills = [i for i in loop.instructions if _VECTOR.search(i.operands) and on_stack.search(i.operands)]
+                found.append((loop, spills))
+    return found
+
+
+def check_weak_functions(options):
+    return ["%s: %s is weak; make it static, of an unnamed namespace, or always inlined" % (name, symbol)
+            for name, path in kernel_objects(options.objects).items() for symbol in weak_functions(path)]
+
+
+def check_load_time_code(options):
+    return ["%s: has %s" % (name, section)
+            for name, path in kernel_objects(options.objects).items() for section in load_time_sections(path)]
+
+
+def check_baseline(options):
+    kernel_objects(options.objects)
+    problems = []
+    for path in options.objects:
+        if name_of(path) == AVX512:
+            continue
+        if name_of(path) == AVX2:
+            forbidden = lambda i: _AVX512_ONLY.search(i.operands)
+        else:
+            forbidden = is_avx
+        for function, instruction in foreign_instructions(path, forbidden):
+            problems.append("%s: %s: %s %s" % (name_of(path), function, instruction.mnemonic, instruction.operands))
+    print("%d objects looked at" % len(options.objects))
+    return problems
+
+
+def check_spills(options):
+    objects, problems = kernel_objects(options.objects), []
+    for name in (AVX2, AVX512):
+        loops = micro_kernel_loops(objects[name])
+        print("%s: %d inner loops with at least %d vector multiply-adds" % (name, len(loops), MIN_FMAS))
+        if not loops:
+            problems.append("%s: no micro-kernel loop found; has the code or the compiler changed?" % name)
+        for loop, spills in loops:
+            for i in spills:
+                problems.append("%s: %s+0x%x: %s %s" % (name, loop.function, i.address, i.mnemonic, i.operands))
+    return problems
+
+
+def check_exports(options):
+    problems = []
+    nm = [disassembly.tool("nm"), "--dynamic", "--format=posix"]
+    exported = [line.split()[0] for line in disassembly.output_of(*nm, "--defined-only", options.library).splitlines()]
+    problems += ["exports " + symbol for symbol in exported if not re.match(r"fw_\w+(@|$)", symbol)]
+    if not exported:
+        problems.append("exports nothing")
+    for line in disassembly.output_of(*nm, "--undefined-only", options.library).splitlines():
+        symbol = line.split()[0]
+        if symbol.split("@")[0] not in _OPTIONAL and not _RUNTIME_VERSIONS.search(symbol):
+            problems.append("needs %s, which is not of the C or C++ runtime" % symbol)
+    dynamic = disassembly.output_of(disassembly.tool("readelf"), "--dynamic-table", options.library)
+    needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", dynamic)
+    problems += ["needs " + library for library in needed if not _RUNTIME_LIBRARIES.match(library)]
+    soname = re.findall(r"\(SONAME\)\s+Library soname: \[(.+)\]", dynamic)
+    if soname != [options.soname]:
+        problems.append("soname is %s, not %s" % (soname, options.soname))
+    print("%d symbols exported; needs %s" % (len(exported), " ".join(needed)))
+    return ["%s: %s" % (name_of(options.library), problem) for problem in problems]
+
+
+CHECKS = {
+    "weak-functions": check_weak_functions,
+    "load-time-code": check_load_time_code,
+    "baseline": check_baseline,
+    "spills": check_spills,
+    "exports": check_exports,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check", choices=sorted(CHECKS))
+    parser.add_argument("--objects", required=True)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--soname", required=True)
+    options = parser.parse_args()
+    with open(options.objects) as file:
+        options.objects = [line.strip() for line in file if line.strip()]
+    problems = CHECKS[options.check](options)
+    for problem in problems:
+        print(problem)
+    print("%s: %s" % (options.check, "%d problems" % len(problems) if problems else "ok"))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Functions, instructions and loops of an x86-64 object, from llvm-objdump's listing (AT&T syntax)."""
+import collections
+import os
+import re
+import subprocess
+
+Instruction = collections.namedtuple("Instruction", "address mnemonic operands")
+Function = collections.namedtuple("Function", "name instructions")
+Loop = collections.namedtuple("Loop", "function first last instructions")
+
+_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+_INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)(?:\s+(.*))?$")
+_PREFIXES = {"lock", "rep", "repne", "notrack", "bnd", "{evex}", "{vex}"}
+_TARGET = re.compile(r"^0x([0-9a-f]+)")
+
+
+def tool(name):
+    """llvm-NAME, from FLASHWAVE_LLVM_NAME if set."""
+    return os.environ.get("FLASHWAVE_LLVM_" + name.upper(), "llvm-%s-22" % name)
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
+
+
+def functions(path):
+    """Every function of the object, in address order. Names are mangled."""
+    found = []
+    for line in output_of(tool("objdump"), "-d", "--no-show-raw-insn", path).splitlines():
+        start = _FUNCTION.match(line)
+        if start:
+            found.append(Function(start.group(1), []))
+            continue
+        instruction = _INSTRUCTION.match(line)
+        if not instruction or not found:
+            continue
+        address, mnemonic, operands = instruction.groups()
+        operands = (operands or "").split(" #")[0].strip()
+        if mnemonic in _PREFIXES and operands:
+            mnemonic, _, operands = operands.partition(" ")
+        found[-1].instructions.append(Instruction(int(address, 16), mnemonic, operands.strip()))
+    return found
+
+
+def innermost_loops(function):
+    """Loops that hold no other loop. A loop runs from the target of a backward branch to the last branch to it."""
+    first = function.instructions[0].address if function.instructions else 0
+    ends = {}
+    for instruction in function.instructions:
+        target = _TARGET.match(instruction.operands) if instruction.mnemonic.startswith("j") else None
+        if target and first <= int(target.group(1), 16) <= instruction.address:
+            ends[int(target.group(1), 16)] = instruction.address  # in address order, so the last one stays
+    loops = []
+    for head, end in ends.items():
+        if not any(head < other <= end for other in ends):
+            body = [i for i in function.instructions if head <= i.address <= end]
+            loops.append(Loop(function.name, head, end, body))
+    return loops
+
+
+def uses_frame_pointer(function):
+    """Whether %rbp points into the stack frame rather than being one more general register."""
+    return any(i.mnemonic in ("mov", "movq") and i.operands == "%rsp, %rbp" for i in function.instructions)

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Does each check of check_objects.py accept good code and notice bad code? Compiles small samples to find out."""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import check_objects
+
+SAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "samples")
+COMPILER = os.environ.get("FLASHWAVE_CXX", "clang++-22")
+AVX2_FLAGS = ["-mavx2", "-mfma"]
+AVX512_FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
+
+
+class ObjectChecks(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def compile(self, sample, output, *flags):
+        path = os.path.join(self.folder, output)
+        common = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"]
+        subprocess.run([COMPILER, *common, *flags, os.path.join(SAMPLES, sample), "-o", path], check=True)
+        return path
+
+    def kernels(self, avx2_rows=6, avx512_rows=10, **replaced):
+        """Objects named like the kernels', sound unless replaced: {"avx2": (sample, flags...)}."""
+        sources = {
+            "avx2": ("accumulate.cpp", "-DWIDTH=8", "-DROWS=%d" % avx2_rows, *AVX2_FLAGS),
+            "avx512": ("accumulate.cpp", "-DWIDTH=16", "-DROWS=%d" % avx512_rows, *AVX512_FLAGS),
+            "portable": ("accumulate.cpp", "-DWIDTH=4", "-DROWS=3"),
+        }
+        sources.update(replaced)
+        return [self.compile(sample, name + ".cpp.o", "-c", *flags) for name, (sample, *flags) in sources.items()]
+
+    def problems(self, check, objects=(), library=None, soname="libsample.so.0"):
+        return check_objects.CHECKS[check](argparse.Namespace(objects=list(objects), library=library, soname=soname))
+
+    def assert_one_mentions(self, word, problems):
+        self.assertTrue(any(word in problem for problem in problems), "no mention of %s in %s" % (word, problems))
+
+    def test_sound_kernels_pass(self):
+        objects = self.kernels()
+        for check in ("weak-functions", "load-time-code", "baseline", "spills"):
+            self.assertEqual(self.problems(check, objects), [], check)
+
+    def test_frame_pointer_does_not_matter(self):
+        kept = "-fno-omit-frame-pointer"
+        sound = self.kernels(avx2=("accumulate.cpp", "-DWIDTH=8", "-DROWS=6", kept, *AVX2_FLAGS))
+        self.assertEqual(self.problems("spills", sound), [])
+        bad = self.kernels(avx2=("accumulate.cpp", "-DWIDTH=8", "-DROWS=12", kept, *AVX2_FLAGS))
+        self.assert_one_mentions("avx2.cpp.o: accumulate", self.problems("spills", bad))
+
+    def test_spills_are_found(self):
+        self.assert_one_mentions("avx2.cpp.o: accumulate", self.problems("spills", self.kernels(avx2_rows=12)))
+        self.assert_one_mentions("avx512.cpp.o: accumulate", self.problems("spills", self.kernels(avx512_rows=24)))
+
+    def test_no_micro_kernel_is_a_failure(self):
+        self.assert_one_mentions("no micro-kernel", self.problems("spills", self.kernels(avx2=("weak.cpp", "-mavx2"))))
+
+    def test_weak_function_is_found(self):
+        objects = self.kernels(avx512=("weak.cpp", *AVX512_FLAGS))
+        self.assert_one_mentions("avx512.cpp.o: _Z5scalef", self.problems("weak-functions", objects))
+
+    def test_load_time_code_is_found(self):
+        objects = self.kernels(avx2=("load_time.cpp", *AVX2_FLAGS))
+        self.assert_one_mentions(".init_array", self.problems("load-time-code", objects))
+
+    def test_avx_in_baseline_is_found(self):
+        objects = self.kernels(portable=("accumulate.cpp", "-DWIDTH=4", "-DROWS=3", "-mavx"))
+        self.assert_one_mentions("portable.cpp.o", self.problems("baseline", objects))
+        objects = self.kernels() + [self.compile("weak.cpp", "validate.cpp.o", "-c", "-mavx")]
+        self.assert_one_mentions("validate.cpp.o", self.problems("baseline", objects))
+
+    def test_avx512_in_avx2_is_found(self):
+        objects = self.kernels(avx2=("accumulate.cpp", "-DWIDTH=8", "-DROWS=10", *AVX512_FLAGS))
+        self.assert_one_mentions("avx2.cpp.o", self.problems("baseline", objects))
+
+    def test_missing_kernel_object_is_a_failure(self):
+        for check in ("weak-functions", "load-time-code", "baseline", "spills"):
+            with self.assertRaises(SystemExit):
+                self.problems(check, self.kernels()[:2])
+
+    def library(self, *flags):
+        return self.compile("library.cpp", "libsample.so.0", "-shared", "-Wl,-soname,libsample.so.0", *flags)
+
+    def test_sound_library_passes(self):
+        self.assertEqual(self.problems("exports", library=self.library()), [])
+
+    def test_unsound_libraries_are_found(self):
+        self.assert_one_mentions("exports _Z6helperi", self.problems("exports", library=self.library("-DLEAKY")))
+        self.assert_one_mentions("needs somewhere_else", self.problems("exports", library=self.library("-DNEEDY")))
+        self.assert_one_mentions("soname", self.problems("exports", library=self.library(), soname="libother.so.0"))
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    unittest.main()

@@ -1,0 +1,57 @@
+#include "catalog/catalog.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "flashwave/flashwave.h"
+
+namespace flashwave {
+namespace {
+
+TEST(Catalog, EveryRowIsComplete) {
+  ASSERT_FALSE(catalog().empty());
+  for (const KernelRow& row : catalog()) {
+    SCOPED_TRACE(row.name);
+    EXPECT_TRUE(std::string_view(row.device) == "cpu" || std::string_view(row.device) == "cuda" ||
+                std::string_view(row.device) == "hip");
+    EXPECT_NE(row.dtypes, 0u);
+    EXPECT_EQ(row.dtypes & ~(1u << FW_F16 | 1u << FW_BF16 | 1u << FW_F32), 0u);
+    EXPECT_GE(row.max_dim, 1);
+    EXPECT_LE(row.max_dim, 512);
+    EXPECT_GE(row.max_seqlen_q, 0);
+    EXPECT_GE(row.tile_q, 1);
+    EXPECT_GE(row.tile_k, 1);
+    EXPECT_EQ(row.features & ~uint32_t{kAllFeatures}, 0u);
+    EXPECT_LT(std::string_view(row.name).size(), sizeof(fw_report::kernel)) << "must fit the report";
+  }
+}
+
+// Whatever the CPU, each operation has a kernel that takes every dtype, dim and feature and needs no instruction set.
+TEST(Catalog, CpuHasACompleteSlowPath) {
+  for (const Op op : {Op::kForward, Op::kBackward, Op::kAppend}) {
+    bool complete = false;
+    for (const KernelRow& row : catalog()) {
+      complete |= std::string_view(row.device) == "cpu" && row.op == op && row.isa == kIsaNone &&
+                  row.features == kAllFeatures && row.max_dim == 512 && row.max_seqlen_q == 0 && !row.only_forced;
+    }
+    EXPECT_TRUE(complete) << static_cast<int>(op);
+  }
+}
+
+TEST(Catalog, EveryFeatureHasItsOwnName) {
+  std::set<std::string> names;
+  int features = 0;
+  for (uint32_t bit = 1; bit & kAllFeatures; bit <<= 1, ++features) {
+    const std::string name = feature_name(static_cast<Feature>(bit));
+    EXPECT_NE(name, "?") << "bit " << features;
+    names.insert(name);
+  }
+  EXPECT_EQ(names.size(), static_cast<size_t>(features));
+  EXPECT_STREQ(feature_name(kNoFeatures), "?");
+}
+
+}  // namespace
+}  // namespace flashwave

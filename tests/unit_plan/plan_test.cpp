@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "plan/plan.h"
+#include "tests/unit_plan/problems.h"
+
+namespace flashwave {
+namespace {
+
+size_t aligned(int64_t bytes) { return static_cast<size_t>((bytes + 63) / 64 * 64); }
+
+Plan planned(const Problem& problem, const DeviceInfo& device, const PlanOptions& options = {}) {
+  Plan plan;
+  const Status status = make_plan(problem, device, options, &plan);
+  EXPECT_TRUE(status.ok()) << status.message;
+  return plan;
+}
+
+TEST(MakePlan, WorkspaceIsThatOfTheScheduleInWholeCacheLines) {
+  Problem problems[] = {forward_problem(), forward_problem(1), forward_problem(129), backward_problem(),
+                        append_problem()};
+  problems[2].a.num_splits = 4;
+  for (const Problem& problem : problems) {
+    for (const int32_t threads : {1, 2, 7, 64}) {
+      const Plan plan = planned(problem, cpu_with(kIsaAvx2), {nullptr, threads});
+      SCOPED_TRACE(std::string(plan.selection.row->name) + " threads " + std::to_string(threads));
+      const abi::Schedule expected = schedule(problem, cpu_with(kIsaAvx2), *plan.selection.row);
+      EXPECT_EQ(plan.schedule.tasks, expected.tasks);
+      EXPECT_EQ(plan.schedule.splits, expected.splits);
+      EXPECT_GE(plan.threads, 1);
+      EXPECT_EQ(plan.threads, std::min<int64_t>(threads, std::max<int64_t>(1, expected.tasks)));
+      EXPECT_EQ(plan.shared_bytes, aligned(expected.shared_bytes));
+      EXPECT_EQ(plan.scratch_bytes, aligned(plan.threads * expected.scratch_bytes));
+      EXPECT_EQ(plan.workspace_bytes(), plan.q_rotated_bytes + plan.shared_bytes + plan.scratch_bytes);
+      EXPECT_EQ(plan.workspace_bytes() % 64, 0u);
+    }
+  }
+}
+
+TEST(MakePlan, ThreadsBelowOneCountAsOne) {
+  EXPECT_EQ(planned(forward_problem(), cpu_with(kIsaNone), {nullptr, 0}).threads, 1);
+  EXPECT_EQ(planned(forward_problem(), cpu_with(kIsaNone), {nullptr, -3}).threads, 1);
+}
+
+TEST(MakePlan, TheScheduleDoesNotDependOnTheThreads) {
+  const Problem problem = forward_problem(1);
+  const abi::Schedule one = planned(problem, cpu_with(kIsaAvx2), {nullptr, 1}).schedule;
+  const abi::Schedule many = planned(problem, cpu_with(kIsaAvx2), {nullptr, 32}).schedule;
+  EXPECT_EQ(one.splits, many.splits);
+  EXPECT_EQ(one.tasks, many.tasks);
+  EXPECT_EQ(one.keys_per_split, many.keys_per_split);
+}
+
+TEST(MakePlan, AppendTakesThePrePass) {
+  const DeviceInfo cpu = cpu_with(kIsaNone);
+  EXPECT_EQ(planned(forward_problem(), cpu).append, nullptr);
+  EXPECT_EQ(planned(forward_problem(), cpu).q_rotated_bytes, 0u);
+
+  Problem problem = append_problem();
+  Plan plan = planned(problem, cpu);
+  ASSERT_NE(plan.append, nullptr);
+  EXPECT_STREQ(plan.append->name, "append_kv");
+  EXPECT_EQ(plan.q_rotated_bytes, 2u * 1 * 4 * 64 * 2);
+
+  problem.a.q.dtype = FW_F32;
+  EXPECT_EQ(planned(problem, cpu).q_rotated_bytes, 2u * 1 * 4 * 64 * 4);
+
+  problem = append_problem();
+  problem.a.rotary_cos = problem.a.rotary_sin = {};
+  plan = planned(problem, cpu);
+  EXPECT_NE(plan.append, nullptr);
+  EXPECT_EQ(plan.q_rotated_bytes, 0u);
+}
+
+TEST(MakePlan, RotatedQueriesOfARaggedBatchTakeItsRows) {
+  Problem problem = append_problem();
+  problem.a.cu_seqlens_q = present<int32_t>();
+  problem.a.seqlen_q = 50, problem.a.total_q = 7;
+  problem.a.heads_q = problem.a.heads_k = 1, problem.a.dim_qk = problem.a.dim_v = 3;
+  EXPECT_EQ(planned(problem, cpu_with(kIsaNone)).q_rotated_bytes, 64u);  // 7 * 3 * 2 = 42, rounded up
+}
+
+TEST(MakePlan, UnsupportedListsEveryReason) {
+  Problem problem = forward_problem();
+  problem.a.dim_qk = problem.a.dim_v = 1024;
+  Plan plan;
+  const Status status = make_plan(problem, cpu_with(kIsaNone), {}, &plan);
+  EXPECT_EQ(status.code, FW_UNSUPPORTED);
+  EXPECT_EQ(plan.selection.row, nullptr);
+  ASSERT_FALSE(plan.selection.refused.empty());
+  for (const Refusal& r : plan.selection.refused) {
+    EXPECT_NE(status.message.find(std::string(r.row->name) + " " + r.reason), std::string::npos) << r.row->name;
+  }
+}
+
+TEST(MakePlan, ForcedKernelThatDoesNotFitFailsWithItsReason) {
+  Plan plan;
+  Status status = make_plan(backward_problem(), cpu_with(kIsaNone), {"reference_fwd", 1}, &plan);
+  EXPECT_EQ(status.code, FW_UNSUPPORTED);
+  EXPECT_EQ(status.message, "the forced kernel cannot run: reference_fwd computes the forward, not the backward");
+  status = make_plan(forward_problem(), cpu_with(kIsaNone), {"no_such", 1}, &plan);
+  EXPECT_EQ(status.code, FW_UNSUPPORTED);
+  EXPECT_NE(status.message.find("there is no kernel named 'no_such'"), std::string::npos);
+}
+
+TEST(MakePlan, DeviceWithoutKernelsIsUnsupported) {
+  DeviceInfo device = cpu_with(kIsaNone);
+  device.name = device.kind = "abacus";
+  Plan plan;
+  const Status status = make_plan(forward_problem(), device, {}, &plan);
+  EXPECT_EQ(status.code, FW_UNSUPPORTED);
+  EXPECT_EQ(status.message, "there are no kernels for abacus");
+}
+
+}  // namespace
+}  // namespace flashwave

@@ -1,0 +1,68 @@
+// Problems and devices made up for the tests. The pointers only count as present; nothing reads through them.
+#pragma once
+
+#include <string>
+
+#include "device/driver.h"
+#include "problem/problem.h"
+
+namespace flashwave {
+
+inline char somewhere[64];
+
+inline fw_tensor tensor(fw_dtype dtype, int64_t s0, int64_t s1, int64_t s2, int64_t s3 = 1) {
+  return {somewhere, {s0, s1, s2, s3}, dtype, 0};
+}
+template <class T>
+T* present() {
+  return reinterpret_cast<T*>(somewhere);
+}
+
+// b=2 sq=128 sk=256 h=4 d=64 bf16, (batch, seq, head, dim) packed.
+inline Problem forward_problem(int64_t seqlen_q = 128) {
+  Problem p;
+  fw_attention& a = p.a;
+  a.struct_size = sizeof a;
+  a.softmax_scale = FW_SCALE_AUTO;
+  a.window_left = a.window_right = -1;
+  a.batch = 2, a.seqlen_q = seqlen_q, a.seqlen_k = 256;
+  a.heads_q = a.heads_k = 4;
+  a.dim_qk = a.dim_v = 64;
+  a.q = a.o = tensor(FW_BF16, seqlen_q * 256, 256, 64);
+  a.k = a.v = tensor(FW_BF16, 256 * 256, 256, 64);
+  return p;
+}
+
+inline Problem backward_problem() {
+  Problem p = forward_problem();
+  p.backward = true;
+  p.a.lse = tensor(FW_F32, 128 * 4, 4, 1);
+  p.g.struct_size = sizeof p.g;
+  p.g.d_o = p.g.dq = p.a.q;
+  p.g.dk = p.g.dv = p.a.k;
+  return p;
+}
+
+// A decode step that appends one rotated key: q is (2, 1, 4, 64).
+inline Problem append_problem() {
+  Problem p = forward_problem(1);
+  p.a.seqused_k = present<int32_t>();
+  p.a.seqlen_new = 1;
+  p.a.k_new = p.a.v_new = p.a.q;
+  p.a.rotary_cos = p.a.rotary_sin = tensor(FW_BF16, 16, 1, 0, 0);
+  p.a.rotary_seqlen = 256, p.a.rotary_dim = 32;
+  return p;
+}
+
+inline DeviceInfo cpu_with(uint32_t isa, int64_t cores = 8) {
+  DeviceInfo d;
+  d.name = d.kind = "cpu";
+  d.arch = "x86-64";
+  d.description = "a \"made up\" CPU";
+  d.isa = isa;
+  d.compute_units = cores;
+  d.host_memory = true;
+  return d;
+}
+
+}  // namespace flashwave

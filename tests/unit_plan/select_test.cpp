@@ -1,0 +1,261 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+#include "tests/unit_plan/problems.h"
+
+namespace flashwave {
+namespace {
+
+constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512;
+constexpr KernelRow kRow{"a_kernel", "cpu", kIsaNone,     Op::kForward, 1u << FW_F16 | 1u << FW_BF16, 128, 0,
+                         8,          64,    kAllFeatures, false};
+
+bool chosen_starts_with(const Selection& selection, std::string_view prefix) {
+  return selection.row != nullptr && std::string_view(selection.row->name).starts_with(prefix);
+}
+std::string chosen(const Selection& selection) { return selection.row ? selection.row->name : "none"; }
+
+// ---------------------------------------------------------------------------------------------------- features_of
+
+struct FeatureCase {
+  Feature feature;
+  std::function<void(Problem&)> ask;
+};
+
+const FeatureCase kFeatureCases[] = {
+    {kMask, [](Problem& p) { p.a.flags |= FW_CAUSAL; }},
+    {kMask, [](Problem& p) { p.a.window_left = 0; }},
+    {kMask, [](Problem& p) { p.a.window_right = 7; }},
+    {kGqa, [](Problem& p) { p.a.heads_k = 2; }},
+    {kVarlen, [](Problem& p) { p.a.cu_seqlens_q = present<int32_t>(); }},
+    {kVarlen, [](Problem& p) { p.a.cu_seqlens_k = present<int32_t>(); }},
+    {kSeqused, [](Problem& p) { p.a.seqused_k = present<int32_t>(); }},
+    {kLeftpad, [](Problem& p) { p.a.leftpad_k = present<int32_t>(); }},
+    {kCacheIndex, [](Problem& p) { p.a.cache_batch_idx = present<int32_t>(); }},
+    {kPaged, [](Problem& p) { p.a.block_table = present<int32_t>(); }},
+    {kUnequalDims, [](Problem& p) { p.a.dim_v = 32; }},
+    {kSoftcap, [](Problem& p) { p.a.softcap = 30; }},
+    {kAlibi, [](Problem& p) { p.a.alibi_slopes = present<float>(); }},
+    {kBias, [](Problem& p) { p.a.bias = tensor(FW_F32, 0, 0, 256); }},
+    {kSinks, [](Problem& p) { p.a.sinks = present<float>(); }},
+    {kDropout, [](Problem& p) { p.a.dropout_p = 0.1f; }},
+};
+
+TEST(FeaturesOf, PlainProblemsNeedNone) {
+  EXPECT_EQ(features_of(forward_problem()), kNoFeatures);
+  EXPECT_EQ(features_of(backward_problem()), kNoFeatures);
+}
+
+TEST(FeaturesOf, EachFieldSetsItsBitAndNoOther) {
+  for (const FeatureCase& c : kFeatureCases) {
+    SCOPED_TRACE(feature_name(c.feature));
+    Problem forward = forward_problem(), backward = backward_problem();
+    c.ask(forward);
+    c.ask(backward);
+    EXPECT_EQ(features_of(forward), c.feature);
+    EXPECT_EQ(features_of(backward), c.feature);
+  }
+}
+
+TEST(FeaturesOf, OptionalOutputsSetTheirs) {
+  Problem forward = forward_problem();
+  forward.a.probs = tensor(FW_F32, 4 * 128 * 256, 128 * 256, 256);
+  EXPECT_EQ(features_of(forward), kProbs);
+
+  const FeatureCase gradients[] = {
+      {kDLse, [](Problem& p) { p.g.d_lse = p.a.lse; }},
+      {kDBias, [](Problem& p) { p.g.d_bias = tensor(FW_F32, 0, 0, 256); }},
+      {kDSinks, [](Problem& p) { p.g.d_sinks = present<float>(); }},
+      {kDSlopes, [](Problem& p) { p.g.d_slopes = present<float>(); }},
+  };
+  for (const FeatureCase& c : gradients) {
+    SCOPED_TRACE(feature_name(c.feature));
+    Problem p = backward_problem();
+    c.ask(p);
+    EXPECT_EQ(features_of(p), c.feature);
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------- refusal
+
+TEST(Refusal, NoneForAFittingRow) { EXPECT_EQ(refusal(kRow, forward_problem(), cpu_with(kIsaNone)), ""); }
+
+TEST(Refusal, EachReasonNamesTheRule) {
+  const Problem problem = forward_problem();
+  const DeviceInfo cpu = cpu_with(kIsaNone);
+
+  KernelRow row = kRow;
+  row.device = "cuda";
+  EXPECT_EQ(refusal(row, problem, cpu), "runs on cuda devices, not on cpu");
+
+  row = kRow, row.op = Op::kBackward;
+  EXPECT_EQ(refusal(row, problem, cpu), "computes the backward, not the forward");
+  EXPECT_EQ(refusal(kRow, backward_problem(), cpu), "computes the forward, not the backward");
+
+  row = kRow, row.isa = kIsaAvx512;
+  EXPECT_EQ(refusal(row, problem, cpu), "needs AVX-512 (F, BW, DQ, VL), which this CPU does not have");
+  EXPECT_EQ(refusal(row, problem, cpu_with(kIsaAvx2)), "needs AVX-512 (F, BW, DQ, VL), which this CPU does not have");
+  EXPECT_EQ(refusal(row, problem, cpu_with(kBoth)), "");
+  row.isa = kIsaAvx2;
+  EXPECT_EQ(refusal(row, problem, cpu), "needs AVX2 (with FMA and F16C), which this CPU does not have");
+
+  Problem other = problem;
+  other.a.q.dtype = FW_F32;
+  EXPECT_EQ(refusal(kRow, other, cpu), "does not take fp32");
+
+  other = problem, other.a.dim_qk = 129;
+  EXPECT_EQ(refusal(kRow, other, cpu), "takes dim_qk <= 128, got 129");
+  other = problem, other.a.dim_v = 256;
+  EXPECT_EQ(refusal(kRow, other, cpu), "takes dim_v <= 128, got 256");
+
+  row = kRow, row.max_seqlen_q = 16;
+  EXPECT_EQ(refusal(row, problem, cpu), "takes seqlen_q <= 16, got 128");
+  EXPECT_EQ(refusal(row, forward_problem(16), cpu), "");
+  EXPECT_EQ(refusal(row, forward_problem(17), cpu), "takes seqlen_q <= 16, got 17");
+
+  row = kRow, row.features = kAllFeatures & ~kSoftcap & ~kSinks;
+  other = problem, other.a.softcap = 30;
+  EXPECT_EQ(refusal(row, other, cpu), "does not support softcap");
+  other.a.sinks = present<float>();
+  EXPECT_EQ(refusal(row, other, cpu), "does not support softcap, sinks");
+
+  row = kRow, row.op = Op::kAppend;
+  EXPECT_EQ(refusal(row, problem, cpu), "has nothing to append");
+  EXPECT_EQ(refusal(row, append_problem(), cpu), "");
+}
+
+TEST(Refusal, ARowThatLacksAFeatureRefusesItByName) {
+  for (const FeatureCase& c : kFeatureCases) {
+    Problem problem = forward_problem();
+    c.ask(problem);
+    KernelRow row = kRow;
+    row.features = kAllFeatures & ~c.feature;
+    EXPECT_EQ(refusal(row, problem, cpu_with(kIsaNone)), std::string("does not support ") + feature_name(c.feature));
+    row.features = c.feature;
+    EXPECT_EQ(refusal(row, problem, cpu_with(kIsaNone)), "");
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- select
+
+TEST(Select, TakesTheWidestInstructionSetTheCpuHas) {
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kBoth), nullptr), "avx512_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaNone), nullptr), "portable_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kBoth), nullptr), "avx512_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kIsaNone), nullptr), "portable_bwd"));
+}
+
+TEST(Select, FewQueriesTakeTheDecodeKernel) {
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu_with(kIsaAvx2), nullptr), "avx2_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
+}
+
+TEST(Select, ListsWhatWasTriedBeforeInOrder) {
+  const Selection selection = select(forward_problem(), cpu_with(kIsaAvx2), nullptr);
+  ASSERT_NE(selection.row, nullptr);
+  size_t expected = 0;
+  for (const KernelRow& row : catalog()) {
+    if (&row == selection.row) break;
+    if (std::string_view(row.device) != "cpu" || row.op != Op::kForward) continue;
+    ASSERT_LT(expected, selection.refused.size());
+    EXPECT_EQ(selection.refused[expected].row, &row);
+    EXPECT_FALSE(selection.refused[expected].reason.empty());
+    ++expected;
+  }
+  EXPECT_EQ(selection.refused.size(), expected);
+  EXPECT_GE(expected, 2u);  // at least the AVX-512 ones
+}
+
+TEST(Select, TheSoftmaxMatrixComesFromTheReference) {
+  Problem p = forward_problem();
+  p.a.probs = tensor(FW_F32, 4 * 128 * 256, 128 * 256, 256);
+  const Selection selection = select(p, cpu_with(kBoth), nullptr);
+  EXPECT_EQ(chosen(selection), "reference_fwd");
+  ASSERT_FALSE(selection.refused.empty());
+  EXPECT_EQ(selection.refused.back().reason, "does not support probs");
+}
+
+TEST(Select, ForcedKernelRunsThoughItWouldNotBeChosen) {
+  const DeviceInfo cpu = cpu_with(kBoth);
+  EXPECT_EQ(chosen(select(forward_problem(), cpu, "naive_fwd")), "naive_fwd");
+  EXPECT_EQ(chosen(select(forward_problem(), cpu, "reference_fwd")), "reference_fwd");
+  EXPECT_TRUE(select(forward_problem(), cpu, "naive_fwd").refused.empty());
+}
+
+TEST(Select, ForcedKernelStillHasToFit) {
+  const auto reason = [](const Problem& problem, uint32_t isa, const char* forced) {
+    const Selection selection = select(problem, cpu_with(isa), forced);
+    EXPECT_EQ(selection.row, nullptr);
+    EXPECT_EQ(selection.refused.size(), 1u);
+    return selection.refused.at(0).reason;
+  };
+  EXPECT_EQ(reason(forward_problem(), kBoth, "reference_bwd"), "computes the backward, not the forward");
+  EXPECT_EQ(reason(append_problem(), kBoth, "append_kv"), "is a pre-pass, not an attention kernel");
+  for (const KernelRow& row : catalog()) {
+    if (row.isa == kIsaAvx512 && row.op == Op::kForward && row.max_seqlen_q == 0) {
+      EXPECT_EQ(reason(forward_problem(), kIsaAvx2, row.name),
+                "needs AVX-512 (F, BW, DQ, VL), which this CPU does not have");
+    }
+  }
+}
+
+TEST(Select, UnknownForcedNameSaysWhatThereIs) {
+  const Selection typo = select(forward_problem(), cpu_with(kBoth), "refrence_fwd");
+  EXPECT_EQ(typo.row, nullptr);
+  ASSERT_EQ(typo.refused.size(), 1u);
+  EXPECT_EQ(typo.refused[0].row, nullptr);
+  EXPECT_NE(typo.refused[0].reason.find("no kernel named 'refrence_fwd'"), std::string::npos);
+  EXPECT_NE(typo.refused[0].reason.find("did you mean reference_fwd?"), std::string::npos);
+
+  const std::string far = select(forward_problem(), cpu_with(kBoth), "zzz").refused.at(0).reason;
+  EXPECT_EQ(far.find("did you mean"), std::string::npos);
+  for (const KernelRow& row : catalog()) {
+    if (std::string_view(row.device) != "cpu") continue;
+    EXPECT_EQ(far.find(row.name) != std::string::npos, row.op == Op::kForward) << row.name;
+  }
+}
+
+TEST(Select, OnlyForcedKernelsAreRefusedWhenNothingElseFits) {
+  Problem p = forward_problem();
+  p.a.dim_qk = p.a.dim_v = 1024;  // beyond every row
+  const Selection selection = select(p, cpu_with(kBoth), nullptr);
+  EXPECT_EQ(selection.row, nullptr);
+  bool naive_listed = false;
+  for (const Refusal& r : selection.refused) {
+    if (r.row->only_forced) {
+      naive_listed = true;
+      EXPECT_EQ(r.reason, "runs only when forced");
+    } else {
+      EXPECT_EQ(r.reason.find("runs only"), std::string::npos) << r.row->name;
+    }
+  }
+  EXPECT_TRUE(naive_listed);
+}
+
+TEST(Select, RowsOfAnotherKindOfDeviceAreNoCandidates) {
+  DeviceInfo gpu = cpu_with(kBoth);
+  gpu.name = "cuda:0", gpu.kind = "cuda";
+  const Selection selection = select(forward_problem(), gpu, nullptr);
+  for (const Refusal& r : selection.refused) EXPECT_STREQ(r.row->device, "cuda");
+  if (selection.row != nullptr) EXPECT_STREQ(selection.row->device, "cuda");
+  const Selection forced = select(forward_problem(), gpu, "reference_fwd");
+  EXPECT_EQ(forced.row, nullptr);
+  EXPECT_EQ(forced.refused.at(0).reason, "runs on cpu devices, not on cuda:0");
+}
+
+TEST(Select, EmulatedDevicesUseTheRowsOfTheRealOnes) {
+  DeviceInfo emulated;
+  emulated.name = "emu:gfx942", emulated.kind = "emu";
+  KernelRow row = kRow;
+  row.device = "hip";
+  EXPECT_EQ(refusal(row, forward_problem(), emulated), "");
+  EXPECT_EQ(refusal(kRow, forward_problem(), emulated), "runs on cpu devices, not on emu:gfx942");
+}
+
+}  // namespace
+}  // namespace flashwave
