@@ -5,8 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <memory>
-#include <set>
 #include <thread>
 #include <vector>
 
