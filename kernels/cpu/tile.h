@@ -73,6 +73,7 @@ struct Strips {
 // Stores are W wide and overlap: what one leaves past its M floats the next overwrites, hence kSlack at the end.
 
 constexpr int kSlack = W;
+constexpr int kPieces = (MR + W - 1) / W;  // registers that hold MR floats
 
 constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -105,10 +106,14 @@ FW_NOINLINE void pack_groups(const T* const* rows, int count, int n, float* out)
   for (int first = 0; first < count; first += MR, out += n * MR) {
     const int valid = count - first < MR ? count - first : MR;
     for (int c = 0; c < n; c += W) {
-      V r[W];
-      load_transposed(r, rows + first, valid, c, n, splat(1.f));
+      V r[kPieces][W];
+      FW_UNROLL for (int i = 0; i < kPieces; ++i) {
+        load_transposed(r[i], rows + first + i * W, valid - i * W, c, n, splat(1.f));
+      }
       const int m = n - c < W ? n - c : W;
-      for (int j = 0; j < m; ++j) store_u(out + (c + j) * MR, r[j]);
+      for (int j = 0; j < m; ++j) {
+        FW_UNROLL for (int i = 0; i < kPieces; ++i) store_u(out + (c + j) * MR + i * W, r[i][j]);
+      }
     }
   }
 }
@@ -118,10 +123,10 @@ FW_NOINLINE void pack_groups(const T* const* rows, int count, int n, float* out)
 template <class T>
 FW_INLINE V load_columns(const T* row, int c, int n) {
   if (c + W <= n) return load_as_float(row + c);
-  if (n < W) return load_part(row + c, n - c);
+  if (n < W) return c < n ? load_part(row + c, n - c) : V{};
   VI lanes;
   FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
-  return __builtin_shufflevector(load_as_float(row + n - W), lanes + (c - (n - W)));
+  return __builtin_shufflevector(load_as_float(row + n - W), (lanes + (c - (n - W))) & (W - 1));
 }
 
 // count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
@@ -133,7 +138,9 @@ FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strip
     const T* row = rows[r];
     strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
       constexpr int M = decltype(m)::value;
-      store_u(out + f * ld + r * M, row ? load_columns(row, f, n) : V{});
+      FW_UNROLL for (int i = 0; i < M; i += W) {
+        store_u(out + f * ld + r * M + i, row ? load_columns(row, f + i, n) : V{});
+      }
     });
   }
 }
