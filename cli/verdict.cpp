@@ -59,13 +59,24 @@ double largest_magnitude(const Readback& reference) {
   return largest;
 }
 
+double rows_summed(const Geometry& geometry, TensorId id) {
+  if (id != kDBias && id != kDSinks && id != kDSlopes) return 1;
+  const Case& c = geometry.problem;
+  const View& v = geometry.view[id];
+  const int64_t apart = id == kDBias ? v.shape[0] * v.shape[1] * v.shape[2] : v.count();
+  return std::max(1.0, double(c.b * c.hq * c.sq) / double(std::max<int64_t>(apart, 1)));
+}
+
 Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference, double largest_gradient) {
   const double largest = largest_magnitude(reference);
   const fw_dtype own = geometry.dtype_of(id, geometry.problem.dtype);
   if (id < kDQ) return {2.0, tolerance_floor(own, largest)};
   if (own != FW_F32) return {3.0, tolerance_floor(own, largest)};
-  // A backward reads o rounded to the case's type, so even its F32 results carry that rounding.
-  return {3.0, tolerance_floor(geometry.problem.dtype, std::max(largest, largest_gradient))};
+  // A backward reads o rounded to the case's type, so even its F32 results carry that rounding, once for each row they
+  // sum over. The terms may cancel (over a whole softmax row they do exactly), so the noise is judged by what is
+  // summed.
+  const double noise = tolerance_floor(geometry.problem.dtype, std::max(largest, largest_gradient));
+  return {3.0, noise * std::sqrt(rows_summed(geometry, id))};
 }
 
 std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {

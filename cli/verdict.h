@@ -33,6 +33,9 @@ double tolerance_floor(fw_dtype storage, double largest);
 
 double largest_magnitude(const Readback& reference);  // of the finite elements
 
+// Query rows whose contributions add up in one element of d_bias, d_sinks or d_slopes; 1 for other tensors.
+double rows_summed(const Geometry& geometry, TensorId id);
+
 // `largest_gradient`: the largest element of the reference's dq, dk and dv; 0 in a forward. Gradients are differences
 // of sums, some of them exactly 0 (where one key takes all of a row's softmax, or where a bias adds the same to every
 // key), so the floor of those kept in F32 follows the size of what is summed. 16-bit ones are held to their own size.
