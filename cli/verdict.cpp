@@ -72,11 +72,12 @@ Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference, d
   const fw_dtype own = geometry.dtype_of(id, geometry.problem.dtype);
   if (id < kDQ) return {2.0, tolerance_floor(own, largest)};
   if (own != FW_F32) return {3.0, tolerance_floor(own, largest)};
-  // A backward reads o rounded to the case's type, so even its F32 results carry that rounding, once for each row they
-  // sum over. The terms may cancel (over a whole softmax row they do exactly), so the noise is judged by what is
-  // summed.
-  const double noise = tolerance_floor(geometry.problem.dtype, std::max(largest, largest_gradient));
-  return {3.0, noise * std::sqrt(rows_summed(geometry, id))};
+  // A backward reads o rounded to the case's type, so even its F32 results carry that rounding: delta, a sum of dim_v
+  // products with o, in each row they add up. The terms may cancel (over a whole softmax row they do exactly), so the
+  // noise is judged by what is summed.
+  const fw_dtype storage = geometry.problem.dtype;
+  const double terms = rows_summed(geometry, id) * (storage == FW_F32 ? 1.0 : double(geometry.problem.dv));
+  return {3.0, tolerance_floor(storage, std::max(largest, largest_gradient)) * std::sqrt(terms)};
 }
 
 std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {

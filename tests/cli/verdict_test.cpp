@@ -128,7 +128,7 @@ TEST(Verdict, GradientsHaveTheirOwnRule) {
   EXPECT_DOUBLE_EQ(rule_of(g, kDQ, reference, 8.0).factor, 3.0);
   EXPECT_DOUBLE_EQ(rule_of(g, kDQ, reference, 8.0).atol, 0.25 / 128);
   EXPECT_DOUBLE_EQ(rows_summed(g, kDSinks), double(g.problem.b * 2));
-  EXPECT_DOUBLE_EQ(rule_of(g, kDSinks, reference, 8.0).atol, 8 * 0.25 / 128 * std::sqrt(rows_summed(g, kDSinks)));
+  EXPECT_DOUBLE_EQ(rule_of(g, kDSinks, reference, 8.0).atol, 8 * 0.25 / 128 * std::sqrt(rows_summed(g, kDSinks) * 2));
   EXPECT_DOUBLE_EQ(rule_of(g, kO, reference, 0).factor, 2.0);
   EXPECT_DOUBLE_EQ(rule_of(g, kLse, reference, 0).atol, 2.5e-6);
 }
