@@ -45,21 +45,27 @@ double largest_difference(const Readback& a, const Readback& b, size_t* where) {
 
 }  // namespace
 
-double tolerance_floor(fw_dtype storage, double largest_reference) {
-  if (storage == FW_F32) return 1e-6 * (1 + largest_reference);
-  if (largest_reference == 0) return 0;
-  return std::ldexp(0.25, std::ilogb(largest_reference) - dtype_mantissa_bits(storage));
+double tolerance_floor(fw_dtype storage, double largest) {
+  if (storage == FW_F32) return 1e-6 * (1 + largest);
+  if (largest == 0) return 0;
+  return std::ldexp(0.25, std::ilogb(largest) - dtype_mantissa_bits(storage));
 }
 
-Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference) {
+double largest_magnitude(const Readback& reference) {
   double largest = 0;
   for (const float value : reference.value) {
     if (std::isfinite(value)) largest = std::max(largest, std::fabs(double(value)));
   }
-  const bool gradient = id >= kDQ;
+  return largest;
+}
+
+Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference, double largest_gradient) {
+  const double largest = largest_magnitude(reference);
+  const fw_dtype own = geometry.dtype_of(id, geometry.problem.dtype);
+  if (id < kDQ) return {2.0, tolerance_floor(own, largest)};
+  if (own != FW_F32) return {3.0, tolerance_floor(own, largest)};
   // A backward reads o rounded to the case's type, so even its F32 results carry that rounding.
-  const fw_dtype storage = gradient ? geometry.problem.dtype : geometry.dtype_of(id, geometry.problem.dtype);
-  return {gradient ? 3.0 : 2.0, tolerance_floor(storage, largest)};
+  return {3.0, tolerance_floor(geometry.problem.dtype, std::max(largest, largest_gradient))};
 }
 
 std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {

@@ -215,7 +215,7 @@ struct BackwardTask {
       if (rows[first].min_first >= k0 + count || rows[first + n - 1].max_last <= k0) continue;
       if (!packed) {
         pack_groups(k_rows, padded, p.dim_qk, mem.k_groups);
-        pack_strips(k_rows, padded, p.dim_qk, strips, kStripLd, mem.k_strips, mem.row);
+        pack_strips(k_rows, padded, p.dim_qk, strips, kStripLd, mem.k_strips);
         pack_groups(v_rows, padded, p.dim_v, mem.v_groups);
         packed = true;
       }

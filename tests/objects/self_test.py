@@ -59,6 +59,15 @@ class ObjectChecks(unittest.TestCase):
         self.assert_one_mentions("avx2.cpp.o: accumulate", self.problems("spills", self.kernels(avx2_rows=12)))
         self.assert_one_mentions("avx512.cpp.o: accumulate", self.problems("spills", self.kernels(avx512_rows=24)))
 
+    def test_severe_spills_are_found(self):
+        # So many that the compiler folds most reloads into the multiply-adds.
+        for rows in (16, 24, 40):
+            self.assert_one_mentions("avx2.cpp.o: accumulate", self.problems("spills", self.kernels(avx2_rows=rows)))
+
+    def test_polynomials_are_no_micro_kernels(self):
+        polynomial = ("polynomial.cpp", "-DWIDTH=8", *AVX2_FLAGS)
+        self.assert_one_mentions("no micro-kernel", self.problems("spills", self.kernels(avx2=polynomial)))
+
     def test_no_micro_kernel_is_a_failure(self):
         self.assert_one_mentions("no micro-kernel", self.problems("spills", self.kernels(avx2=("weak.cpp", "-mavx2"))))
 
