@@ -45,10 +45,10 @@ double largest_difference(const Readback& a, const Readback& b, size_t* where) {
 
 }  // namespace
 
-double tolerance_floor(fw_dtype storage, double largest) {
+double tolerance_floor(fw_dtype storage, double largest, double units) {
   if (storage == FW_F32) return 1e-6 * (1 + largest);
   if (largest == 0) return 0;
-  return std::ldexp(0.25, std::ilogb(largest) - dtype_mantissa_bits(storage));
+  return std::ldexp(units, std::ilogb(largest) - dtype_mantissa_bits(storage));
 }
 
 double largest_magnitude(const Readback& reference) {
@@ -70,14 +70,14 @@ double rows_summed(const Geometry& geometry, TensorId id) {
 Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference, double largest_gradient) {
   const double largest = largest_magnitude(reference);
   const fw_dtype own = geometry.dtype_of(id, geometry.problem.dtype);
-  if (id < kDQ) return {2.0, tolerance_floor(own, largest)};
-  if (own != FW_F32) return {3.0, tolerance_floor(own, largest)};
+  if (id < kDQ) return {2.0, tolerance_floor(own, largest, 0.5)};
+  if (own != FW_F32) return {3.0, tolerance_floor(own, largest, 1.0)};
   // A backward reads o rounded to the case's type, so even its F32 results carry that rounding: delta, a sum of dim_v
   // products with o, in each row they add up. The terms may cancel (over a whole softmax row they do exactly), so the
   // noise is judged by what is summed.
   const fw_dtype storage = geometry.problem.dtype;
   const double terms = rows_summed(geometry, id) * (storage == FW_F32 ? 1.0 : double(geometry.problem.dv));
-  return {3.0, tolerance_floor(storage, std::max(largest, largest_gradient)) * std::sqrt(terms)};
+  return {3.0, tolerance_floor(storage, std::max(largest, largest_gradient), 0.25) * std::sqrt(terms)};
 }
 
 std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {

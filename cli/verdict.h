@@ -27,9 +27,10 @@ struct Rule {
   double factor = 2;
   double atol = 0;
 };
-// The smallest error worth noticing: 1e-6 * (1 + largest) for F32, a quarter of a unit in the last place of `largest`
-// for 16-bit types; `storage` is the type whose rounding the tensor carries.
-double tolerance_floor(fw_dtype storage, double largest);
+// The smallest error worth noticing: 1e-6 * (1 + largest) for F32, `units` in the last place of `largest` for 16-bit
+// types; `storage` is the type whose rounding the tensor carries. Half a unit is what an exact result loses when it is
+// stored, so less would refuse exact kernels where naive is lucky; a gradient carries the rounding of o on top.
+double tolerance_floor(fw_dtype storage, double largest, double units);
 
 double largest_magnitude(const Readback& reference);  // of the finite elements
 

@@ -29,7 +29,7 @@ struct Carver {
   int64_t used = 0;
   template <class T>
   FW_ALWAYS_INLINE T* take(int64_t count_bytes) {
-    char* p = base + used;
+    char* p = base ? base + used : nullptr;
     used += (count_bytes + 63) / 64 * 64;
     return reinterpret_cast<T*>(p);
   }

@@ -276,6 +276,12 @@ struct BackwardTask {
     for (int c = 0; c < n; c += W) store_part(out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
   }
 
+  FW_INLINE void clear_row(const abi::Tensor& t, const Sequence& whole, int64_t row, int n) {
+    if (!t.data) return;
+    T* out = static_cast<T*>(t.data) + key_offset(p, t, whole, row, scope.kv_head);
+    __builtin_memset(out, 0, n * sizeof(T));
+  }
+
   // Keys that lie outside the used part of the sequence (left pad, past seqused_k) get 0.
   FW_INLINE void clear_unused_keys() {
     Sequence whole = scope.seq;
@@ -284,10 +290,8 @@ struct BackwardTask {
     const int64_t used_first = scope.seq.k_row - whole.k_row, used_last = used_first + scope.seq.keys;
     for (int64_t r = 0; r < whole.keys; ++r) {
       if (r >= used_first && r < used_last) continue;
-      T* dk = static_cast<T*>(p.dk.data) + key_offset(p, p.dk, whole, r, scope.kv_head);
-      T* dv = static_cast<T*>(p.dv.data) + key_offset(p, p.dv, whole, r, scope.kv_head);
-      if (p.dk.data) __builtin_memset(dk, 0, p.dim_qk * sizeof(T));
-      if (p.dv.data) __builtin_memset(dv, 0, p.dim_v * sizeof(T));
+      clear_row(p.dk, whole, r, p.dim_qk);
+      clear_row(p.dv, whole, r, p.dim_v);
     }
   }
 };

@@ -1,9 +1,11 @@
 // The rules on sizes, scalars and which fields go together. docs/errors.md lists them all.
 #include "problem/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "problem/rules.h"
 
@@ -11,6 +13,7 @@ namespace flashwave {
 namespace {
 
 constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();  // kernels and index arrays count in int32
+constexpr int64_t kMaxRows = int64_t{1} << 40;
 constexpr int64_t kMaxDim = 512;
 constexpr int32_t kMaxSplits = 256;
 
@@ -38,6 +41,12 @@ Status check_sizes(const Problem& problem) {
   FW_RULE(a.heads_q % a.heads_k == 0, "heads_q must be a multiple of heads_k, got ", a.heads_q, " and ", a.heads_k);
   FW_RULE(a.batch * a.heads_q <= kMaxExtent, "batch * heads_q must be at most ", kMaxExtent, ", got ", a.batch, " * ",
           a.heads_q);
+  // Keeps every count of elements, workspace included, far inside 64 bits, even where strides broadcast.
+  const int64_t heads = std::max<int64_t>(a.batch * a.heads_q, 1);
+  for (const auto& [name, length] : {std::pair{"seqlen_q", a.seqlen_q}, {"seqlen_k", a.seqlen_k}}) {
+    FW_RULE(length <= kMaxRows / heads, "batch * heads_q * ", name, " must be at most ", kMaxRows, ", got ", a.batch,
+            " * ", a.heads_q, " * ", length);
+  }
   return {};
 }
 

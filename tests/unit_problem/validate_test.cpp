@@ -32,6 +32,8 @@ const std::vector<BrokenRule>& rules() {
       {"heads_k", Sample::dense, CHANGE(a.heads_k = 0), {"heads_k must be in [1,", "got 0"}},
       {"group", Sample::dense, CHANGE(a.heads_k = 3), {"heads_q must be a multiple of heads_k", "4 and 3"}},
       {"rows", Sample::dense, CHANGE(a.batch = 1 << 29), {"batch * heads_q must be at most", "536870912 * 4"}},
+      {"q_elements", Sample::dense, CHANGE(a.batch = 1 << 20, a.seqlen_q = 1 << 20), {"batch * heads_q * seqlen_q"}},
+      {"k_elements", Sample::dense, CHANGE(a.batch = 1 << 20, a.seqlen_k = 1 << 20), {"batch * heads_q * seqlen_k"}},
       {"dim_qk", Sample::dense, CHANGE(a.dim_qk = 513), {"dim_qk must be in [1, 512]", "513"}},
       {"dim_qk_zero", Sample::dense, CHANGE(a.dim_qk = 0), {"dim_qk must be in [1, 512]"}},
       {"dim_v", Sample::dense, CHANGE(a.dim_v = 0), {"dim_v must be in [1, 512]"}},
