@@ -8,8 +8,8 @@ namespace flashwave::abi {
 
 #define FW_ALWAYS_INLINE inline __attribute__((always_inline))
 
-inline constexpr int kKeyBlock = 96;       // keys packed at a time: a multiple of every tile's rows and of 8
-inline constexpr int kQueryBlock = 96;     // backward: query rows of one tile of P^T: a multiple of every tile_q
+inline constexpr int kKeyBlock = 96;    // keys packed at a time: a multiple of every tile's rows and of 8
+inline constexpr int kQueryBlock = 96;  // backward: query rows of one tile of P^T: a multiple of every tile_q
 inline constexpr int kDecodeKeyBlock = 64;
 
 // Register tile of a kernel: `rows` x 2 registers of `lanes` floats.
@@ -19,7 +19,9 @@ struct CpuTile {
   // Head dimension as it lies in strips: see Strips in kernels/cpu/tile.h.
   FW_ALWAYS_INLINE constexpr int strip_rows(int d) const { return (d + rows / 3 - 1) / (rows / 3) * (rows / 3); }
   FW_ALWAYS_INLINE constexpr int strip_ld() const { return kKeyBlock + lanes; }
-  FW_ALWAYS_INLINE constexpr int64_t panel_rows_bytes() const { return int64_t{columns()} * 32 + (lanes > 4 ? 4 * lanes : 16); }
+  FW_ALWAYS_INLINE constexpr int64_t panel_rows_bytes() const {
+    return int64_t{columns()} * 32 + (lanes > 4 ? 4 * lanes : 16);
+  }
   FW_ALWAYS_INLINE constexpr int64_t panel_state_bytes() const { return int64_t{columns()} * 8 + 4 * lanes; }
 };
 FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q) { return {tile_q / 2, tile_q == 32 ? 12 : 6}; }

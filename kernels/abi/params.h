@@ -40,7 +40,7 @@ struct Params {
   int64_t block_table_stride;
   int64_t alibi_batch_stride;
   int64_t page_size;
-  int64_t seqlen_new;  // keys appended by the pre-pass: a sequence has seqused_k + seqlen_new keys
+  int64_t seqlen_new;                 // keys appended by the pre-pass: a sequence has seqused_k + seqlen_new keys
   int64_t window_left, window_right;  // causal already folded in; kNoWindow = no limit
 
   // Append pre-pass only.
@@ -48,7 +48,8 @@ struct Params {
   Tensor q_rotated;  // where the rotated queries go; the kernel that follows gets it as q
   int64_t rotary_dim;
   int32_t rotary_interleaved;
-  int32_t rotary_per_row;  // 1: query i is rotated by position seqused_k + i; 0: all by seqused_k (no causal, no window)
+  int32_t
+      rotary_per_row;  // 1: query i is rotated by position seqused_k + i; 0: all by seqused_k (no causal, no window)
 
   int32_t batch, heads_q, heads_k;
   int32_t seqlen_q, seqlen_k;
@@ -75,12 +76,12 @@ static_assert(sizeof(Params) == 18 * 48 + 208);
 // How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
 // number of threads, so that results do not depend on it.
 struct Schedule {
-  int32_t splits;         // parts of the keys that are attended apart and combined (1 = none)
-  int32_t rows_per_task;  // query rows of one task, GQA group packed: row = query * group + head_in_group
-  int64_t keys_per_split; // keys of one part (the last may be shorter)
-  int64_t tasks;          // independent tasks
-  int64_t scratch_bytes;  // per worker
-  int64_t shared_bytes;   // once per call: partial results
+  int32_t splits;          // parts of the keys that are attended apart and combined (1 = none)
+  int32_t rows_per_task;   // query rows of one task, GQA group packed: row = query * group + head_in_group
+  int64_t keys_per_split;  // keys of one part (the last may be shorter)
+  int64_t tasks;           // independent tasks
+  int64_t scratch_bytes;   // per worker
+  int64_t shared_bytes;    // once per call: partial results
 };
 static_assert(sizeof(Schedule) == 40);
 

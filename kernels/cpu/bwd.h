@@ -94,14 +94,23 @@ FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& 
   }
 }
 
-// acc[column panel][NK][NQ] += A[keys][QB] * columns[column panel][QB][NQ] over the rows of panels [first, last), for
-// one group of MR keys.
-FW_NOINLINE void accumulate_keys(const float* a, const float* columns, int width, int first, int last, float* acc) {
+// Panels [from[g], to[g]) of a tile see some key of group g: contiguous, since what a row sees only moves forward.
+struct GroupPanels {
+  int from[NK / MR], to[NK / MR];
+};
+
+// acc[column panel][NK][NQ] += A[keys][QB] * columns[column panel][QB][NQ], for each group of MR keys over the rows
+// that see it. One panel of columns stays in the first-level cache while the groups pass over it.
+FW_NOINLINE void accumulate_keys(const float* a, const float* columns, int width, const GroupPanels& seen, float* acc) {
   for (int c = 0; c < width; c += NQ, columns += QB * NQ, acc += NK * NQ) {
-    V tile[MR][NV];
-    load_tile<MR, NQ>(tile, acc);
-    multiply_tile<MR, QB, 1, NQ>(tile, a + first * NQ, columns + first * NQ * NQ, (last - first) * NQ);
-    store_tile<MR, NQ>(acc, tile);
+    for (int g = 0; g < NK / MR; ++g) {
+      if (seen.from[g] >= seen.to[g]) continue;
+      V tile[MR][NV];
+      load_tile<MR, NQ>(tile, acc + g * MR * NQ);
+      multiply_tile<MR, QB, 1, NQ>(tile, a + g * MR * QB + seen.from[g] * NQ, columns + seen.from[g] * NQ * NQ,
+                                   (seen.to[g] - seen.from[g]) * NQ);
+      store_tile<MR, NQ>(acc + g * MR * NQ, tile);
+    }
   }
 }
 
@@ -118,11 +127,11 @@ FW_NOINLINE void accumulate_queries(const float* k_strips, const float* ds, cons
 }
 
 template <class T>
-FW_INLINE float row_delta(const abi::Params& p, const Scope& scope, int64_t row) {
-  const T *o = scope.row_pointer<const T>(p.o, row), *d_o = scope.row_pointer<const T>(p.d_o, row);
+FW_INLINE float row_delta(const abi::Params& p, const Scope& scope, int64_t query, int32_t head) {
+  const T *o = scope.pointer<const T>(p.o, query, head), *d_o = scope.pointer<const T>(p.d_o, query, head);
   V sum{};
   for (int c = 0; c < p.dim_v; c += W) sum += load_part(o + c, p.dim_v - c) * load_part(d_o + c, p.dim_v - c);
-  const float d_lse = p.d_lse.data ? *scope.row_pointer<const float>(p.d_lse, row) : 0.f;
+  const float d_lse = p.d_lse.data ? *scope.pointer<const float>(p.d_lse, query, head) : 0.f;
   return sum_lanes(sum) - d_lse;
 }
 
@@ -186,20 +195,19 @@ struct BackwardTask {
       scope.panel_pointers(p.d_o, row, pointers);
       pack_panel(pointers, p.dim_v, 1.f, mem.do_panels + int64_t{i} * NQ * p.dim_v);
       scope.describe_panel(row, rows[i]);
-      for (int lane = 0; lane < NQ; ++lane) {
-        const bool exists = row + lane < scope.rows;
-        const float lse = exists ? *scope.row_pointer<const float>(p.lse, row + lane) : -kInf;
-        mem.neg_lse[i * NQ + lane] = lse == -kInf ? -kInf : -lse * kLog2e;  // empty row: P = 0
-        mem.delta[i * NQ + lane] = exists ? row_delta<T>(p, scope, row + lane) : 0.f;
-      }
+      float *neg_lse = mem.neg_lse + i * NQ, *delta = mem.delta + i * NQ;
+      for (int lane = 0; lane < NQ; ++lane) neg_lse[lane] = -kInf, delta[lane] = 0.f;
+      scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t query, int32_t head) {
+        const float lse = *scope.pointer<const float>(p.lse, query, head);
+        if (lse != -kInf) neg_lse[lane] = -lse * kLog2e;  // else an empty row: P = 0
+        delta[lane] = row_delta<T>(p, scope, query, head);
+      });
     }
     for (int64_t r = 0; r < count; r += QB) {
       const T *q_rows[QB], *do_rows[QB];
       const int n = int(count - r < QB ? count - r : QB);
-      for (int i = 0; i < n; ++i) {
-        q_rows[i] = scope.row_pointer<const T>(p.q, row0 + r + i);
-        do_rows[i] = scope.row_pointer<const T>(p.d_o, row0 + r + i);
-      }
+      scope.row_pointers(p.q, row0 + r, n, q_rows);
+      scope.row_pointers(p.d_o, row0 + r, n, do_rows);
       pack_columns(q_rows, n, p.dim_qk, QB, mem.q_columns + r * mem.q_width);
       pack_columns(do_rows, n, p.dim_v, QB, mem.do_columns + r * mem.v_width);
     }
@@ -231,38 +239,36 @@ struct BackwardTask {
 
   // n panels (up to QB rows) against the packed block of keys.
   FW_INLINE void block_step(int first, int n, int64_t k0, int count, float* dk, float* dv) {
-    // Panels [from[g], to[g]) see some key of group g: contiguous, since what a row sees only moves forward.
-    int from[NK / MR], to[NK / MR];
-    for (int g = 0; g < NK / MR; ++g) from[g] = n, to[g] = 0;
+    GroupPanels seen;
+    for (int g = 0; g < NK / MR; ++g) seen.from[g] = n, seen.to[g] = 0;
     const bool general = has_score_modifiers(p) || p.dropout_threshold;
     for (int i = 0; i < n; ++i) {
       const int panel = first + i;
       const PanelRows& lanes = rows[panel];
       const TileRange t = tile_range(lanes, k0, count);
       if (t.begin >= t.end) continue;
-      const float *q = mem.q_panels + int64_t{panel} * NQ * p.dim_qk, *d_o = mem.do_panels + int64_t{panel} * NQ * p.dim_v;
+      const float *q = mem.q_panels + int64_t{panel} * NQ * p.dim_qk,
+                  *d_o = mem.do_panels + int64_t{panel} * NQ * p.dim_v;
       const float *neg_lse = mem.neg_lse + panel * NQ, *delta = mem.delta + panel * NQ;
       float *prob = mem.p + i * NQ, *ds = mem.ds + i * NQ;
       if (general) {
         general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, prob, ds);
-      } else if (t.masked) {
-        probability_tile<true>(mem, lanes, q, d_o, neg_lse, delta, p.dim_qk, p.dim_v, k0, t, prob, ds);
       } else {
-        probability_tile<false>(mem, lanes, q, d_o, neg_lse, delta, p.dim_qk, p.dim_v, k0, t, prob, ds);
+        for_each_part(lanes, k0, t, [&](const TileRange& part) __attribute__((always_inline)) {
+          const auto tile = part.masked ? probability_tile<true> : probability_tile<false>;
+          tile(mem, lanes, q, d_o, neg_lse, delta, p.dim_qk, p.dim_v, k0, part, prob, ds);
+        });
       }
       accumulate_queries(mem.k_strips, ds, strips, t, mem.dq + panel * mem.dq_stride);
       for (int g = t.begin / MR; g < t.end / MR; ++g) {
-        from[g] = i < from[g] ? i : from[g];
-        to[g] = i + 1;
+        seen.from[g] = i < seen.from[g] ? i : seen.from[g];
+        seen.to[g] = i + 1;
       }
     }
     const int64_t block = int64_t{first} / kPanelsPerBlock * QB;
     const float *q_columns = mem.q_columns + block * mem.q_width, *do_columns = mem.do_columns + block * mem.v_width;
-    for (int g = 0; g < NK / MR; ++g) {
-      if (from[g] >= to[g]) continue;
-      accumulate_keys(mem.p + g * MR * QB, do_columns, mem.v_width, from[g], to[g], dv + g * MR * NQ);
-      accumulate_keys(mem.ds + g * MR * QB, q_columns, mem.q_width, from[g], to[g], dk + g * MR * NQ);
-    }
+    accumulate_keys(mem.p, do_columns, mem.v_width, seen, dv);
+    accumulate_keys(mem.ds, q_columns, mem.q_width, seen, dk);
   }
 
   FW_INLINE void write_keys(int64_t k0, const float* dk, const float* dv) {
@@ -306,7 +312,8 @@ FW_INLINE void sink_gradients(const abi::Params& p, const abi::CpuLaunch& launch
       const Scope scope(p, b, int32_t(h / group));
       for (int64_t row = h % group; row < scope.rows; row += group) {
         const float lse = *scope.row_pointer<const float>(p.lse, row);
-        if (lse != -kInf) sum -= double(__builtin_expf(p.sinks[h] - lse)) * row_delta<T>(p, scope, row);
+        if (lse == -kInf) continue;
+        sum -= double(__builtin_expf(p.sinks[h] - lse)) * row_delta<T>(p, scope, row / group, int32_t(h));
       }
     }
     p.d_sinks[h] = float(sum);

@@ -1,8 +1,8 @@
 // Forward attention for a handful of query rows: keys in the vector lanes' place, K and V streamed once, straight from
 // the cache in their own type. Included after fwd.h.
 //
-// With few rows the panel of fwd.h would be mostly padding, and the time is that of reading K and V. Each task takes one
-// part of the keys of one sequence and key head, with all query rows of the group; parts are combined in order.
+// With few rows the panel of fwd.h would be mostly padding, and the time is that of reading K and V. Each task takes
+// one part of the keys of one sequence and key head, with all query rows of the group; parts are combined in order.
 
 constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
 constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
@@ -10,7 +10,8 @@ static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
 
 template <class T>
 FW_INLINE void prefetch_row(const T* row, int n) {
-  for (int byte = 0; byte < n * int(sizeof(T)); byte += 64) __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
+  for (int byte = 0; byte < n * int(sizeof(T)); byte += 64)
+    __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
 }
 
 // q.k for W keys (null = no key, 0): lane j is the product with key j. q is zero-padded to a multiple of W.

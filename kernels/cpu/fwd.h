@@ -9,7 +9,8 @@
 
 constexpr int NK = abi::kKeyBlock;
 constexpr int kStripLd = kTile.strip_ld();  // row capacity of a strip
-constexpr float kLargestGuess = 0x1p12f;  // a block's sum of 2^(s - m) past which m is raised: floats have range to spare
+constexpr float kLargestGuess =
+    0x1p12f;  // a block's sum of 2^(s - m) past which m is raised: floats have range to spare
 static_assert(NK % MR == 0 && NK % kKeysPerPhilox == 0);
 
 // Online softmax state of one panel. m is the running maximum (log2 units), l the sum of 2^(s - m).
@@ -148,10 +149,12 @@ struct ForwardTask {
       scope.describe_panel(row, rows[i]);
       PanelState& state = states[i];
       state.started = false;
-      for (int lane = 0; lane < NQ; ++lane) {
-        const bool sink = with_sink && p.sinks && row + lane < scope.rows;
-        state.m[lane] = sink ? p.sinks[scope.head(row + lane)] * kLog2e : -kInf;
-        state.l[lane] = sink ? 1.f : 0.f;
+      for (int lane = 0; lane < NQ; ++lane) state.m[lane] = -kInf, state.l[lane] = 0.f;
+      if (with_sink && p.sinks) {
+        scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t, int32_t head) {
+          state.m[lane] = p.sinks[head] * kLog2e;
+          state.l[lane] = 1.f;
+        });
       }
     }
   }
@@ -180,11 +183,14 @@ struct ForwardTask {
     }
   }
 
-  // One panel against one packed block: scores, online softmax, values.
   FW_INLINE void panel_step(int i, int64_t k0, int count) {
+    for_each_part(rows[i], k0, tile_range(rows[i], k0, count),
+                  [&](const TileRange& t) __attribute__((always_inline)) { tile_step(i, k0, t); });
+  }
+
+  // One panel against a part of the packed block: scores, online softmax, values.
+  FW_NOINLINE void tile_step(int i, int64_t k0, const TileRange& t) {
     const PanelRows& panel = rows[i];
-    const TileRange t = tile_range(panel, k0, count);
-    if (t.begin >= t.end) return;
     PanelState& state = states[i];
     const float* q = mem.q + i * mem.q_stride;
     float* o = mem.o + i * mem.o_stride;
@@ -227,7 +233,7 @@ struct ForwardTask {
     }
     for (int j = 0; j < NV; ++j) store(state.l + j * W, load(state.l + j * W) * alpha[j] + sum[j]);
     if (p.dropout_threshold) drop(panel, k0, t);
-    const Accumulate mode = !state.started   ? Accumulate::kStart
+    const Accumulate mode = !state.started ? Accumulate::kStart
                             : any(changed) ? Accumulate::kRescaleAndAdd
                                            : Accumulate::kAdd;
     value_tile(mem.v_strips, mem.s, strips, t.begin, t.end, mode, alpha, o);
@@ -253,9 +259,12 @@ struct ForwardTask {
       for (int lane = 0; lane < NQ; ++lane) {
         const float l = state.l[lane];
         inverse[lane] = l == 0.f ? 0.f : keep / l;  // NaN stays NaN
-        if (p.lse.data && row + lane < scope.rows) {
-          *scope.row_pointer<float>(p.lse, row + lane) = l == 0.f ? -kInf : state.m[lane] * kLn2 + __builtin_logf(l);
-        }
+      }
+      if (p.lse.data) {
+        scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t query, int32_t head) {
+          const float l = state.l[lane];
+          *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : state.m[lane] * kLn2 + __builtin_logf(l);
+        });
       }
       float* o = mem.o + i * mem.o_stride;
       if (!state.started) __builtin_memset(o, 0, mem.o_stride * sizeof(float));

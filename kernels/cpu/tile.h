@@ -68,9 +68,10 @@ struct Strips {
   }
 };
 
-// ---- packing: any storage type and layout to fp32 tiles --------------------------------------------------------------
-// Rows come as pointers, so that dense, varlen, paged and GQA-packed inputs all look alike; a null row packs as zeros.
-// Stores are W wide and overlap: what one leaves past its M floats the next overwrites, hence kSlack at the end.
+// ---- packing: any storage type and layout to fp32 tiles
+// -------------------------------------------------------------- Rows come as pointers, so that dense, varlen, paged
+// and GQA-packed inputs all look alike; a null row packs as zeros. Stores are W wide and overlap: what one leaves past
+// its M floats the next overwrites, hence kSlack at the end.
 
 constexpr int kSlack = W;
 constexpr int kPieces = (MR + W - 1) / W;  // registers that hold MR floats

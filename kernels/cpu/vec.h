@@ -71,7 +71,7 @@ FW_INLINE float sum_lanes(V x) {
 // integer add. Largest relative error 2.1e-7. Below -126 it returns 2^-126, which is nothing beside a row sum >= 1.
 FW_INLINE V exp2_fast(V x) {
   const float magic = 12582912.f;  // 1.5 * 2^23
-  x = max(splat(-126.f), x);  // in this order a NaN stays: max(a, b) is b unless a > b
+  x = max(splat(-126.f), x);       // in this order a NaN stays: max(a, b) is b unless a > b
   const V z = x + magic;
   const V f = x - (z - magic);
   V p = 0.0013276472f * f + 0.00967554133f;

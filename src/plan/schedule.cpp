@@ -9,12 +9,12 @@
 namespace flashwave {
 namespace {
 
-constexpr int64_t kMaxRowsPerTask = 768;    // enough to hide the packing of K and V; more only costs cache
-constexpr int64_t kMinRowsPerTask = 192;    // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
-constexpr int64_t kFewRows = 96;            // with no more rows than this per task, split the keys instead
+constexpr int64_t kMaxRowsPerTask = 768;  // enough to hide the packing of K and V; more only costs cache
+constexpr int64_t kMinRowsPerTask = 192;  // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
+constexpr int64_t kFewRows = 96;          // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
-constexpr int64_t kBackwardChunk = 1536;    // query rows packed at a time
-constexpr int64_t kMinBlocksPerSplit = 4;   // backward: key blocks that share one packing of the queries
+constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
+constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -47,7 +47,9 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   int64_t splits = problem.a.num_splits;
   if (splits == 0) {
     const int64_t natural = shape.heads * ceil_div(shape.rows, kFewRows);
-    splits = natural >= 8 ? 1 : std::min(ceil_div(16, std::max<int64_t>(natural, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
+    splits = natural >= 8
+                 ? 1
+                 : std::min(ceil_div(16, std::max<int64_t>(natural, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
   }
   const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), abi::kKeyBlock);
   if (problem.a.num_splits == 0) splits = ceil_div(shape.keys, keys_per_split);
