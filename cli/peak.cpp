@@ -32,13 +32,13 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
   "vfmadd231ps %%" R A ",%%" R B ",%%" R "10\n vfmadd231ps %%" R A ",%%" R C ",%%" R "11\n"
 // Writing an xmm register in VEX form zeroes the rest of its ymm and zmm.
 #define FW_ZERO(N) "vxorps %%xmm" #N ",%%xmm" #N ",%%xmm" #N "\n"
-#define FW_ZERO_ALL                                                                                                 \
-  FW_ZERO(0)                                                                                                        \
-  FW_ZERO(1)                                                                                                        \
-  FW_ZERO(2)                                                                                                        \
-  FW_ZERO(3)                                                                                                        \
-  FW_ZERO(4) FW_ZERO(5) FW_ZERO(6) FW_ZERO(7) FW_ZERO(8) FW_ZERO(9) FW_ZERO(10) FW_ZERO(11) FW_ZERO(12) FW_ZERO(13) \
-      FW_ZERO(14)
+#define FW_ZERO_ALL \
+  FW_ZERO(0)        \
+  FW_ZERO(1)        \
+  FW_ZERO(2)        \
+  FW_ZERO(3)        \
+  FW_ZERO(4)        \
+  FW_ZERO(5) FW_ZERO(6) FW_ZERO(7) FW_ZERO(8) FW_ZERO(9) FW_ZERO(10) FW_ZERO(11) FW_ZERO(12) FW_ZERO(13) FW_ZERO(14)
 #define FW_CLOBBERS                                                                                                   \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
       "xmm14", "xmm15", "cc"

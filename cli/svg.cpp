@@ -100,7 +100,9 @@ std::string to_svg(const BarChart& chart) {
     d.line(legend, 72, legend + 18, 72, kMarkerColour, 2.5);
     d.text(legend + 24, 76, chart.marker_name, 12.5, "start");
   }
-  for (double value = 0; value <= top_value * 1.0001; value += step) {
+  const int ticks = static_cast<int>(std::floor(top_value / step * 1.0001));
+  for (int tick = 0; tick <= ticks; ++tick) {
+    const double value = tick * step;
     d.line(left, y_of(value), width - kRight, y_of(value), value == 0 ? "#6b7280" : "#e5e7eb", 1);
     d.text(left - 8, y_of(value) + 4, fixed(value, step < 1 ? 2 : 0), 12, "end");
   }

@@ -52,7 +52,8 @@ Word flag_word(const char* name, const char* help, bool Case::* field, bool init
 }
 
 template <class E>
-Word choice_word(const char* name, const char* help, E Case::* field, std::vector<std::pair<const char*, E>> choices) {
+Word choice_word(const char* name, const char* help, E Case::* field,
+                 const std::vector<std::pair<const char*, E>>& choices) {
   return {name, help,
           [=](Case& c, std::string_view v) {
             std::string all;

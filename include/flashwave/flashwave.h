@@ -45,7 +45,7 @@ typedef enum fw_dtype { FW_DTYPE_NONE = 0, FW_F16 = 1, FW_BF16 = 2, FW_F32 = 3 }
 
 /* A strided view. Strides are in elements; their order is said at each field. Absent tensor: data = NULL. */
 typedef struct fw_tensor {
-  void *data;
+  void* data;
   int64_t stride[4];
   int32_t dtype;    /* fw_dtype */
   int32_t reserved; /* 0 */
@@ -82,14 +82,14 @@ typedef struct fw_attention {
   fw_tensor lse; /* out, optional, F32: strides (batch, seq, head, -). Varlen: stride[0] unused */
 
   /* Ragged batches (device pointers, int32). */
-  const int32_t *cu_seqlens_q; /* batch+1 rising row offsets into q, o, lse */
-  const int32_t *cu_seqlens_k; /* batch+1 rising row offsets into k, v (paged: only the lengths are used) */
-  const int32_t *seqused_k;    /* batch: keys in use, counted from the start of the row (before an append) */
-  const int32_t *leftpad_k;    /* batch: the first leftpad_k[b] keys are skipped */
+  const int32_t* cu_seqlens_q; /* batch+1 rising row offsets into q, o, lse */
+  const int32_t* cu_seqlens_k; /* batch+1 rising row offsets into k, v (paged: only the lengths are used) */
+  const int32_t* seqused_k;    /* batch: keys in use, counted from the start of the row (before an append) */
+  const int32_t* leftpad_k;    /* batch: the first leftpad_k[b] keys are skipped */
 
   /* KV cache. */
-  const int32_t *cache_batch_idx; /* batch: which row of k, v sequence b uses */
-  const int32_t *block_table;     /* (batch, ceil(seqlen_k/page_size)): page of each block of keys */
+  const int32_t* cache_batch_idx; /* batch: which row of k, v sequence b uses */
+  const int32_t* block_table;     /* (batch, ceil(seqlen_k/page_size)): page of each block of keys */
   int64_t block_table_stride;     /* elements between batch rows of block_table */
   int64_t page_size;              /* >= 1 with block_table, else 0 */
 
@@ -106,13 +106,13 @@ typedef struct fw_attention {
   /* Score: s = softcap(softmax_scale * q.k) + bias - slope * |i + keys - queries - j|. */
   float softmax_scale;       /* finite, or FW_SCALE_AUTO */
   float softcap;             /* > 0: s = softcap * tanh(s / softcap); 0 = off */
-  const float *alibi_slopes; /* (heads_q) with alibi_batch_stride 0, or (batch, heads_q) */
+  const float* alibi_slopes; /* (heads_q) with alibi_batch_stride 0, or (batch, heads_q) */
   int64_t alibi_batch_stride;
-  const float *sinks; /* (heads_q): a logit that joins each row's softmax, with value 0 */
+  const float* sinks; /* (heads_q): a logit that joins each row's softmax, with value 0 */
   fw_tensor bias;     /* strides (batch, head, query, key), any of them 0 to broadcast; F32 or q's dtype */
 
   /* Dropout on the softmax, Philox-4x32-10 (docs/semantics.md): the same mask forward and backward, on every device. */
-  float dropout_p; /* 0 <= p < 1 */
+  float dropout_p;    /* 0 <= p < 1 */
   int32_t num_splits; /* forward, split-KV: 0 = choose, 1 = never, n <= 256 = exactly n where the kernel splits */
   uint64_t dropout_seed, dropout_offset;
 
@@ -123,13 +123,13 @@ typedef struct fw_attention {
 /* Backward of the problem whose forward gave o and lse. Absent outputs are not computed. */
 typedef struct fw_gradients {
   uint32_t struct_size;
-  uint32_t reserved; /* 0 */
-  fw_tensor d_o;     /* in: strides and dtype as o */
-  fw_tensor d_lse;   /* in, optional: as lse */
+  uint32_t reserved;    /* 0 */
+  fw_tensor d_o;        /* in: strides and dtype as o */
+  fw_tensor d_lse;      /* in, optional: as lse */
   fw_tensor dq, dk, dv; /* out: as q, k, v. Keys that no query sees get 0 */
   fw_tensor d_bias;     /* out: strides as bias's order, 0 exactly where bias has 0 (summed there); F32 or q's dtype */
-  float *d_sinks;       /* out: (heads_q) */
-  float *d_slopes;      /* out: shape and stride of alibi_slopes */
+  float* d_sinks;       /* out: (heads_q) */
+  float* d_slopes;      /* out: shape and stride of alibi_slopes */
 } fw_gradients;
 
 /* ------------------------------------------------------------------------------------------------------- execution */
@@ -137,8 +137,8 @@ typedef struct fw_gradients {
 /* Runs job(arg, worker) for worker = 0 .. workers-1, in parallel if it can, and returns when all are done. Must call
  * each worker number exactly once. Lets a program lend its own threads to the CPU kernels. */
 typedef struct fw_executor {
-  void *context;
-  void (*run)(void *context, int32_t workers, void (*job)(void *arg, int32_t worker), void *arg);
+  void* context;
+  void (*run)(void* context, int32_t workers, void (*job)(void* arg, int32_t worker), void* arg);
 } fw_executor;
 
 /* What ran. Filled when fw_exec.report is set. */
@@ -155,13 +155,13 @@ typedef struct fw_report {
 
 typedef struct fw_exec {
   uint32_t struct_size;
-  int32_t num_threads;          /* CPU: at most this many; 0 = fw_get_num_threads() */
-  void *stream;                 /* GPU: the caller's stream; CPU: NULL */
-  void *workspace;              /* device memory, 64-byte aligned; NULL = the library allocates */
-  size_t workspace_size;        /* bytes at workspace */
-  const char *force_kernel;     /* run this kernel or fail; NULL = FLASHWAVE_FORCE_KERNEL, else choose */
-  const fw_executor *executor;  /* CPU: NULL = the library's own pool */
-  fw_report *report;            /* out, optional */
+  int32_t num_threads;         /* CPU: at most this many; 0 = fw_get_num_threads() */
+  void* stream;                /* GPU: the caller's stream; CPU: NULL */
+  void* workspace;             /* device memory, 64-byte aligned; NULL = the library allocates */
+  size_t workspace_size;       /* bytes at workspace */
+  const char* force_kernel;    /* run this kernel or fail; NULL = FLASHWAVE_FORCE_KERNEL, else choose */
+  const fw_executor* executor; /* CPU: NULL = the library's own pool */
+  fw_report* report;           /* out, optional */
 } fw_exec;
 
 typedef struct fw_device fw_device; /* lives as long as the process; never freed */
@@ -169,33 +169,33 @@ typedef struct fw_device fw_device; /* lives as long as the process; never freed
 typedef struct fw_device_info {
   uint32_t struct_size;
   int32_t index;
-  char name[32];        /* "cpu", "cuda:0", "hip:0", "emu:gfx942" */
-  char kind[16];        /* "cpu", "cuda", "hip", "emu" */
-  char arch[32];        /* "x86-64+avx512", "sm_90", "gfx942" */
+  char name[32]; /* "cpu", "cuda:0", "hip:0", "emu:gfx942" */
+  char kind[16]; /* "cpu", "cuda", "hip", "emu" */
+  char arch[32]; /* "x86-64+avx512", "sm_90", "gfx942" */
   char description[128];
   int64_t compute_units; /* cores, SMs or CUs */
   int64_t memory_bytes;
 } fw_device_info;
 
 /* Defaults: all zero but struct_size, softmax_scale = FW_SCALE_AUTO and window_* = -1. Pass sizeof the struct. */
-FW_API void fw_attention_init(fw_attention *attention, size_t struct_size);
-FW_API void fw_gradients_init(fw_gradients *gradients, size_t struct_size);
-FW_API void fw_exec_init(fw_exec *exec, size_t struct_size);
+FW_API void fw_attention_init(fw_attention* attention, size_t struct_size);
+FW_API void fw_gradients_init(fw_gradients* gradients, size_t struct_size);
+FW_API void fw_exec_init(fw_exec* exec, size_t struct_size);
 
 /* exec may be NULL (all defaults). On a GPU the call returns once the work is queued on the stream. */
-FW_API fw_status fw_forward(fw_device *device, const fw_attention *attention, const fw_exec *exec);
-FW_API fw_status fw_backward(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
-                             const fw_exec *exec);
+FW_API fw_status fw_forward(fw_device* device, const fw_attention* attention, const fw_exec* exec);
+FW_API fw_status fw_backward(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                             const fw_exec* exec);
 
 /* Bytes of workspace the call would need with the same arguments. gradients = NULL asks about the forward. */
-FW_API fw_status fw_workspace_size(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
-                                   const fw_exec *exec, size_t *bytes);
+FW_API fw_status fw_workspace_size(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                                   const fw_exec* exec, size_t* bytes);
 
 /* Which kernel would run, and why each one before it would not. Writes at most capacity bytes including the final 0;
  * *needed (optional) gets the full length including it. Tensor data is not touched; pointers only count as present. */
 typedef enum fw_format { FW_TEXT = 0, FW_JSON = 1 } fw_format;
-FW_API fw_status fw_explain(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
-                            const fw_exec *exec, fw_format format, char *buffer, size_t capacity, size_t *needed);
+FW_API fw_status fw_explain(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                            const fw_exec* exec, fw_format format, char* buffer, size_t capacity, size_t* needed);
 
 /* Arithmetic of the problem (masked pairs not counted) and the bytes it must move at least once. */
 typedef struct fw_cost {
@@ -204,34 +204,35 @@ typedef struct fw_cost {
   double flops;
   double bytes;
 } fw_cost;
-FW_API fw_status fw_problem_cost(fw_device *device, const fw_attention *attention, const fw_gradients *gradients,
-                                 fw_cost *cost);
+FW_API fw_status fw_problem_cost(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
+                                 fw_cost* cost);
 
 /* --------------------------------------------------------------------------------------------------------- devices */
 
 /* Real devices present on this machine; index 0 is always "cpu". Emulated devices open by name only. */
 FW_API int32_t fw_device_count(void);
-FW_API fw_status fw_device_at(int32_t index, fw_device **device);
+FW_API fw_status fw_device_at(int32_t index, fw_device** device);
 /* name: "cpu", "cuda[:i]", "hip[:i]", "emu:gfxNNN", or "auto" (the best real device). */
-FW_API fw_status fw_device_open(const char *name, fw_device **device);
-FW_API fw_status fw_device_query(fw_device *device, fw_device_info *info);
+FW_API fw_status fw_device_open(const char* name, fw_device** device);
+FW_API fw_status fw_device_query(fw_device* device, fw_device_info* info);
 
-FW_API fw_status fw_device_alloc(fw_device *device, size_t bytes, void **pointer);
-FW_API fw_status fw_device_free(fw_device *device, void *pointer);
+FW_API fw_status fw_device_alloc(fw_device* device, size_t bytes, void** pointer);
+FW_API fw_status fw_device_free(fw_device* device, void* pointer);
 typedef enum fw_copy_kind { FW_HOST_TO_DEVICE = 0, FW_DEVICE_TO_HOST = 1, FW_DEVICE_TO_DEVICE = 2 } fw_copy_kind;
-FW_API fw_status fw_device_copy(fw_device *device, void *destination, const void *source, size_t bytes,
-                                fw_copy_kind kind, void *stream);
-FW_API fw_status fw_device_synchronize(fw_device *device, void *stream);
+FW_API fw_status fw_device_copy(fw_device* device, void* destination, const void* source, size_t bytes,
+                                fw_copy_kind kind, void* stream);
+FW_API fw_status fw_device_synchronize(fw_device* device, void* stream);
 
 /* Kernels the device could run, in the order they are tried; NULL past the end. */
-FW_API const char *fw_kernel_name(fw_device *device, int32_t index);
+FW_API const char* fw_kernel_name(fw_device* device, int32_t index);
 
-/* ------------------------------------------------------------------------------------------------------- housekeeping */
+/* ------------------------------------------------------------------------------------------------------- housekeeping
+ */
 
 FW_API uint32_t fw_version(void); /* major << 16 | minor << 8 | patch */
-FW_API const char *fw_version_string(void);
-FW_API const char *fw_status_name(fw_status status);
-FW_API const char *fw_last_error(void); /* of the calling thread's latest failed call; "" if none */
+FW_API const char* fw_version_string(void);
+FW_API const char* fw_status_name(fw_status status);
+FW_API const char* fw_last_error(void);               /* of the calling thread's latest failed call; "" if none */
 FW_API fw_status fw_set_num_threads(int32_t threads); /* CPU threads per call; 0 = all cores this process may use */
 FW_API int32_t fw_get_num_threads(void);
 

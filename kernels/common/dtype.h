@@ -43,8 +43,8 @@ FW_FN Half from_float<Half>(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000u, a = u & 0x7FFFFFFFu;
   if (a > 0x7F800000u) return {uint16_t(sign | 0x7E00u)};
   if (a >= 0x477FF000u) return {uint16_t(sign | 0x7C00u)};  // 65520 and above round to infinity
-  if (a < 0x38800000u) {  // below 2^-14: let the FPU round to a multiple of 2^-24
-    const float shifted = std::bit_cast<float>(a) + 0.5f;  // ulp of [0.5, 1) is 2^-24
+  if (a < 0x38800000u) {                                    // below 2^-14: let the FPU round to a multiple of 2^-24
+    const float shifted = std::bit_cast<float>(a) + 0.5f;   // ulp of [0.5, 1) is 2^-24
     return {uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000u))};
   }
   return {uint16_t(sign | ((a + 0xFFFu + ((a >> 13) & 1u) - 0x38000000u) >> 13))};

@@ -36,16 +36,16 @@ enum Feature : uint32_t {
 const char* feature_name(Feature feature);  // as the user knows it: "alibi_slopes", "block_table", ...
 
 struct KernelRow {
-  const char* name;      // symbol = catalog row = CLI name = test name
-  const char* device;    // kind of device it runs on: "cpu", "cuda", "hip"
-  uint32_t isa;          // Isa bits it needs
+  const char* name;    // symbol = catalog row = CLI name = test name
+  const char* device;  // kind of device it runs on: "cpu", "cuda", "hip"
+  uint32_t isa;        // Isa bits it needs
   Op op;
   uint32_t dtypes;       // bit (1 << fw_dtype) for each it takes
   int32_t max_dim;       // largest dim_qk and dim_v
   int32_t max_seqlen_q;  // 0 = no limit
   int32_t tile_q, tile_k;
-  uint32_t features;     // Feature bits it honours
-  bool only_forced;      // never chosen, only forced by name
+  uint32_t features;  // Feature bits it honours
+  bool only_forced;   // never chosen, only forced by name
 };
 
 std::span<const KernelRow> catalog();

@@ -16,8 +16,8 @@ namespace flashwave {
 
 // Plain data, so that plans can be made for devices that are not there.
 struct DeviceInfo {
-  std::string name;         // "cpu", "cuda:0", "emu:gfx942"
-  std::string kind;         // "cpu", "cuda", "hip", "emu": which rows of the catalog apply
+  std::string name;  // "cpu", "cuda:0", "emu:gfx942"
+  std::string kind;  // "cpu", "cuda", "hip", "emu": which rows of the catalog apply
   std::string arch;
   std::string description;
   int32_t index = 0;

@@ -101,6 +101,7 @@ Status check_pages(const fw_attention& a) {
 // by seqused_k[b] + i under a causal or window mask, else by seqused_k[b].
 Status check_rotary_positions(const Problem& problem) {
   const fw_attention& a = problem.a;
+  if (a.seqused_k == nullptr) return {};  // refused before: an append needs it
   const bool per_row = problem.causal() || a.window_left >= 0 || a.window_right >= 0;
   for (int64_t b = 0; b < a.batch; ++b) {
     const int64_t queries = a.cu_seqlens_q != nullptr ? int64_t{a.cu_seqlens_q[b + 1]} - a.cu_seqlens_q[b] : a.seqlen_q;

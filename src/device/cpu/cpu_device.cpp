@@ -139,7 +139,8 @@ class CpuDevice final : public Device {
     info_.kind = "cpu";
     info_.arch = arch_name(info_.isa);
     info_.description = cpu_brand();
-    if (info_.isa != detected) info_.description += ", limited by FLASHWAVE_CPU_ISA=" + std::string(limit);
+    if (limit != nullptr && info_.isa != detected)
+      info_.description += ", limited by FLASHWAVE_CPU_ISA=" + std::string(limit);
     info_.compute_units = usable_cores();
     info_.memory_bytes = physical_memory();
     info_.host_memory = true;

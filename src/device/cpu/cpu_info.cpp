@@ -84,11 +84,11 @@ bool limited_isa(uint32_t detected, const char* limit, uint32_t* offered) {
 
 std::string arch_name(uint32_t isa) {
 #if defined(__x86_64__)
-  const std::string base = "x86-64";
+  std::string base = "x86-64";
 #elif defined(__aarch64__)
-  const std::string base = "aarch64";
+  std::string base = "aarch64";
 #else
-  const std::string base = "generic";
+  std::string base = "generic";
 #endif
   if (isa & kIsaAvx512) return base + "+avx512";
   if (isa & kIsaAvx2) return base + "+avx2";
