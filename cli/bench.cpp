@@ -70,6 +70,7 @@ Table make_table(bool decoding, size_t label_width, size_t kernel_width) {
   table.reserve(0, label_width);
   table.reserve(1, kernel_width);
   table.reserve(3, number.size());
+  table.reserve(6, 5);
   return table;
 }
 

@@ -6,6 +6,7 @@
 #include "dtype.h"
 #include "errors.h"
 #include "geometry.h"
+#include "json.h"
 #include "options.h"
 #include "tensors.h"
 
@@ -76,12 +77,20 @@ int explain_command(const Arguments& arguments) {
   if (options.words().empty()) throw UsageError("explain needs a PROBLEM, such as b=2 sq=1024 hq=8 d=64 causal=1");
   const Case c = parse_case(options.words());
   fw_device* device = open_device(options.text("--device", "auto"));
-  const Answer answer = ask(device, c, options.has("--json") ? FW_JSON : FW_TEXT);
-  std::fputs(answer.text.c_str(), stdout);
-  if (!answer.text.empty() && answer.text.back() != '\n') std::fputs("\n", stdout);
-  if (answer.status == FW_OK) return 0;
-  std::fprintf(stderr, "flashwave: %s: %s\n", fw_status_name(answer.status), answer.error.c_str());
-  return 1;
+  const Answer in_json = ask(device, c, FW_JSON);
+  if (in_json.status != FW_OK) {  // a rule forbids it: there is nothing to plan
+    if (options.has("--json")) {
+      JsonObject object;
+      object.text("status", fw_status_name(in_json.status)).text("message", in_json.error).null("kernel");
+      std::printf("%s\n", object.str().c_str());
+    }
+    std::fprintf(stderr, "flashwave: %s: %s\n", fw_status_name(in_json.status), in_json.error.c_str());
+    return 1;
+  }
+  const std::string text = options.has("--json") ? in_json.text : ask(device, c, FW_TEXT).text;
+  std::fputs(text.c_str(), stdout);
+  if (!text.ends_with('\n')) std::fputs("\n", stdout);
+  return json_member(in_json.text, "kernel").empty() ? 1 : 0;
 }
 
 }  // namespace flashwave::cli

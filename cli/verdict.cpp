@@ -45,21 +45,39 @@ double largest_difference(const Readback& a, const Readback& b, size_t* where) {
 
 }  // namespace
 
-double tolerance_floor(fw_dtype storage, double largest_reference) {
-  if (storage == FW_F32) return 1e-6 * (1 + largest_reference);
-  if (largest_reference == 0) return 0;
-  return std::ldexp(0.25, std::ilogb(largest_reference) - dtype_mantissa_bits(storage));
+double tolerance_floor(fw_dtype storage, double largest) {
+  if (storage == FW_F32) return 1e-6 * (1 + largest);
+  if (largest == 0) return 0;
+  return std::ldexp(0.25, std::ilogb(largest) - dtype_mantissa_bits(storage));
 }
 
-Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference) {
+double largest_magnitude(const Readback& reference) {
   double largest = 0;
   for (const float value : reference.value) {
     if (std::isfinite(value)) largest = std::max(largest, std::fabs(double(value)));
   }
-  const bool gradient = id >= kDQ;
-  // A backward reads o rounded to the case's type, so even its F32 results carry that rounding.
-  const fw_dtype storage = gradient ? geometry.problem.dtype : geometry.dtype_of(id, geometry.problem.dtype);
-  return {gradient ? 3.0 : 2.0, tolerance_floor(storage, largest)};
+  return largest;
+}
+
+double rows_summed(const Geometry& geometry, TensorId id) {
+  if (id != kDBias && id != kDSinks && id != kDSlopes) return 1;
+  const Case& c = geometry.problem;
+  const View& v = geometry.view[id];
+  const int64_t apart = id == kDBias ? v.shape[0] * v.shape[1] * v.shape[2] : v.count();
+  return std::max(1.0, double(c.b * c.hq * c.sq) / double(std::max<int64_t>(apart, 1)));
+}
+
+Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference, double largest_gradient) {
+  const double largest = largest_magnitude(reference);
+  const fw_dtype own = geometry.dtype_of(id, geometry.problem.dtype);
+  if (id < kDQ) return {2.0, tolerance_floor(own, largest)};
+  if (own != FW_F32) return {3.0, tolerance_floor(own, largest)};
+  // A backward reads o rounded to the case's type, so even its F32 results carry that rounding: delta, a sum of dim_v
+  // products with o, in each row they add up. The terms may cancel (over a whole softmax row they do exactly), so the
+  // noise is judged by what is summed.
+  const fw_dtype storage = geometry.problem.dtype;
+  const double terms = rows_summed(geometry, id) * (storage == FW_F32 ? 1.0 : double(geometry.problem.dv));
+  return {3.0, tolerance_floor(storage, std::max(largest, largest_gradient)) * std::sqrt(terms)};
 }
 
 std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {

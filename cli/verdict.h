@@ -27,10 +27,19 @@ struct Rule {
   double factor = 2;
   double atol = 0;
 };
-// The smallest error worth noticing: 1e-6 * (1 + max|ref|) for F32, a quarter of a unit in the last place of max|ref|
-// for 16-bit types. `storage` is the type whose rounding the tensor carries.
-double tolerance_floor(fw_dtype storage, double largest_reference);
-Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference);
+// The smallest error worth noticing: 1e-6 * (1 + largest) for F32, a quarter of a unit in the last place of `largest`
+// for 16-bit types; `storage` is the type whose rounding the tensor carries.
+double tolerance_floor(fw_dtype storage, double largest);
+
+double largest_magnitude(const Readback& reference);  // of the finite elements
+
+// Query rows whose contributions add up in one element of d_bias, d_sinks or d_slopes; 1 for other tensors.
+double rows_summed(const Geometry& geometry, TensorId id);
+
+// `largest_gradient`: the largest element of the reference's dq, dk and dv; 0 in a forward. Gradients are differences
+// of sums, some of them exactly 0 (where one key takes all of a row's softmax, or where a bias adds the same to every
+// key), so the floor of those kept in F32 follows the size of what is summed. 16-bit ones are held to their own size.
+Rule rule_of(const Geometry& geometry, TensorId id, const Readback& reference, double largest_gradient);
 
 // Per element of the tensor's view.
 std::vector<Writing> expected_writing(const Geometry& geometry, TensorId id);

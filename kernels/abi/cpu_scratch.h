@@ -40,7 +40,6 @@ struct ForwardScratch {
   float *q, *o;                // [panel][dim][columns]
   float *s, *bias;             // [key][columns]
   float *k_groups, *v_strips;  // the packed block of keys
-  float* row;
   char *rows, *states;         // PanelRows, PanelState per panel
   int64_t q_stride, o_stride;  // floats per panel
   int64_t bytes;
@@ -56,7 +55,6 @@ struct ForwardScratch {
     bias = c.floats(kKeyBlock * n);
     k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
     v_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_v) + slack);
-    row = c.floats(tile.strip_rows(dim_v) + 3 * tile.lanes);
     rows = c.take<char>(panels * tile.panel_rows_bytes());
     states = c.take<char>(panels * tile.panel_state_bytes());
     bytes = c.used;
@@ -100,7 +98,7 @@ struct BackwardScratch {
   float *neg_lse, *delta;
   char* rows;  // PanelRows
   // The packed block of keys.
-  float *k_groups, *v_groups, *k_strips, *row;
+  float *k_groups, *v_groups, *k_strips;
   // Tiles [key][kQueryBlock], and [key][columns].
   float *p, *ds, *bias, *chain;
   // Accumulators of the task's key blocks: [block][column panel][key][columns].
@@ -130,7 +128,6 @@ struct BackwardScratch {
     k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
     v_groups = c.floats(int64_t{kKeyBlock} * dim_v + slack);
     k_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_qk) + slack);
-    row = c.floats(tile.strip_rows(dim_qk) + 3 * tile.lanes);
     p = c.floats(int64_t{kKeyBlock} * kQueryBlock);
     ds = c.floats(int64_t{kKeyBlock} * kQueryBlock);
     bias = c.floats(kKeyBlock * n);

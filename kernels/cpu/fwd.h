@@ -175,7 +175,7 @@ struct ForwardTask {
       const int padded = round_up(count, MR);
       for (int k = count; k < padded; ++k) k_rows[k] = v_rows[k] = nullptr;
       pack_groups(k_rows, padded, p.dim_qk, mem.k_groups);
-      pack_strips(v_rows, padded, p.dim_v, strips, kStripLd, mem.v_strips, mem.row);
+      pack_strips(v_rows, padded, p.dim_v, strips, kStripLd, mem.v_strips);
       for (int i = 0; i < panels; ++i) panel_step(i, k0, count);
     }
   }

@@ -73,6 +73,7 @@ struct Strips {
 // Stores are W wide and overlap: what one leaves past its M floats the next overwrites, hence kSlack at the end.
 
 constexpr int kSlack = W;
+constexpr int kPieces = (MR + W - 1) / W;  // registers that hold MR floats
 
 constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -105,26 +106,41 @@ FW_NOINLINE void pack_groups(const T* const* rows, int count, int n, float* out)
   for (int first = 0; first < count; first += MR, out += n * MR) {
     const int valid = count - first < MR ? count - first : MR;
     for (int c = 0; c < n; c += W) {
-      V r[W];
-      load_transposed(r, rows + first, valid, c, n, splat(1.f));
+      V r[kPieces][W];
+      FW_UNROLL for (int i = 0; i < kPieces; ++i) {
+        load_transposed(r[i], rows + first + i * W, valid - i * W, c, n, splat(1.f));
+      }
       const int m = n - c < W ? n - c : W;
-      for (int j = 0; j < m; ++j) store_u(out + (c + j) * MR, r[j]);
+      for (int j = 0; j < m; ++j) {
+        FW_UNROLL for (int i = 0; i < kPieces; ++i) store_u(out + (c + j) * MR + i * W, r[i][j]);
+      }
     }
   }
 }
 
-// count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
-// product over the rows. Strip s starts where ld rows of the strips before it end, so ld >= count + kSlack.
+// Columns [c, c + W) of a row of n, of which only those below n matter. Near the end the row's last full register is
+// moved down, which costs a shuffle where a bounded copy would cost a call.
 template <class T>
-FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strips& strips, int ld, float* out,
-                             float* row_buffer) {
-  const int padded = round_up(strips.rows(), W) + W;
+FW_INLINE V load_columns(const T* row, int c, int n) {
+  if (c + W <= n) return load_as_float(row + c);
+  if (n < W) return c < n ? load_part(row + c, n - c) : V{};
+  VI lanes;
+  FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
+  return __builtin_shufflevector(load_as_float(row + n - W), (lanes + (c - (n - W))) & (W - 1));
+}
+
+// count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
+// product over the rows. Strip s starts where ld rows of the strips before it end, so ld >= count + kSlack. Columns
+// past n hold anything finite: what is computed from them is never read.
+template <class T>
+FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strips& strips, int ld, float* out) {
   for (int r = 0; r < count; ++r) {
     const T* row = rows[r];
-    for (int c = 0; c < padded; c += W) store(row_buffer + c, row && c < n ? load_part(row + c, n - c) : V{});
     strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
       constexpr int M = decltype(m)::value;
-      store_u(out + f * ld + r * M, load_u(row_buffer + f));
+      FW_UNROLL for (int i = 0; i < M; i += W) {
+        store_u(out + f * ld + r * M + i, row ? load_columns(row, f + i, n) : V{});
+      }
     });
   }
 }

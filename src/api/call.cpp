@@ -117,7 +117,9 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   }
   if (status = read_exec(exec, call->info(), &call->exec); !status.ok()) return status;
   status = check == Check::kStructs ? validate_structs(problem) : validate(problem, call->info().host_memory);
-  return status.ok() ? choose_threads(call) : status;
+  if (!status.ok()) return status;
+  normalize(problem);
+  return choose_threads(call);
 }
 
 Status plan_call(const Call& call, Plan* plan) {

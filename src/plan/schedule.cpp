@@ -38,7 +38,7 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
   const bool dot = row.max_seqlen_q > 0 && shape.rows <= tile.lanes;  // see kDotRows in kernels/cpu/decode.h
 
-  const int64_t wanted = ceil_div(std::max<int64_t>(16, 4 * device.compute_units), std::max<int64_t>(shape.heads, 1));
+  const int64_t wanted = ceil_div(4 * device.compute_units, std::max<int64_t>(shape.heads, 1));
   const int64_t least = device.compute_units > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
   int64_t rows_per_task = std::clamp(ceil_div(shape.rows, wanted), least, kMaxRowsPerTask);
   const int64_t blocks = std::max<int64_t>(ceil_div(shape.rows, rows_per_task), 1);

@@ -26,6 +26,10 @@ struct Problem {
   float scale() const;  // softmax_scale with FW_SCALE_AUTO resolved
 };
 
+// Clears what a valid problem leaves open: absent tensors and strides that multiply only the index 0 become 0, those
+// of tensors without elements 0 or 1, so that the layers below may compute with any of them.
+void normalize(Problem& problem);
+
 // "b=2 sq=128 sk=128 hq=8 hk=8 d=64 dtype=bf16 causal=1 ...", the words the command line reads.
 std::string describe(const Problem& problem);
 

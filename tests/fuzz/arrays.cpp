@@ -49,6 +49,7 @@ std::vector<Array> arrays_of(const fw_attention& a, const fw_gradients* g) {
   if (paged) batch_k = a.batch_k, rows_k = a.page_size;
 
   const int64_t offsets = a.batch < INT64_MAX ? a.batch + 1 : a.batch;
+  const int64_t slope_rows = a.alibi_batch_stride == 0 ? 1 : a.batch;
   std::vector<Array> all = {
       tensor("q", a.q, batch_q, rows_q, a.heads_q, a.dim_qk, false),
       tensor("k", a.k, batch_k, rows_k, a.heads_k, a.dim_qk, append),
@@ -61,7 +62,7 @@ std::vector<Array> arrays_of(const fw_attention& a, const fw_gradients* g) {
       plain("seqused_k", a.seqused_k, FW_DTYPE_NONE, 1, 0, a.batch),
       plain("leftpad_k", a.leftpad_k, FW_DTYPE_NONE, 1, 0, a.batch),
       plain("cache_batch_idx", a.cache_batch_idx, FW_DTYPE_NONE, 1, 0, a.batch),
-      plain("alibi_slopes", a.alibi_slopes, FW_F32, a.batch, a.alibi_batch_stride, a.heads_q),
+      plain("alibi_slopes", a.alibi_slopes, FW_F32, slope_rows, a.alibi_batch_stride, a.heads_q),
       plain("sinks", a.sinks, FW_F32, 1, 0, a.heads_q),
   };
   const int64_t blocks = a.page_size > 0 && a.seqlen_k > 0 ? (a.seqlen_k - 1) / a.page_size + 1 : 0;
@@ -80,8 +81,11 @@ std::vector<Array> arrays_of(const fw_attention& a, const fw_gradients* g) {
   all.push_back(tensor("dk", g->dk, batch_k, rows_k, a.heads_k, a.dim_qk, true));
   all.push_back(tensor("dv", g->dv, batch_k, rows_k, a.heads_k, a.dim_v, true));
   all.push_back(tensor("d_bias", g->d_bias, a.batch, a.heads_q, a.seqlen_q, a.seqlen_k, true));
+  for (int i = 0; i < 4; ++i) {  // a sum over all of that dimension, even over none
+    if (a.bias.stride[i] == 0) all.back().extent[i] = 1;
+  }
   all.push_back(plain("d_sinks", g->d_sinks, FW_F32, 1, 0, a.heads_q, true));
-  all.push_back(plain("d_slopes", g->d_slopes, FW_F32, a.batch, a.alibi_batch_stride, a.heads_q, true));
+  all.push_back(plain("d_slopes", g->d_slopes, FW_F32, slope_rows, a.alibi_batch_stride, a.heads_q, true));
   return all;
 }
 

@@ -33,8 +33,8 @@ class Maker {
 
  private:
   void sizes() {
-    a_.batch = bytes_.below(4);
-    a_.seqlen_q = bytes_.rarely() ? bytes_.between(17, 70) : bytes_.below(10);
+    a_.batch = bytes_.rarely() ? 0 : bytes_.between(1, 3);
+    a_.seqlen_q = bytes_.rarely() ? 0 : bytes_.rarely() ? bytes_.between(17, 70) : bytes_.between(1, 10);
     a_.seqlen_k = bytes_.rarely() ? bytes_.between(90, 130) : bytes_.below(24);
     a_.heads_k = bytes_.between(1, 3);
     a_.heads_q = a_.heads_k * bytes_.between(1, 3);

@@ -38,7 +38,7 @@ class Bytes {
 // One block of memory: index arrays in front, tensors behind.
 class Arena {
  public:
-  static constexpr size_t kBytes = 192 * 1024, kIndexBytes = 4096;
+  static constexpr size_t kBytes = 96 * 1024, kIndexBytes = 4096;
   Arena();
   void reset();  // forgets what was taken; fills with a harmless pattern
   int32_t* take_indices(size_t count);

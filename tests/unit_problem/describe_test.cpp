@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "problem/problem.h"
+#include "problem/validate.h"
 #include "sample.h"
 
 namespace flashwave::test {
@@ -53,6 +54,44 @@ TEST(Problem, ScaleResolvesAuto) {
   EXPECT_FLOAT_EQ(s.p.scale(), 1.0f / std::sqrt(8.0f));
   s.p.a.softmax_scale = 0;
   EXPECT_EQ(s.p.scale(), 0.0f);
+}
+
+TEST(Problem, NormalizeClearsWhatIsLeftOpen) {
+  Sample s = Sample::backward();
+  fw_attention& a = s.p.a;
+  a.batch = 1;
+  a.q.stride[0] = INT64_MAX;
+  a.lse.stride[3] = -5;
+  a.bias.data = s.p.g.d_bias.data = nullptr;
+  a.bias.stride[1] = INT64_MIN;
+  a.bias.dtype = 77;
+  a.probs.stride[2] = a.k_new.stride[0] = 9;
+  const int64_t kept = a.q.stride[1];
+  ASSERT_TRUE(validate(s.p, true).ok());
+  normalize(s.p);
+  EXPECT_EQ(a.q.stride[0], 0);
+  EXPECT_EQ(a.q.stride[1], kept);
+  EXPECT_EQ(a.q.stride[3], 1);
+  EXPECT_EQ(a.lse.stride[3], 0);
+  EXPECT_EQ(a.bias.stride[1], 0);
+  EXPECT_EQ(a.bias.dtype, FW_DTYPE_NONE);
+  EXPECT_EQ(a.probs.stride[2], 0);
+  EXPECT_EQ(a.k_new.stride[0], 0);
+  EXPECT_TRUE(validate(s.p, true).ok()) << "still valid";
+  a.dim_v = 1;
+  a.v.stride[3] = a.o.stride[3] = 40;
+  normalize(s.p);
+  EXPECT_EQ(a.v.stride[3], 1);
+}
+
+TEST(Problem, NormalizeKeepsWhereBiasBroadcasts) {
+  Sample s = Sample::backward();
+  s.p.a.seqlen_k = 0;
+  s.p.a.bias.stride[1] = INT64_MAX;
+  normalize(s.p);
+  EXPECT_EQ(s.p.a.bias.stride[0], 0);
+  EXPECT_EQ(s.p.a.bias.stride[1], 1);
+  EXPECT_EQ(s.p.a.bias.stride[3], 1) << "d_bias has no element: nothing is summed over the keys";
 }
 
 TEST(Problem, EmptyMeansNothingToAttendOrAppend) {

@@ -1,0 +1,187 @@
+"""The contract of the command line tool: exit statuses, last lines, JSON. Usage: contract_test.py PATH/flashwave"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+TOOL = sys.argv.pop(1)
+
+
+def run(*arguments, environment=None):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, timeout=300, env=environment)
+
+
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class Usage(unittest.TestCase):
+    def test_help_of_everything(self):
+        self.assertEqual(run("--help").returncode, 0)
+        for command in ("devices", "explain", "check", "bench", "support"):
+            answer = run(command, "--help")
+            self.assertEqual(answer.returncode, 0)
+            self.assertIn("usage: flashwave " + command, answer.stdout)
+
+    def test_wrong_usage_is_2_and_says_what(self):
+        for arguments, word in (
+            ((), "usage"),
+            (("dance",), "dance"),
+            (("check", "--colour"), "--colour"),
+            (("check", "colour=red"), "colour"),
+            (("check", "--suite", "no-such-suite"), "no-such-suite"),
+            (("check", "--filter", "("), "--filter"),
+            (("check", "--shard", "3/2"), "--shard"),
+            (("check", "--suite"), "--suite"),
+            (("explain",), "PROBLEM"),
+            (("explain", "d=x"), "d"),
+            (("bench", "--op", "sideways"), "--op"),
+            (("bench", "sq=8 dropout=0.5"), "dropout"),
+            (("devices", "extra"), "extra"),
+        ):
+            answer = run(*arguments)
+            self.assertEqual(answer.returncode, 2, arguments)
+            self.assertIn(word, answer.stderr)
+
+    def test_unknown_device_is_an_error(self):
+        answer = run("check", "--device", "abacus", "sq=8")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("abacus", answer.stderr)
+
+
+class Devices(unittest.TestCase):
+    def test_cpu_comes_first(self):
+        self.assertIn("cpu", run("devices").stdout)
+        first = json_lines(run("devices", "--json").stdout)[0]
+        self.assertEqual(first["device"], "cpu")
+        self.assertIn("reference_fwd", first["kernels"])
+
+
+class Explain(unittest.TestCase):
+    def test_json_names_the_kernel_that_check_reports(self):
+        words = "b=2 sq=33 hq=4 hk=2 d=32 causal=1 layout=varlen"
+        explained = json.loads(run("explain", words, "--device", "cpu", "--json").stdout)
+        checked = json_lines(run("check", words, "--device", "cpu", "--json").stdout)[0]
+        self.assertEqual(explained["kernel"], checked["kernel"])
+
+    def test_large_problem_needs_no_memory(self):
+        self.assertEqual(run("explain", "b=512", "sq=1000000", "hq=64", "d=128", "--device", "cpu").returncode, 0)
+
+    def test_refusal_is_1(self):
+        answer = run("explain", "sq=8", "d=600", "--device", "cpu")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("dim_qk", answer.stderr)
+        answer = run("explain", "sq=8", "d=600", "--device", "cpu", "--json")
+        self.assertEqual((answer.returncode, json.loads(answer.stdout)["kernel"]), (1, None))
+        answer = run("explain", "sq=8", "kernel=reference_bwd", "--device", "cpu")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("reference_bwd", answer.stdout)
+
+
+class Check(unittest.TestCase):
+    def test_one_problem(self):
+        answer = run("check", "--device", "cpu", "b=2", "sq=20", "hq=2", "d=16", "dtype=bf16")
+        self.assertEqual(answer.returncode, 0)
+        self.assertEqual(answer.stdout.splitlines()[-1], "1 passed, 0 failed, 0 skipped")
+
+    def test_failing_problem_is_reported_with_words_that_rerun_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            suite = pathlib.Path(folder) / "suite.txt"
+            # The second is refused without saying so beforehand: a failure. The third expects what does not happen.
+            suite.write_text("sq=8 d=8\nsq=8 d=600\nsq=8 d=8 expect=refused\n")
+            answer = run("check", "--device", "cpu", "--suite", str(suite))
+            self.assertEqual(answer.returncode, 1)
+            self.assertEqual(answer.stdout.splitlines()[-1], "1 passed, 2 failed, 0 skipped")
+            failed = [line for line in answer.stdout.splitlines() if line.startswith("FAILED ")]
+            self.assertEqual(len(failed), 2)
+            words = failed[0].removeprefix("FAILED ")
+            self.assertIn("seed=", words)
+            alone = run("check", "--device", "cpu", words)
+            self.assertEqual(alone.returncode, 1)
+            self.assertEqual(alone.stdout.splitlines()[-1], "0 passed, 1 failed, 0 skipped")
+
+    def test_expected_refusals_are_skipped_and_expected_errors_pass(self):
+        with tempfile.TemporaryDirectory() as folder:
+            suite = pathlib.Path(folder) / "suite.txt"
+            suite.write_text("sq=8 kernel=reference_bwd expect=refused(reference_bwd)\nsq=8 d=600 expect=invalid(dim)\n")
+            answer = run("check", "--device", "cpu", "--suite", str(suite))
+            self.assertEqual(answer.stdout.splitlines()[-1], "1 passed, 0 failed, 1 skipped")
+            self.assertEqual(answer.returncode, 0)
+
+    def test_naive_kernel_in_place_of_ours_is_seen(self):
+        # Twice its own error is allowed, so the naive kernel passes: but its error is what bounds ours.
+        problem = json_lines(run("check", "--json", "--device", "cpu", "--kernel", "naive_fwd", "sq=64 d=32 dtype=bf16").stdout)[0]
+        self.assertEqual(problem["kernel"], "naive_fwd")
+        for tensor in problem["tensors"]:
+            self.assertEqual(tensor["error"], tensor["naive_error"])
+            self.assertGreaterEqual(tensor["bound"], 2 * tensor["error"])
+
+    def test_forced_kernel_runs_or_fails(self):
+        self.assertEqual(run("check", "--device", "cpu", "sq=8 op=bwd kernel=reference_fwd").returncode, 1)
+        problem = json_lines(run("check", "--json", "--device", "cpu", "sq=8 kernel=reference_fwd").stdout)[0]
+        self.assertEqual((problem["outcome"], problem["kernel"]), ("passed", "reference_fwd"))
+
+    def test_shards_and_filter_partition_the_suite(self):
+        common = ("check", "--device", "cpu", "--json", "--filter", "append=.*dtype|dtype=bf16.*append")
+        whole = [p["problem"] for p in json_lines(run(*common).stdout)]
+        parts = []
+        for i in (1, 2, 3):
+            parts += [p["problem"] for p in json_lines(run(*common, "--shard", f"{i}/3").stdout)]
+        self.assertGreater(len(whole), 5)
+        self.assertEqual(sorted(whole), sorted(parts))
+
+    def test_nothing_checked_is_not_success(self):
+        self.assertEqual(run("check", "--device", "cpu", "--filter", "no such words").returncode, 1)
+
+    def test_seed_changes_the_data(self):
+        errors = {
+            json_lines(run("check", "--json", "--device", "cpu", "sq=40 d=32", "--seed", s).stdout)[0]["tensors"][0]["error"]
+            for s in ("1", "2", "3")
+        }
+        self.assertGreater(len(errors), 1)
+
+
+class Bench(unittest.TestCase):
+    def test_table_json_and_plot(self):
+        with tempfile.TemporaryDirectory() as folder:
+            suite = pathlib.Path(folder) / "suite.txt"
+            suite.write_text("@samples 2\nsq=64 d=32 hq=2 causal=1\nop=bwd sq=64 d=32 dtype=bf16\nsq=1 sk=300 d=64\n")
+            plot = pathlib.Path(folder) / "plot.svg"
+            answer = run("bench", "--device", "cpu", "--suite", str(suite), "--plot", str(plot))
+            self.assertEqual(answer.returncode, 0, answer.stdout)
+            self.assertIn("GFLOP/s", answer.stdout)
+            xml.etree.ElementTree.parse(plot)
+            rows = json_lines(run("bench", "--device", "cpu", "--suite", str(suite), "--json").stdout)
+            self.assertEqual(len(rows), 3)
+            for row in rows:
+                self.assertTrue(row["ok"])
+                self.assertEqual(row["samples"], 2)
+                self.assertGreater(row["ms_p50"], 0)
+                self.assertGreater(row["standard_ms"], 0)
+                self.assertGreater(row["flops"], 0)
+            self.assertGreater(rows[2]["kv_gbs"], 0)
+            only = json_lines(run("bench", "--device", "cpu", "--suite", str(suite), "--json", "--op", "bwd").stdout)
+            self.assertEqual([row["problem"].startswith("op=bwd") for row in only], [True])
+
+    def test_refused_problem_fails(self):
+        answer = run("bench", "--device", "cpu", "--samples", "1", "sq=8 d=600")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("FAIL", answer.stdout)
+
+
+class Support(unittest.TestCase):
+    def test_table_and_markdown(self):
+        self.assertIn("causal", run("support").stdout)
+        lines = run("support", "--markdown").stdout.splitlines()
+        self.assertTrue(all(line.startswith("|") and line.endswith("|") for line in lines))
+        self.assertEqual({line.count("|") for line in lines}, {lines[0].count("|")})
+        plain = next(line for line in lines if line.startswith("| plain"))
+        self.assertNotIn("refused", plain)
+
+
+if __name__ == "__main__":
+    unittest.main()
