@@ -17,7 +17,7 @@ build: ## build/flashwave, build/libflashwave.so and the tests
 
 run: ## from nothing to a checked, measured and plotted result in out/bench.svg
 	scripts/setup --for run
-	cmake --preset release && cmake --build --preset release --target flashwave_cli
+	cmake --preset release -DFLASHWAVE_BUILD_TESTS=OFF && cmake --build --preset release
 	mkdir -p $(OUT) && build/flashwave check --suite smoke
 	build/flashwave bench --suite quick --plot $(OUT)/bench.svg
 
