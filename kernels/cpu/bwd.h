@@ -190,6 +190,9 @@ struct BackwardTask {
     for (int i = 0; i < panels; ++i) {
       const int64_t row = row0 + int64_t{i} * NQ;
       const T* pointers[NQ];
+      scope.for_each_row(row, scope.panel_count(row), [&](int, int64_t query, int32_t head) {
+        prefetch_row(scope.pointer<const T>(p.o, query, head), p.dim_v);  // for delta, below
+      });
       scope.panel_pointers(p.q, row, pointers);
       pack_panel(pointers, p.dim_qk, p.softmax_scale * kLog2e, mem.q_panels + int64_t{i} * NQ * p.dim_qk);
       scope.panel_pointers(p.d_o, row, pointers);
@@ -273,7 +276,12 @@ struct BackwardTask {
 
   FW_INLINE void write_keys(int64_t k0, const float* dk, const float* dv) {
     const int count = int(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : NK);
+    constexpr int kAhead = 8;
     for (int k = 0; k < count; ++k) {
+      if (k + kAhead < count) {
+        if (p.dk.data) prefetch_row(scope.key_pointer<T>(p.dk, k0 + k + kAhead), p.dim_qk);
+        if (p.dv.data) prefetch_row(scope.key_pointer<T>(p.dv, k0 + k + kAhead), p.dim_v);
+      }
       if (p.dk.data) write_row(scope.key_pointer<T>(p.dk, k0 + k), dk + k * NQ, p.dim_qk, p.softmax_scale);
       if (p.dv.data) write_row(scope.key_pointer<T>(p.dv, k0 + k), dv + k * NQ, p.dim_v, 1.f);
     }

@@ -8,12 +8,6 @@ constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates o
 constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
 static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
 
-template <class T>
-FW_INLINE void prefetch_row(const T* row, int n) {
-  for (int byte = 0; byte < n * int(sizeof(T)); byte += 64)
-    __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
-}
-
 // q.k for W keys (null = no key, 0): lane j is the product with key j. q is zero-padded to a multiple of W.
 template <class T>
 FW_INLINE V dot_keys(const float* q, const T* const* keys, int d) {

@@ -79,6 +79,13 @@ constexpr int kPieces = (MR + W - 1) / W;  // registers that hold MR floats
 constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
+// Rows of one head lie far apart, where the hardware does not look ahead.
+template <class T>
+FW_INLINE void prefetch_row(const T* row, int n) {
+  for (int byte = 0; byte < n * int(sizeof(T)); byte += 64)
+    __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
+}
+
 // W rows by W columns from column c on (n columns exist), scaled, transposed: r[j] = column c + j of the W rows.
 template <class T>
 FW_INLINE void load_transposed(V (&r)[W], const T* const* rows, int valid_rows, int c, int n, V scale) {

@@ -9,9 +9,9 @@
 namespace flashwave {
 namespace {
 
-constexpr int64_t kMaxRowsPerTask = 768;  // enough to hide the packing of K and V; more only costs cache
-constexpr int64_t kMinRowsPerTask = 192;  // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
-constexpr int64_t kFewRows = 96;          // with no more rows than this per task, split the keys instead
+constexpr int64_t kMaxRowsPerTask = 1024;  // enough to hide the packing of K and V; more only costs cache
+constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
+constexpr int64_t kFewRows = 96;           // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
 constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
@@ -38,7 +38,7 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
   const bool dot = row.max_seqlen_q > 0 && shape.rows <= tile.lanes;  // see kDotRows in kernels/cpu/decode.h
 
-  const int64_t wanted = ceil_div(4 * device.compute_units, std::max<int64_t>(shape.heads, 1));
+  const int64_t wanted = ceil_div(2 * device.compute_units, std::max<int64_t>(shape.heads, 1));
   const int64_t least = device.compute_units > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
   int64_t rows_per_task = std::clamp(ceil_div(shape.rows, wanted), least, kMaxRowsPerTask);
   const int64_t blocks = std::max<int64_t>(ceil_div(shape.rows, rows_per_task), 1);
@@ -71,7 +71,8 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
 abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
   const int64_t key_blocks = ceil_div(shape.keys, abi::kKeyBlock);
-  const int64_t wanted = ceil_div(std::max<int64_t>(8, device.compute_units), std::max<int64_t>(shape.heads, 1));
+  // Each split packs the queries again, so no more tasks than cores need.
+  const int64_t wanted = ceil_div(std::max<int64_t>(4, device.compute_units), std::max<int64_t>(shape.heads, 1));
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, abi::kQueryBlock), abi::kQueryBlock, kBackwardChunk);
   const int64_t accumulators = shape.rows <= chunk ? 1 : ceil_div(key_blocks, splits);
