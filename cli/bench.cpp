@@ -153,6 +153,7 @@ std::string bench_help() {
          "  --op OP       fwd, bwd or all (default)\n"
          "  --device D    cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default)\n"
          "  --samples N   samples per problem (default: the suite's, else 7)\n"
+         "  --rounds N    go through the suite N times, taking samples in each (default: the suite's, else 1)\n"
          "  --threads N   CPU threads where the problem does not say (default: all)\n"
          "  --kernel K    run this kernel or fail\n"
          "  --json        one JSON object per problem\n"
@@ -161,8 +162,8 @@ std::string bench_help() {
 }
 
 int bench_command(const Arguments& arguments) {
-  const Options options(
-      arguments, {"--device=", "--suite=", "--op=", "--json", "--plot=", "--samples=", "--threads=", "--kernel="});
+  const Options options(arguments, {"--device=", "--suite=", "--op=", "--json",
+                                    "--plot=", "--samples=", "--rounds=", "--threads=", "--kernel="});
   Suite suite;
   const std::vector<Case> cases = choose_cases(options, &suite);
   MeasureSettings settings;
@@ -191,19 +192,24 @@ int bench_command(const Arguments& arguments) {
     std::printf("%s on %s (%s, %s)\n\n%s", suite.name.c_str(), info.name, info.arch, info.description,
                 table.header().c_str());
   }
+  // With rounds, a problem's samples are spread over the whole run: a slow minute of the machine meets all problems.
+  const auto rounds = size_t(options.integer("--rounds", suite.rounds, 1, 1000));
   bool all_good = true;
-  std::vector<Measurement> all;
+  std::vector<Measurement> all(cases.size());
   {
-    Progress progress(cases.size());
-    for (size_t i = 0; i < cases.size(); ++i) {
-      progress.show(i, labels[i]);
-      Measurement m;
+    Progress progress(cases.size() * rounds);
+    for (size_t n = 0; n < cases.size() * rounds; ++n) {
+      const size_t i = n % cases.size();
+      progress.show(n, labels[i]);
+      Measurement& m = all[i];
       try {
-        m = measure(cases[i], settings);
+        const Measurement round = measure(cases[i], settings);
+        n < cases.size() ? void(m = round) : merge(m, round);
       } catch (const LibraryError& error) {
         m.problem = format_case(cases[i]);
         m.fault = error.what();
       }
+      if (n < cases.size() * (rounds - 1)) continue;
       progress.clear();
       std::fputs((json ? to_json(m) + "\n" : table.line(cells(m, labels[i], decoding))).c_str(), stdout);
       if (!m.fault.empty()) {
@@ -211,7 +217,6 @@ int bench_command(const Arguments& arguments) {
         if (!json) std::printf("  %s\n  %s\n", m.fault.c_str(), m.problem.c_str());
       }
       std::fflush(stdout);
-      all.push_back(std::move(m));
     }
   }
   if (!json) std::fputs(caption(decoding).c_str(), stdout);

@@ -72,7 +72,6 @@ void take_samples(const Staged& staged, bool backward, const RunOptions& options
   const double once = seconds_of(call);
   const auto repeats = int64_t(std::clamp(std::ceil(kShortestSample / std::max(once, 1e-7)), 1.0, 100000.0));
   m.width = settings.on_cpu ? width_of_kernel(m.kernel) : VectorWidth::kNone;
-  std::vector<double> milliseconds, ratios, peaks;
   double before = peak_gflops(m.width, m.threads);
   for (int64_t n = 0; n < settings.samples; ++n) {
     const double seconds = seconds_of([&] {
@@ -80,20 +79,25 @@ void take_samples(const Staged& staged, bool backward, const RunOptions& options
                            }) /
                            double(repeats);
     const double after = peak_gflops(m.width, m.threads);
-    milliseconds.push_back(seconds * 1e3);
+    m.milliseconds.push_back(seconds * 1e3);
     if (before > 0 && after > 0) {
-      peaks.push_back((before + after) / 2);
-      ratios.push_back(m.flops / seconds * 1e-9 / peaks.back());
+      m.peaks.push_back((before + after) / 2);
+      m.ratios.push_back(m.flops / seconds * 1e-9 / m.peaks.back());
     }
     before = after;
   }
-  m.samples = settings.samples;
-  m.ms_p50 = percentile(milliseconds, 0.5);
-  m.ms_p75 = percentile(milliseconds, 0.75);
+}
+
+void summarise(Measurement& m) {
+  m.samples = int64_t(m.milliseconds.size());
+  m.ms_p50 = percentile(m.milliseconds, 0.5);
+  m.ms_p75 = percentile(m.milliseconds, 0.75);
   m.gflops = m.flops / m.ms_p50 * 1e-6;
-  m.peak = percentile(peaks, 0.5);
-  m.ratio_p50 = percentile(ratios, 0.5);
-  m.ratio_p75 = percentile(ratios, 0.75);
+  m.peak = percentile(m.peaks, 0.5);
+  m.ratio_p50 = percentile(m.ratios, 0.5);
+  m.ratio_p75 = percentile(m.ratios, 0.75);
+  m.standard_ms = percentile(m.standard_milliseconds, 0.5);
+  if (m.streamed_bytes > 0) m.kv_gbs = m.streamed_bytes / m.ms_p50 * 1e-6;
 }
 
 void time_standard(const Geometry& g, const HostValues& values, Measurement& m) {
@@ -102,16 +106,15 @@ void time_standard(const Geometry& g, const HostValues& values, Measurement& m) 
   if (!StandardAttention::takes(c) || one_matrix > kMatrixLimit) return;
   StandardAttention standard(g, values, m.threads);
   const auto once = [&] { return c.backward ? standard.backward() : standard.forward(); };
-  std::vector<double> milliseconds;
   double spent = 0;
-  const int64_t samples = one_matrix >= kHugeMatrix ? 1 : std::min(m.samples, kStandardSamples);
+  const auto ours = int64_t(m.milliseconds.size());
+  const int64_t samples = one_matrix >= kHugeMatrix ? 1 : std::min(ours, kStandardSamples);
   if (samples > 1) spent += once();
   for (int64_t n = 0; n < samples && (n == 0 || spent < kStandardSeconds); ++n) {
     const double seconds = once();
     spent += seconds;
-    milliseconds.push_back(seconds * 1e3);
+    m.standard_milliseconds.push_back(seconds * 1e3);
   }
-  m.standard_ms = percentile(milliseconds, 0.5);
   m.standard_bytes = StandardAttention::matrix_bytes(c);
 }
 
@@ -153,11 +156,24 @@ Measurement measure(const Case& c, const MeasureSettings& settings) {
   m.workspace_bytes = workspace_bytes(staged, c.backward, options);
   take_samples(staged, c.backward, options, settings, m);
   if (is_decoding(c)) {
-    m.kv_gbs = streamed_bytes(g) / m.ms_p50 * 1e-6;
+    m.streamed_bytes = streamed_bytes(g);
     if (settings.on_cpu) m.read_gbs = read_bandwidth_gbs(m.threads);
   }
   if (settings.on_cpu && settings.standard) time_standard(g, values, m);
+  summarise(m);
   return m;
+}
+
+void merge(Measurement& into, const Measurement& round) {
+  const auto append = [](std::vector<double>& to, const std::vector<double>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  };
+  append(into.milliseconds, round.milliseconds);
+  append(into.ratios, round.ratios);
+  append(into.peaks, round.peaks);
+  append(into.standard_milliseconds, round.standard_milliseconds);
+  if (into.fault.empty()) into.fault = round.fault;
+  summarise(into);
 }
 
 }  // namespace flashwave::cli

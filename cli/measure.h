@@ -20,6 +20,9 @@ struct Measurement {
   double standard_ms = 0, standard_bytes = 0;     // 0 = not run
   double workspace_bytes = 0;
   double kv_gbs = 0, read_gbs = 0;  // decoding (few queries) only; 0 = not measured
+  double streamed_bytes = 0;
+  // What the figures above are percentiles of.
+  std::vector<double> milliseconds, ratios, peaks, standard_milliseconds;
 };
 
 struct MeasureSettings {
@@ -32,6 +35,9 @@ struct MeasureSettings {
 
 // Throws LibraryError when the library refuses, UsageError for words whose answer cannot be checked here.
 Measurement measure(const Case& c, const MeasureSettings& settings);
+
+// Adds the samples of another round of the same problem.
+void merge(Measurement& into, const Measurement& round);
 
 bool is_decoding(const Case& c);
 double percentile(std::vector<double> values, double fraction);  // nearest rank

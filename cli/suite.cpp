@@ -115,7 +115,9 @@ Suite expand_suite(const std::string& name, std::string_view text, uint64_t seed
     line = trim(line.substr(0, line.find('#')));
     if (line.empty()) continue;
     try {
-      if (line.starts_with("@samples ")) {
+      if (line.starts_with("@rounds ")) {
+        suite.rounds = parse_integer(trim(line.substr(8)), "@rounds", 1, 1000);
+      } else if (line.starts_with("@samples ")) {
         suite.samples = parse_integer(trim(line.substr(9)), "@samples", 1, 100000);
       } else if (line[0] == '@') {
         throw UsageError("unknown setting " + line);

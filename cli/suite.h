@@ -1,7 +1,7 @@
 // Suites: text files of problem templates that expand to the same list of problems everywhere.
 //
 //   # comment
-//   @samples 15                      a setting (bench)
+//   @samples 15                      a setting (bench); also @rounds N
 //   sq={1|17|64} causal={0|1} d=64   every combination of the alternatives, here 6 problems; {a=1 b=2|} may hold words
 //   *20 sq=~1..300 d=?{32|64}        20 draws: ~low..high is a random integer, ?{a|b} a random alternative
 //
@@ -19,6 +19,7 @@ struct Suite {
   std::string name;
   std::vector<std::string> problems;  // words, each with a seed
   int64_t samples = 0;                // 0 = not said
+  int64_t rounds = 1;
 };
 
 // Throws UsageError that names the line.

@@ -55,14 +55,19 @@ TEST(Suite, MistakesNameTheLine) {
   }
 }
 
-TEST(Suite, SettingsAreRead) { EXPECT_EQ(expand_suite("t", "@samples 15\nsq=1\n", 0).samples, 15); }
+TEST(Suite, SettingsAreRead) {
+  const Suite suite = expand_suite("t", "@samples 15\n@rounds 3\nsq=1\n", 0);
+  EXPECT_EQ(suite.samples, 15);
+  EXPECT_EQ(suite.rounds, 3);
+}
 
 TEST(Suite, BuiltInSuitesExpand) {
   for (const EmbeddedSuite* s = kEmbeddedSuites; s->kind; ++s) {
     EXPECT_FALSE(load_suite(s->kind, s->name, 0).problems.empty()) << s->name;
   }
   EXPECT_GE(load_suite("check", "full", 0).problems.size(), 3000u);
-  EXPECT_GE(load_suite("bench", "peak", 0).samples, 15);
+  const Suite peak = load_suite("bench", "peak", 0);
+  EXPECT_GE(peak.samples * peak.rounds, 15);
   EXPECT_THROW(load_suite("check", "no-such-suite", 0), UsageError);
 }
 
