@@ -236,6 +236,9 @@ struct BackwardTask {
         pack_groups(v_rows, padded, p.dim_v, mem.v_groups);
         packed = true;
       }
+      const int64_t next = k0 + int64_t{splits} * NK, end = scope.seq.keys;
+      scope.template prefetch_keys<T>(next, next + NK < end ? next + NK : end, first / kPanelsPerBlock,
+                                      (panels + kPanelsPerBlock - 1) / kPanelsPerBlock);
       block_step(first, n, k0, count, dk, dv);
     }
   }

@@ -179,7 +179,11 @@ struct ForwardTask {
       for (int k = count; k < padded; ++k) k_rows[k] = v_rows[k] = nullptr;
       pack_groups(k_rows, padded, p.dim_qk, mem.k_groups);
       pack_strips(v_rows, padded, p.dim_v, strips, kStripLd, mem.v_strips);
-      for (int i = 0; i < panels; ++i) panel_step(i, k0, count);
+      const int64_t next = k0 + NK, next_end = next + NK < last ? next + NK : last;
+      for (int i = 0; i < panels; ++i) {
+        scope.template prefetch_keys<T>(next, next_end, i, panels);
+        panel_step(i, k0, count);
+      }
     }
   }
 

@@ -52,6 +52,17 @@ struct Scope {
     return static_cast<T*>(t.data) + key_offset(*p, t, seq, key, kv_head);
   }
 
+  // Keys [first, last) of K and V will be packed soon. Steps `step` of `steps` fetch their share of them.
+  template <class T>
+  FW_INLINE void prefetch_keys(int64_t first, int64_t last, int step, int steps) const {
+    const int64_t count = last - first;
+    if (count <= 0) return;
+    for (int64_t k = first + count * step / steps; k < first + count * (step + 1) / steps; ++k) {
+      prefetch_row(key_pointer<const T>(p->k, k), p->dim_qk);
+      prefetch_row(key_pointer<const T>(p->v, k), p->dim_v);
+    }
+  }
+
   // Rows of the panel at `row` that exist.
   FW_INLINE int panel_count(int64_t row) const { return int(rows - row < NQ ? rows - row : NQ); }
 
