@@ -183,5 +183,17 @@ class Support(unittest.TestCase):
         self.assertNotIn("refused", plain)
 
 
+class Documents(unittest.TestCase):
+    def test_support_table_is_current(self):
+        """docs/support.md has a column pair per device; those of the CPU can be asked for anywhere."""
+        page = pathlib.Path(__file__).parents[2] / "docs" / "support.md"
+        documented = [line for line in page.read_text().splitlines() if line.startswith("|")]
+        printed = [line for line in run("support", "--markdown").stdout.splitlines() if line.startswith("|")]
+        self.assertGreater(len(printed), 20)
+        # feature | cpu forward | cpu backward | ...
+        first_columns = lambda table: [[cell.strip() for cell in line.split("|")[1:4]] for line in table]
+        self.assertEqual(first_columns(documented), first_columns(printed))
+
+
 if __name__ == "__main__":
     unittest.main()
