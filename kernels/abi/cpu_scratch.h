@@ -11,6 +11,7 @@ namespace flashwave::abi {
 inline constexpr int kKeyBlock = 96;    // keys packed at a time: a multiple of every tile's rows and of 8
 inline constexpr int kQueryBlock = 96;  // backward: query rows of one tile of P^T: a multiple of every tile_q
 inline constexpr int kDecodeKeyBlock = 64;
+inline constexpr int kDecodeHeads = 16;  // most key heads of one decode task
 
 // Register tile of a kernel: `rows` x 2 registers of `lanes` floats.
 struct CpuTile {

@@ -80,9 +80,11 @@ struct Schedule {
   int32_t rows_per_task;   // query rows of one task, GQA group packed: row = query * group + head_in_group
   int64_t keys_per_split;  // keys of one part (the last may be shorter)
   int64_t tasks;           // independent tasks
-  int64_t scratch_bytes;   // per worker
-  int64_t shared_bytes;    // once per call: partial results
+  int32_t heads_per_task;  // decode: key heads of one task, read side by side
+  int32_t reserved;
+  int64_t scratch_bytes;  // per worker
+  int64_t shared_bytes;   // once per call: partial results
 };
-static_assert(sizeof(Schedule) == 40);
+static_assert(sizeof(Schedule) == 48);
 
 }  // namespace flashwave::abi

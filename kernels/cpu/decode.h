@@ -76,37 +76,29 @@ struct DecodeTask {
     }
   }
 
-  FW_INLINE void attend(int64_t begin, int64_t end) {
+  // Keys [k0, k0 + count). What comes after it, `next` (may be null) at next_k0, is fetched meanwhile.
+  FW_INLINE void attend(int64_t k0, int count, const DecodeTask* next, int64_t next_k0, int next_count) {
     const int rows = int(scope.rows);
-    const KeyRange top = visible_keys(p, scope.seq, 0), bottom = visible_keys(p, scope.seq, scope.seq.queries - 1);
-    if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
-    if (end > bottom.last) end = bottom.last;
-    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys) {
-      const int count = int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys);
-      const T *keys[kDecodeKeys + W], *values[kDecodeKeys + W];
-      for (int k = 0; k < count; ++k) {
-        keys[k] = scope.key_pointer<const T>(p.k, k0 + k);
-        values[k] = scope.key_pointer<const T>(p.v, k0 + k);
+    const T *keys[kDecodeKeys + W], *values[kDecodeKeys + W];
+    for (int k = 0; k < count; ++k) {
+      keys[k] = scope.key_pointer<const T>(p.k, k0 + k);
+      values[k] = scope.key_pointer<const T>(p.v, k0 + k);
+    }
+    for (int k = count; k < round_up(count, W); ++k) keys[k] = keys[0];  // computed and thrown away
+    for (int g = 0; g < count; g += W) {
+      for (int j = g; j < g + W && j < count; ++j) prefetch_row(values[j], p.dim_v);
+      for (int r = 0; r < rows; ++r) {
+        store(mem.s + r * kDecodeKeys + g, dot_keys(mem.q + r * mem.q_stride, keys + g, p.dim_qk));
       }
-      for (int k = count; k < round_up(count, W); ++k) keys[k] = keys[0];  // computed and thrown away
-      for (int g = 0; g < count; g += W) {
-        for (int j = g; j < g + W && j < count; ++j) prefetch_row(values[j], p.dim_v);
-        for (int r = 0; r < rows; ++r) {
-          store(mem.s + r * kDecodeKeys + g, dot_keys(mem.q + r * mem.q_stride, keys + g, p.dim_qk));
-        }
+    }
+    for (int r = 0; r < rows; ++r) soften(r, k0, count);
+    for (int g = 0; g < count; g += W) {
+      const int n = count - g < W ? count - g : W;
+      for (int j = g; next && j < g + n && j < next_count; ++j) {
+        prefetch_row(next->scope.template key_pointer<const T>(p.k, next_k0 + j), p.dim_qk);
       }
-      for (int r = 0; r < rows; ++r) soften(r, k0, count);
-      const bool more = k0 + kDecodeKeys < end;
-      for (int g = 0; g < count; g += W) {
-        const int n = count - g < W ? count - g : W;
-        if (more) {
-          for (int j = g; j < g + n && k0 + kDecodeKeys + j < end; ++j) {
-            prefetch_row(scope.key_pointer<const T>(p.k, k0 + kDecodeKeys + j), p.dim_qk);
-          }
-        }
-        for (int r = 0; r < rows; ++r) {
-          add_values(mem.s + r * kDecodeKeys + g, values + g, n, p.dim_v, mem.o + r * mem.o_stride);
-        }
+      for (int r = 0; r < rows; ++r) {
+        add_values(mem.s + r * kDecodeKeys + g, values + g, n, p.dim_v, mem.o + r * mem.o_stride);
       }
     }
   }
@@ -180,24 +172,64 @@ struct DecodeTask {
   }
 };
 
+// The key heads of one task pass over a block of keys one after the other, before the next block: where the heads of a
+// token lie side by side, they share its pages and lines.
+template <class T>
+struct DecodeHeads {
+  alignas(DecodeTask<T>) char storage[abi::kDecodeHeads][sizeof(DecodeTask<T>)];
+  int count = 0;
+
+  FW_INLINE DecodeTask<T>& operator[](int i) { return *reinterpret_cast<DecodeTask<T>*>(storage[i]); }
+  FW_INLINE void add(const abi::Params& p, const Scope& scope, char* scratch, bool with_sink) {
+    new (storage[count++]) DecodeTask<T>(p, scope, scratch, with_sink);
+  }
+
+  FW_INLINE void attend(int64_t begin, int64_t end) {
+    const abi::Params& p = (*this)[0].p;
+    const Sequence& seq = (*this)[0].scope.seq;
+    const KeyRange top = visible_keys(p, seq, 0), bottom = visible_keys(p, seq, seq.queries - 1);
+    if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
+    if (end > bottom.last) end = bottom.last;
+    const auto keys_at = [&](int64_t k0) { return int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys); };
+    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys) {
+      for (int i = 0; i < count; ++i) {
+        const bool same_block = i + 1 < count;
+        const int64_t next_k0 = same_block ? k0 : k0 + kDecodeKeys;
+        DecodeTask<T>* next = next_k0 < end ? &(*this)[same_block ? i + 1 : 0] : nullptr;
+        (*this)[i].attend(k0, keys_at(k0), next, next_k0, next ? keys_at(next_k0) : 0);
+      }
+    }
+  }
+};
+
 template <class T>
 void decode(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
   if (rows_max > kDotRows) return forward<T>(p, launch);
-  const int32_t splits = launch.schedule.splits;
+  const int32_t splits = launch.schedule.splits, heads_per_task = launch.schedule.heads_per_task;
+  const int64_t groups = (p.heads_k + heads_per_task - 1) / heads_per_task;
+  const int64_t scratch_per_head = launch.schedule.scratch_bytes / heads_per_task;
   const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
-  launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
-    const int64_t head = t / splits;
-    const int32_t split = int32_t(t % splits);
-    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-    if (scope.rows == 0) return;
-    DecodeTask<T> task(p, scope, launch.scratch_of(worker), split == 0);
-    const int64_t begin = split * launch.schedule.keys_per_split;
-    const int64_t end = split + 1 == splits ? scope.seq.keys : begin + launch.schedule.keys_per_split;
-    task.attend(begin, end < scope.seq.keys ? end : scope.seq.keys);
-    task.finish_part(parts, split, head * rows_max);
-    if (splits == 1) {
-      for (int64_t row = 0; row < scope.rows; ++row) combine_row<T>(p, scope, parts, 1, row, head * rows_max + row);
+  launch.for_each_task(p.batch * groups * splits, [&](int64_t t, int32_t worker) {
+    const int32_t split = int32_t(t % splits), b = int32_t(t / splits / groups);
+    const int32_t first = int32_t(t / splits % groups) * heads_per_task;
+    const int32_t last = first + heads_per_task < p.heads_k ? first + heads_per_task : p.heads_k;
+    DecodeHeads<T> tasks;
+    for (int32_t h = first; h < last; ++h) {
+      const Scope scope(p, b, h);
+      if (scope.rows == 0) return;
+      tasks.add(p, scope, launch.scratch_of(worker) + (h - first) * scratch_per_head, split == 0);
+    }
+    const int64_t keys = tasks[0].scope.seq.keys, begin = split * launch.schedule.keys_per_split;
+    const int64_t end = split + 1 == splits ? keys : begin + launch.schedule.keys_per_split;
+    tasks.attend(begin, end < keys ? end : keys);
+    for (int i = 0; i < tasks.count; ++i) {
+      const int64_t first_row = (int64_t{b} * p.heads_k + first + i) * rows_max;
+      const Scope& scope = tasks[i].scope;
+      tasks[i].finish_part(parts, split, first_row);
+      for (int64_t row = 0; splits == 1 && row < scope.rows; ++row) {
+        combine_row<T>(p, scope, parts, 1, row, first_row + row);
+      }
     }
   });
   if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);

@@ -1,6 +1,7 @@
 // The fast CPU kernels, for the instruction set this file is compiled with.
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <type_traits>
 #include <utility>
 #if defined(__x86_64__)

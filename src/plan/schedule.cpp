@@ -44,24 +44,35 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   const int64_t blocks = std::max<int64_t>(ceil_div(shape.rows, rows_per_task), 1);
   rows_per_task = round_up(std::max<int64_t>(ceil_div(shape.rows, blocks), 1), row.tile_q);
 
+  // Where the heads of a token lie side by side, one decode task reads them all.
+  const bool token_major = problem.a.k.stride[2] < problem.a.k.stride[1];
+  const int64_t heads_per_task = token_major ? std::min<int64_t>(problem.a.heads_k, abi::kDecodeHeads) : 1;
+  const int64_t independent = dot ? problem.a.batch * ceil_div(problem.a.heads_k, heads_per_task)
+                                  : shape.heads * ceil_div(shape.rows, kFewRows);
+
   int64_t splits = problem.a.num_splits;
   if (splits == 0) {
-    const int64_t natural = shape.heads * ceil_div(shape.rows, kFewRows);
-    splits = natural >= 8
+    splits = independent >= 8
                  ? 1
-                 : std::min(ceil_div(16, std::max<int64_t>(natural, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
+                 : std::min(ceil_div(16, std::max<int64_t>(independent, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
   }
   const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), abi::kKeyBlock);
   if (problem.a.num_splits == 0) splits = ceil_div(shape.keys, keys_per_split);
 
   abi::Schedule s{};
   s.splits = int32_t(splits);
-  s.rows_per_task = int32_t(rows_per_task);
   s.keys_per_split = keys_per_split;
-  s.tasks = (dot ? 1 : ceil_div(shape.rows, rows_per_task)) * splits * shape.heads;
-  s.scratch_bytes =
-      dot ? abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes
-          : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, rows_per_task / row.tile_q).bytes;
+  if (dot) {
+    s.rows_per_task = int32_t(shape.rows);
+    s.heads_per_task = int32_t(heads_per_task);
+    s.tasks = independent * splits;
+    s.scratch_bytes = heads_per_task * abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes;
+  } else {
+    s.rows_per_task = int32_t(rows_per_task);
+    s.heads_per_task = 1;
+    s.tasks = ceil_div(shape.rows, rows_per_task) * splits * shape.heads;
+    s.scratch_bytes = abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, rows_per_task / row.tile_q).bytes;
+  }
   if (splits > 1 || dot) {
     s.shared_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
   }
