@@ -168,14 +168,12 @@ int bench_command(const Arguments& arguments) {
   const std::vector<Case> cases = choose_cases(options, &suite);
   MeasureSettings settings;
   settings.device = open_device(options.text("--device", "auto"));
-  settings.on_cpu = device_kind(settings.device) == "cpu";
+  const fw_device_info info = query_device(settings.device);
+  settings.on_cpu = std::string(info.kind) == "cpu";
   settings.samples = options.integer("--samples", suite.samples ? suite.samples : 7, 1, 100000);
   settings.threads = options.integer("--threads", 0, 0, 1024);
   settings.kernel = options.text("--kernel", "");
 
-  fw_device_info info{};
-  info.struct_size = sizeof info;
-  require(fw_device_query(settings.device, &info), "fw_device_query");
   const bool json = options.has("--json");
   const std::vector<std::string> labels = short_labels(cases);
   bool decoding = false;

@@ -118,7 +118,7 @@ CheckResult check_refusal(const Geometry& g, const CheckSettings& settings, cons
 CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const RunOptions& options) {
   const Case& c = g.problem;
   CheckResult result;
-  const bool on_cpu = device_kind(settings.device) == "cpu";
+  const bool on_cpu = std::string(query_device(settings.device).kind) == "cpu";
   const HostValues values = make_values(g);
   const Yardsticks y = run_yardsticks(g, values, settings.cpu);
   Staged staged(settings.device, g, c.dtype);

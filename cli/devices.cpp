@@ -6,6 +6,7 @@
 #include "json.h"
 #include "options.h"
 #include "table.h"
+#include "tensors.h"
 
 namespace flashwave::cli {
 namespace {
@@ -34,9 +35,7 @@ int devices_command(const Arguments& arguments) {
   for (int32_t i = 0; i < fw_device_count(); ++i) {
     fw_device* device = nullptr;
     require(fw_device_at(i, &device), "fw_device_at");
-    fw_device_info info{};
-    info.struct_size = sizeof info;
-    require(fw_device_query(device, &info), "fw_device_query");
+    const fw_device_info info = query_device(device);
     std::string list;
     for (const std::string& kernel : kernels_of(device)) list += (list.empty() ? "" : ", ") + json_quote(kernel);
     if (options.has("--json")) {

@@ -97,9 +97,7 @@ int support_command(const Arguments& arguments) {
   for (int32_t i = 0; i < fw_device_count(); ++i) {
     fw_device* device = nullptr;
     require(fw_device_at(i, &device), "fw_device_at");
-    fw_device_info info{};
-    info.struct_size = sizeof info;
-    require(fw_device_query(device, &info), "fw_device_query");
+    const fw_device_info info = query_device(device);
     devices.push_back(device);
     columns.push_back({std::string(info.name) + " forward", false});
     columns.push_back({std::string(info.name) + " backward", false});

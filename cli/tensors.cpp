@@ -80,11 +80,11 @@ fw_device* open_device(const std::string& name) {
   return device;
 }
 
-std::string device_kind(fw_device* device) {
+fw_device_info query_device(fw_device* device) {
   fw_device_info info{};
   info.struct_size = sizeof info;
   require(fw_device_query(device, &info), "fw_device_query");
-  return info.kind;
+  return info;
 }
 
 HostValues make_values(const Geometry& g) {

@@ -12,7 +12,7 @@
 namespace flashwave::cli {
 
 fw_device* open_device(const std::string& name);  // throws LibraryError
-std::string device_kind(fw_device* device);       // "cpu", "cuda", ...
+fw_device_info query_device(fw_device* device);
 
 // Inputs as floats that are exact in the case's element type, so that every run sees the same numbers. Rows that no
 // sequence owns (past seqused_k, padding, unused pages) are NaN: reading one shows.

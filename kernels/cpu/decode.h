@@ -2,13 +2,14 @@
 // the cache in their own type. Included after fwd.h.
 //
 // With few rows the panel of fwd.h would be mostly padding, and the time is that of reading K and V. Each task takes
-// one part of the keys of one sequence and key head, with all query rows of the group; parts are combined in order.
+// one part of the keys of a sequence, for one key head or several side by side, with all query rows of their groups;
+// parts are combined in order.
 
 constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
 constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
 static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
 
-// q.k for W keys (null = no key, 0): lane j is the product with key j. q is zero-padded to a multiple of W.
+// q.k for W keys: lane j is the product with key j. q is zero-padded to a multiple of W.
 template <class T>
 FW_INLINE V dot_keys(const float* q, const T* const* keys, int d) {
   V sum[W];

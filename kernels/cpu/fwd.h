@@ -9,8 +9,8 @@
 
 constexpr int NK = abi::kKeyBlock;
 constexpr int kStripLd = kTile.strip_ld();  // row capacity of a strip
-constexpr float kLargestGuess =
-    0x1p12f;  // a block's sum of 2^(s - m) past which m is raised: floats have range to spare
+// A block's sum of 2^(s - m) past which m is raised: floats have range to spare.
+constexpr float kLargestGuess = 0x1p12f;
 static_assert(NK % MR == 0 && NK % kKeysPerPhilox == 0);
 
 // Online softmax state of one panel. m is the running maximum (log2 units), l the sum of 2^(s - m).

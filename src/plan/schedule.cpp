@@ -1,7 +1,6 @@
 // How the CPU kernels cut up their work. Splits of the keys change the order of summation, so they depend on the
 // problem and the machine, never on how many threads a call may use; blocks of rows do not change a single bit.
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/abi/cpu_scratch.h"
 #include "plan/plan.h"
