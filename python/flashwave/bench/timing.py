@@ -1,0 +1,101 @@
+"""Time of calls, in rounds that take every peer in turn, so that a slow phase of the machine hits all of them."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import OutOfMemory
+
+Call = Callable[[], Any]
+
+_MOST_ROUNDS = 200
+_SHORTEST_SAMPLE = {
+    "cpu": 0.5e-3,
+    "cuda": 5e-3,
+}  # seconds; a GPU's queue has to be full for its time to be the kernels'
+
+
+class Measured(NamedTuple):
+    """The samples of one call, in seconds; none if it ran out of memory."""
+
+    samples: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        return statistics.median(self.samples) if self.samples else None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, OutOfMemory, torch.cuda.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def seconds_of(call: Call, device: torch.device, repeats: int = 1) -> float:
+    """Seconds a call takes, the average of `repeats` in a row; on a GPU from events around them."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - start) / repeats
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    first.record()
+    for _ in range(repeats):
+        call()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / 1e3 / repeats
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _warm_up(call: Call, device: torch.device, budget: float) -> float:
+    """Seconds a warm call takes, roughly: the second of two, or the only one if there is no time for another."""
+    first = seconds_of(call, device)
+    return seconds_of(call, device) if first < budget / 4 else first
+
+
+def measure(calls: dict[str, Call], device: torch.device, budget: float) -> dict[str, Measured]:
+    """Samples of every call. Each has `budget` seconds of its own after a warm-up, and gives at least one sample."""
+    repeats, samples = {}, {name: [] for name in calls}
+    with _no_garbage_collection():
+        for name, call in calls.items():
+            try:
+                estimate = _warm_up(call, device, budget)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            shortest = _SHORTEST_SAMPLE["cuda" if device.type == "cuda" else "cpu"]
+            repeats[name] = max(1, min(1000, math.ceil(shortest / max(estimate, 1e-7))))
+        spent = dict.fromkeys(repeats, 0.0)
+        for _ in range(_MOST_ROUNDS):
+            waiting = [name for name in repeats if not samples[name] or spent[name] < budget]
+            if not waiting:
+                break
+            for name in waiting:
+                seconds = seconds_of(calls[name], device, repeats[name])
+                samples[name].append(seconds)
+                spent[name] += seconds * repeats[name]
+    return {name: Measured(tuple(found)) for name, found in samples.items()}
