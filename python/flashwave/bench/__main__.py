@@ -42,9 +42,9 @@ def device_named(name: str) -> torch.device:
     """An argparse type: auto, cpu, cuda[:i] or rocm[:i] (which torch calls cuda)."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name.replace("rocm", "cuda"))
-    if device.type not in ("cpu", "cuda"):
+    if name.split(":")[0] not in ("cpu", "cuda", "rocm"):
         raise argparse.ArgumentTypeError(f"must be auto, cpu, cuda or rocm, got {name!r}")
+    device = torch.device(name.replace("rocm", "cuda"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise argparse.ArgumentTypeError(f"torch sees no GPU for {name!r}")
     return device
@@ -54,7 +54,7 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device_named, default="auto", help="auto (default), cpu, cuda or rocm")
     parser.add_argument("--dtype", choices=DTYPES, help="default: fp32 on the CPU, fp16 on a GPU")
     parser.add_argument("--threads", type=int, help="CPU threads, torch's and flashwave's")
-    parser.add_argument("--budget", type=float, help="seconds of a peer in a cell (default 10; 1 on a GPU)")
+    parser.add_argument("--budget", type=float, help="seconds of a peer in a cell (default 10, on a GPU 1)")
     parser.add_argument("--memory-budget", type=float, metavar="GIB", help="default: half of what is available")
 
 
@@ -73,14 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(arguments: argparse.Namespace, quick_budget: float = 0.05) -> Settings:
+def settings_of(arguments: argparse.Namespace) -> Settings:
     """The settings that parsed options mean; threads are set."""
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     on_gpu = arguments.device.type == "cuda"
     budget = arguments.budget
     if budget is None:
-        budget = quick_budget if arguments.quick else 1.0 if on_gpu else 10.0
+        budget = 0.02 if arguments.quick else 1.0 if on_gpu else 10.0
     gibibytes = arguments.memory_budget
     return Settings(
         device=arguments.device,

@@ -66,18 +66,19 @@ def environment(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _markdown_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def markdown_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Lines of a table."""
     lines = [header, tuple("---" for _ in header), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def markdown(facts: dict[str, Any], tables: list[Table], with_images: bool) -> str:
-    lines = ["# flashwave benchmarks", "", *_markdown_table(("", ""), [(k, str(v)) for k, v in facts.items()])]
+    lines = ["# flashwave benchmarks", "", *markdown_table(("", ""), [(k, str(v)) for k, v in facts.items()])]
     for table in tables:
         lines += ["", f"## {table.title}", "", table.text, ""]
         if with_images:
             lines += [f"![{table.title}]({table.name}.svg)", ""]
-        lines += _markdown_table(table.header, table.rows)
+        lines += markdown_table(table.header, table.rows)
         if table.notes:
             lines += ["", *[f"- {note}" for note in table.notes]]
     return "\n".join(lines) + "\n"

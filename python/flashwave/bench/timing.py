@@ -17,6 +17,7 @@ from ..errors import OutOfMemory
 Call = Callable[[], Any]
 
 _MOST_ROUNDS = 200
+_ENOUGH_SAMPLES = 5
 _SHORTEST_SAMPLE = {
     "cpu": 0.5e-3,
     "cuda": 5e-3,
@@ -57,7 +58,8 @@ def seconds_of(call: Call, device: torch.device, repeats: int = 1) -> float:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
+    """Collects now and not while something is timed."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -75,9 +77,9 @@ def _warm_up(call: Call, device: torch.device, budget: float) -> float:
 
 
 def measure(calls: dict[str, Call], device: torch.device, budget: float) -> dict[str, Measured]:
-    """Samples of every call. Each has `budget` seconds of its own after a warm-up, and gives at least one sample."""
+    """Samples of every call, at least one after a warm-up: in turns, until `budget` seconds for each are spent."""
     repeats, samples = {}, {name: [] for name in calls}
-    with _no_garbage_collection():
+    with no_garbage_collection():
         for name, call in calls.items():
             try:
                 estimate = _warm_up(call, device, budget)
@@ -90,12 +92,18 @@ def measure(calls: dict[str, Call], device: torch.device, budget: float) -> dict
             shortest = _SHORTEST_SAMPLE["cuda" if device.type == "cuda" else "cpu"]
             repeats[name] = max(1, min(1000, math.ceil(shortest / max(estimate, 1e-7))))
         spent = dict.fromkeys(repeats, 0.0)
+
+        def sample(name: str) -> None:
+            seconds = seconds_of(calls[name], device, repeats[name])
+            samples[name].append(seconds)
+            spent[name] += seconds * repeats[name]
+
         for _ in range(_MOST_ROUNDS):
-            waiting = [name for name in repeats if not samples[name] or spent[name] < budget]
-            if not waiting:
+            for name in repeats:
+                sample(name)
+            if sum(spent.values()) >= budget * len(spent):
                 break
-            for name in waiting:
-                seconds = seconds_of(calls[name], device, repeats[name])
-                samples[name].append(seconds)
-                spent[name] += seconds * repeats[name]
+        for name in repeats:  # beside a slow one the quick ones have had few turns
+            while len(samples[name]) < _ENOUGH_SAMPLES and spent[name] < budget:
+                sample(name)
     return {name: Measured(tuple(found)) for name, found in samples.items()}
