@@ -36,7 +36,7 @@ def _word(struct: type, *path: str) -> int:
 
 
 # (Place in a problem, word of fw_attention that takes its address) of every tensor; rng_state is read, not passed.
-_ADDRESSES = tuple(
+ADDRESSES = tuple(
     (place, _word(fw.Attention, name, *(["data"] if dict(fw.Attention._fields_)[name] is fw.Tensor else [])))
     for place, name in enumerate(Problem._fields)
     if name in TENSOR_FIELDS and name != "rng_state"
@@ -207,14 +207,17 @@ def _key(problem: Problem, out: Tensor | None, probs: bool) -> tuple:
     return tensors, problem[13:23], append, _layout(out), probs, problem.q.device
 
 
-def _prepare(problem: Problem, shapes_: tuple[tuple[int, ...], ...], results: tuple) -> _Kept:
-    attention, exec_ = fill(problem), fw.new_exec()
-    out, lse, probs = results
+def put_outputs(attention: fw.Attention, out: Tensor, lse: Tensor, probs: Tensor | None) -> None:
     _put(attention.o, out, _strides(out))
     _put(attention.lse, lse, _lse_strides(lse))
     if probs is not None:
         _put(attention.probs, probs, probs.stride())
-    inputs = tuple((place, word) for place, word in _ADDRESSES if problem[place] is not None)
+
+
+def _prepare(problem: Problem, shapes_: tuple[tuple[int, ...], ...], results: tuple) -> _Kept:
+    attention, exec_ = fill(problem), fw.new_exec()
+    put_outputs(attention, *results)
+    inputs = tuple((place, word) for place, word in ADDRESSES if problem[place] is not None)
     words = memoryview(attention).cast("B").cast("Q")
     return _Kept(attention, words, exec_, ctypes.addressof(attention), ctypes.addressof(exec_), inputs, shapes_)
 
@@ -241,7 +244,7 @@ def _empty_outputs(
     return out, lse, torch.empty(shapes_[2], dtype=torch.float32, device=device) if len(shapes_) > 2 else None
 
 
-def _set_seed(attention: fw.Attention, rng_state: Tensor | None) -> None:
+def set_seed(attention: fw.Attention, rng_state: Tensor | None) -> None:
     if rng_state is not None:
         seed, offset = rng_state.tolist()
         attention.dropout_seed, attention.dropout_offset = seed & _MASK64, offset & _MASK64
@@ -287,7 +290,7 @@ def forward(
         words[_O], words[_LSE] = results[0].data_ptr(), results[1].data_ptr()
         if probs:
             words[_PROBS] = results[2].data_ptr()
-    _set_seed(kept.attention, problem.rng_state)
+    set_seed(kept.attention, problem.rng_state)
     workspace = _set_stream_and_workspace(device, problem.q, kept.exec_, kept.attention_address, None)
     status = fw.lib.fw_forward(device, kept.attention_address, kept.exec_address)
     del workspace  # freed in stream order
@@ -347,9 +350,8 @@ def backward(
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
         dout = dout.contiguous()
     attention, exec_ = fill(problem), fw.new_exec()
-    _put(attention.o, out, _strides(out))
-    _put(attention.lse, lse, _lse_strides(lse))
-    _set_seed(attention, problem.rng_state)
+    put_outputs(attention, out, lse, None)
+    set_seed(attention, problem.rng_state)
     gradients, results = fill_gradients(problem, dout, dlse, needs)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)
     workspace = _set_stream_and_workspace(device, problem.q, exec_, *addresses)
@@ -366,8 +368,7 @@ def _layouts(problem: Problem, backward: bool) -> tuple[fw.Attention, fw.Gradien
     attention, gradients = fill(problem), None
     out = torch.empty(out_shape(problem), dtype=problem.q.dtype, device="meta")
     lse = torch.empty(lse_shape(problem), dtype=torch.float32, device="meta")
-    _put(attention.o, out, _strides(out))
-    _put(attention.lse, lse, _lse_strides(lse))
+    put_outputs(attention, out, lse, None)
     attention.o.data = attention.lse.data = _SOME_ADDRESS
     if backward:
         gradients = fw.new_gradients()
