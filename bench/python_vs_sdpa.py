@@ -40,10 +40,12 @@ class Cell(NamedTuple):
         return f"{self.direction} {self.dtype} s={self.shape.seqlen} d={self.shape.dim} {mask} threads={self.threads}"
 
 
-def _cells(quick: bool) -> list[Cell]:
-    heads, dims, threads = ({64: 2}, (32,), (1,)) if quick else (_HEADS, (64, 128), (1, 2))
-    shapes = [Shape(1, s, heads[s], d, causal) for s in heads for d in dims for causal in (False, True)]
-    return [Cell(*key) for key in itertools.product(threads, DTYPES, (FORWARD, BACKWARD), shapes)]
+def _cells(quick: bool, seqlens: list[int], dtypes: list[str], threads: list[int]) -> list[Cell]:
+    if quick:
+        shapes, threads = [Shape(1, 64, 2, 32, causal) for causal in (False, True)], [1]
+    else:
+        shapes = [Shape(1, s, _HEADS[s], d, causal) for s in seqlens for d in (64, 128) for causal in (False, True)]
+    return [Cell(*key) for key in itertools.product(threads, dtypes, (FORWARD, BACKWARD), shapes)]
 
 
 def _measure(cell: Cell, budget: float) -> dict[str, Any]:
@@ -143,8 +145,8 @@ def _facts() -> dict[str, Any]:
     return {"cpu": f"{cpu['description']} ({cpu['arch']})", "flashwave": fw.version(), "torch": torch.__version__}
 
 
-def _compare(quick: bool, budget: float) -> dict[str, Any]:
-    todo, cells = _cells(quick), []
+def _compare(todo: list[Cell], budget: float) -> dict[str, Any]:
+    cells: list[dict[str, Any]] = []
     progress = Progress(len(todo))
     try:
         for cell in todo:
@@ -172,12 +174,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything works")
     parser.add_argument("--budget", type=float, help="seconds of each side in a cell (default 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    parser.add_argument("--seqlens", type=int, nargs="+", choices=_HEADS, default=list(_HEADS))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     arguments = parser.parse_args(argv)
     budget = arguments.budget or (0.01 if arguments.quick else 2.0)
     facts = _facts()
     print("\n".join([*markdown_table(("", ""), list(facts.items())), ""]))
     try:
-        results = _overhead(arguments.quick) if arguments.overhead else _compare(arguments.quick, budget)
+        if arguments.overhead:
+            results = _overhead(arguments.quick)
+        else:
+            todo = _cells(arguments.quick, arguments.seqlens, arguments.dtypes, arguments.threads)
+            results = _compare(todo, budget)
     except WrongResult as error:
         print(f"error: wrong result, nothing is timed: {error}", file=sys.stderr)
         return 1

@@ -9,7 +9,7 @@ import torch
 from .timing import Measured, seconds_of
 from .workloads import OURS, Shape, draw, make_call, matrix_copies
 
-_CALLS = 4  # that must fit into the budget: a warm-up and three samples
+_CALLS = 4  # of a row that is to be within the budget: a warm-up and three samples
 _PROBE_SEQLEN = 256
 
 
@@ -54,26 +54,24 @@ class Planner:
     def _seconds(self, name: str, direction: str, shape: Shape) -> float:
         return shape.flops(direction) / self._rate(name, direction, shape)
 
-    def _is_slow(self, name: str, direction: str, shape: Shape, calls: int = _CALLS) -> bool:
-        return calls * self._seconds(name, direction, shape) > self._settings.budget
-
     def fitting_batch(self, shape: Shape, direction: str) -> int:
         """The batch, halved until every peer is within the budget (which is in proportion to it), at least 1."""
         batch = shape.batch
         while batch > 1 and not self._settings.full:
             trial = shape._replace(batch=batch)
-            if not any(self._is_slow(name, direction, trial) for name in self._settings.everyone):
+            slowest = max(self._seconds(name, direction, trial) for name in self._settings.everyone)
+            if _CALLS * slowest <= self._settings.budget:
                 break
             batch //= 2
         return batch
 
-    def reason_to_skip(self, name: str, direction: str, shape: Shape, calls: int = _CALLS) -> str | None:
-        """Why a peer is left out of a cell that calls it so often; flashwave never is."""
+    def reason_to_skip(self, name: str, direction: str, shape: Shape) -> str | None:
+        """Why a peer is left out of a cell: for memory, or if one call takes the whole budget. flashwave never is."""
         if name == OURS:
             return None
         needed = matrix_copies(name, direction) * shape.matrix_bytes(self._settings.dtype)
         if needed > self._settings.memory_budget:
             return f"needs {needed / 2**30:.1f} GiB, over the memory budget"
-        if not self._settings.full and self._is_slow(name, direction, shape, calls):
-            return f"about {self._seconds(name, direction, shape):.1f} s a call, over the time budget"
+        if not self._settings.full and (seconds := self._seconds(name, direction, shape)) > self._settings.budget:
+            return f"about {seconds:.1f} s a call, over the time budget"
         return None

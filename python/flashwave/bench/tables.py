@@ -45,9 +45,7 @@ def steps(name: str, settings: Settings) -> int:
 def _scaled_note(settings: Settings) -> str:
     if settings.full:
         return ""
-    return (
-        f" The batch is halved until every peer fits into {settings.budget:g} s a cell; times are in proportion to it."
-    )
+    return f" The batch is halved until a few calls of every peer fit into {settings.budget:g} s."
 
 
 def _subtitle(settings: Settings, what: str) -> str:
@@ -159,7 +157,7 @@ def _memory_row(settings: Settings, planner: Planner, shape: Shape, notes: list[
     for direction in (FORWARD, BOTH):
         found = row[direction] = {}
         for name in settings.everyone:
-            reason = planner.reason_to_skip(name, direction, shape, calls=1)
+            reason = planner.reason_to_skip(name, direction, shape)
             found[name] = memory.peak(name, inputs, shape.causal, direction) if reason is None else None
             if found[name] is None:
                 notes.append(f"{shape.batch}: {PEERS[name].label}, {direction}: {reason or 'ran out of memory'}.")
