@@ -78,6 +78,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     on_gpu = arguments.device.type == "cuda"
+    if arguments.device.index is not None and on_gpu:
+        torch.cuda.set_device(arguments.device)  # events are recorded on the current device's stream
     budget = arguments.budget
     if budget is None:
         budget = 0.02 if arguments.quick else 1.0 if on_gpu else 10.0

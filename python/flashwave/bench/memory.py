@@ -20,10 +20,11 @@ def available(device: torch.device) -> int:
     """Bytes that a benchmark may take: most of a GPU's free memory, half of what the system calls available."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * 0.9)
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    known = Path("/proc/meminfo")
+    for line in known.read_text().splitlines() if known.exists() else ():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024 // 2
-    raise RuntimeError("/proc/meminfo does not say how much memory is available: give --memory-budget")
+    raise RuntimeError("the system does not say how much memory is available: give --memory-budget")
 
 
 def _peak_on_cuda(call: Call, device: torch.device) -> int:
