@@ -53,7 +53,9 @@ def test_compiled_with_every_score_term(device):
 
 
 def test_compiled_with_changing_shapes_compiles_once(device):
-    count = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    count = CompileCounterWithBackend("aot_eager")
     function = torch.compile(
         lambda q, k, v: flashwave.flash_attn_func(q, k, v, causal=True), fullgraph=True, backend=count, dynamic=True
     )
