@@ -1,4 +1,4 @@
-"""CPU tensors through any device of the library: copied there, computed, copied back. For tests and for emulated GPUs."""
+"""CPU tensors through any device of the library: copied there, computed, copied back. For tests and emulated GPUs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     matrix = torch.empty(native.probs_shape(here)) if probs else None
     attention = native.fill(here)
     native.put_outputs(attention, out, lse, matrix)
-    native.set_seed(attention, here.rng_state)
+    if here.rng_state is not None:
+        native.set_seed(attention, here.rng_state)
     with _Memory(handle) as memory:
         _place_inputs(memory, attention, here)
         attention.o.data, attention.lse.data = memory.place(out, True), memory.place(lse, True)
@@ -107,7 +108,8 @@ def _backward(
     dout, dlse = dout.contiguous(), None if dlse is None else dlse.contiguous()
     attention = native.fill(here)
     native.put_outputs(attention, out, lse, None)
-    native.set_seed(attention, here.rng_state)
+    if here.rng_state is not None:
+        native.set_seed(attention, here.rng_state)
     gradients, results = native.fill_gradients(here, dout, dlse, needs)
     dq, dk, dv, dslopes, dbias, dsinks = results
     with _Memory(handle) as memory:

@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 import torch
 from cases import INF, NAN, Features, features, make, to
-from oracle import attention, dropout_bits, philox
 from flashwave import composed
 from flashwave.composed import blocks
 from flashwave.composed import philox as composed_philox
@@ -17,6 +16,7 @@ from flashwave.composed.products import Products
 from flashwave.problem import Problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import attention, dropout_bits, philox
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
