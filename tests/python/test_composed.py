@@ -105,8 +105,9 @@ def test_hidden_elements_of_probs_are_positive_zeros():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_append_rounds_rotated_keys_as_the_tensors_do(dtype):
-    for rotary in ("halves", "pairs"):
-        p = make(Features(keys="paged", seqused=True, new_keys=3, rotary=rotary, causal=True, dims=(8, 4)), dtype)
+    for rotary, wide in (("halves", False), ("pairs", True)):
+        f = Features(keys="paged", seqused=True, new_keys=3, rotary=rotary, causal=True, wide=wide)
+        p = make(f, dtype)
         want = attention(p, torch.float64)
         on_device = to(p, DEVICE)
         out, _, _ = composed.forward(on_device)
@@ -114,6 +115,28 @@ def test_append_rounds_rotated_keys_as_the_tensors_do(dtype):
         assert_close(on_device.k, want.k, torch.finfo(dtype).eps, "k")
         assert_close(on_device.v, want.v, 0, "v")
         assert_close(out, want.out, 4 * torch.finfo(dtype).eps, "out")
+
+
+@pytest.mark.parametrize(
+    "name, at, bad", [("q", (1, 4, 2, 0), NAN), ("bias", (1, 2, 4, 3), NAN), ("bias", (1, 2, 4, 3), INF)]
+)
+def test_what_is_not_finite_stays_in_its_row(name, at, bad):
+    p = to(make(Features(bias="bhqk", causal=True, longest_q=9, longest_k=9)), DEVICE)
+    out, lse, _ = composed.forward(p)
+    changed = getattr(p, name).clone()
+    changed[at] = bad
+    other, other_lse, _ = composed.forward(p._replace(**{name: changed}))
+    assert other[1, 4, 2].isnan().all() and other_lse[1, 2, 4].isnan()
+    other[1, 4, 2], other_lse[1, 2, 4] = out[1, 4, 2], lse[1, 2, 4]
+    assert torch.equal(other, out) and torch.equal(other_lse, lse)
+
+
+def test_a_value_that_is_not_finite_reaches_who_sees_it():
+    p = to(make(Features(causal=True, longest_q=9, longest_k=9)), DEVICE)
+    p.v[1, 8, 1, 0] = NAN
+    out, lse, _ = composed.forward(p)
+    assert out[1, 8, 2:, 0].isnan().all() and lse.isfinite().all()
+    assert out[0].isfinite().all() and out[1, :, :2].isfinite().all() and out[..., 1:].isfinite().all()
 
 
 @pytest.mark.parametrize("sink", [None, 0.25, -INF])
@@ -264,6 +287,7 @@ def assert_rule(got, naive, want, factor, atol, what):
 RULE_CASES = {
     "causal": Features(causal=True),
     "all": Features(window=(30, 2), softcap=1.5, bias="bhqk", slopes="bh", sinks=True, dropout=0.3, heads=(4, 2)),
+    "wide": Features(bias="bhqk", wide=True, seqused=True, leftpad=True, sinks=True, seed=5),
     "ragged": Features(packed_q=True, keys="packed", causal=True, bias="hq", slopes="h", batch=3, seed=3),
 }
 
@@ -295,14 +319,15 @@ def test_the_numeric_rule(name, dtype, products):
     got = composed.backward(on_device, *(t.to(DEVICE) for t in args), present(p), products=products)
     common = max(largest(g) for g in want[:3])
     rows = exact.lse.numel() * (1 if dtype == torch.float32 else f.dims[1])
-    for name, ours, low, best in zip(INPUTS, got, naive, want):
+    for argument, ours, low, best in zip(INPUTS, got, naive, want):
         if ours is None:
             continue
-        if name in ("q", "k", "v"):
+        assert ours.dtype == getattr(p, argument).dtype, argument
+        if argument in ("q", "k", "v"):
             atol = allowance(largest(best), 1)
         else:
             atol = allowance(max(largest(best), common), 0.25) * math.sqrt(rows)
-        assert_rule(ours, low, best, 3, atol, f"gradient of {name}")
+        assert_rule(ours, low, best, 3, atol, f"gradient of {argument}")
 
 
 # Narrow products --------------------------------------------------------------------------------------------------
