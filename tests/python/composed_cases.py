@@ -120,7 +120,9 @@ def make(f: Features, dtype: torch.dtype = torch.float64) -> Problem:
     if f.new_keys:
         fields["k_new"], fields["v_new"] = m.normal(b, f.new_keys, hk, d), m.normal(b, f.new_keys, hk, dv)
     if f.rotary:
-        angle = torch.rand(capacity + f.longest_q, d // 2, generator=m.generator, dtype=torch.float32) * 7
+        turned = [max(f.new_keys, n) for n in _query_counts(problem)]
+        positions = int((stored + torch.tensor(turned)).max())  # not one more than is read
+        angle = torch.rand(positions, d // 2, generator=m.generator, dtype=torch.float32) * 7
         fields["rotary_cos"], fields["rotary_sin"] = (
             x.to(wide if f.wide else dtype) for x in (angle.cos(), angle.sin())
         )

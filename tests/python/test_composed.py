@@ -15,7 +15,7 @@ from flashwave.composed import blocks
 from flashwave.composed import philox as composed_philox
 from flashwave.composed.products import Products
 from flashwave.problem import Problem
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -76,8 +76,15 @@ def results(p, f, dtype=torch.float64):
 # Forward ----------------------------------------------------------------------------------------------------------
 
 
+# Keys of a block that start inside a call of Philox; each corner of a window in blocks of several queries.
+WINDOW = Features(window=(3, 1), dropout=0.3, longest_q=20, longest_k=27, heads=(2, 1), slopes="h", bias="bhqk")
+RAGGED = Features(packed_q=True, keys="self", window=(2, 0), dropout=0.3, slopes="bh", bias="bhqk", batch=4, seed=9)
+
+
 @many
 @given(features(), budgets)
+@example(WINDOW, 200)
+@example(RAGGED, 60)
 def test_forward_is_the_definition(f, budget):
     p = make(f)
     want = attention(p)
@@ -156,6 +163,18 @@ def test_rows_that_see_nothing(sink, keys):
         assert gradient is None or (gradient == 0).all()
     if sinks is not None:
         assert (gradients[5] == (5 if sink > -INF else 0)).all()
+    if sink is None:  # nothing depends on an lse of -inf, whatever its gradient
+        gradients = composed.backward(p, torch.ones_like(out), dlse * NAN, out, lse, needs)
+        assert all(gradient is None or (gradient == 0).all() for gradient in gradients)
+
+
+def test_a_sink_far_above_the_scores():
+    q, k = torch.zeros(1, 2, 1, 4, device=DEVICE), torch.zeros(1, 3, 1, 4, device=DEVICE)
+    p = Problem(q, k, k + 1, max_seqlen_q=2, max_seqlen_k=3, sinks=torch.full((1,), 500.0, device=DEVICE))
+    out, lse, _ = composed.forward(p)
+    assert (lse == 500).all() and (out == 0).all()
+    dsinks = composed.backward(p, out, torch.ones_like(lse), out, lse, (False,) * 5 + (True,))[5]
+    assert dsinks.tolist() == [2.0]
 
 
 @pytest.mark.parametrize("batch, queries, total", [(0, 3, 0), (2, 0, 0), (2, 4, 0)])
@@ -204,6 +223,8 @@ def test_dropout_drops_the_documented_elements():
 
 @many
 @given(features(backward=True), budgets)
+@example(WINDOW, 200)
+@example(RAGGED, 60)
 def test_gradients_are_those_of_the_definition(f, budget):
     p = make(f)
     result, dout, dlse, want = results(p, f)
