@@ -442,11 +442,12 @@ def test_memory_is_linear_in_the_length(ragged):
     q, k, v = (torch.randn(shape, device=DEVICE) for _ in range(3))
     offsets = torch.tensor([0, s], dtype=torch.int32, device=DEVICE) if ragged else None
     p = Problem(q, k, v, offsets, offsets, max_seqlen_q=s, max_seqlen_k=s, causal=True, window_left=4000)
+    budget = blocks.score_budget(q.cpu())  # an accelerator's would hold all of a problem this small
     watch = Watch()
-    with watch:
+    with with_budget(budget), watch:
         out, lse, _ = composed.forward(p)
         composed.backward(p, out, None, out, lse, (True, True, True, False, False, False))
-    assert watch.largest <= max(blocks.score_budget(q), q.numel() + heads * d)
+    assert watch.largest <= max(budget, q.numel() + heads * d)
     assert watch.largest < heads * s * s // 16
 
 
