@@ -72,6 +72,7 @@ def _learn(tensors: tuple, problem: Problem) -> _Call | None:
     if any(id(problem[place]) not in places for place, _ in fields):
         return None
     attention, exec_, shape = native.fill(problem), fw.new_exec(), native.out_shape(problem)
+    exec_.num_threads = _num_threads()
     native.put_outputs(attention, torch.empty(shape, dtype=problem.q.dtype, device="cpu"), None, None)
     return _Call(
         attention,
