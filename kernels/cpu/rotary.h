@@ -22,8 +22,19 @@ FW_INLINE V negate_even(V x, std::integer_sequence<int, L...>) {
   return (V)((VI)x ^ sign);
 }
 
-// a * c + b * s with three roundings, whatever the flags of the file allow.
-FW_INLINE V sum_of_products(V a, V c, V b, V s) { return __arithmetic_fence(a * c) + __arithmetic_fence(b * s); }
+// The compiler may not look through this: under -ffp-contract=fast neither a pragma nor __arithmetic_fence keeps it
+// from fusing a product with a sum.
+FW_INLINE V rounded(V x) {
+#if defined(__x86_64__)
+  asm("" : "+x"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#endif
+  return x;
+}
+
+// a * c + b * s, rounded three times.
+FW_INLINE V sum_of_products(V a, V c, V b, V s) { return rounded(a * c) + rounded(b * s); }
 
 // The angles of one position in fp32, laid out as rotate() reads them: for pairs (i, i + rotary_dim/2) cos and sin of
 // pair i at i; for pairs (2i, 2i + 1) twice, at 2i and 2i + 1, with the sign of sin that the element takes.
