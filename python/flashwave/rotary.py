@@ -10,7 +10,8 @@ from typing import Any, Union
 
 import torch
 
-from .rotary_operator import Turn, rotated, rule
+from .errors import InvalidArgument
+from .rotary_operator import Turn, rotated
 
 Tensor = torch.Tensor
 Offsets = Union[int, Tensor]
@@ -36,7 +37,8 @@ def apply_rotary(
     x: (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens; cos, sin: (positions, pairs).
     Row i of sequence b is at position seqlen_offsets[b] + i. Pairs are (i, i + pairs), or (2i, 2i + 1) if interleaved.
     """
-    rule(x.dim() in (3, 4), f"x must be (batch, seqlen, heads, head_dim), got shape {tuple(x.shape)}")
+    if x.dim() not in (3, 4):
+        raise InvalidArgument(f"x must be (batch, seqlen, heads, head_dim), got shape {tuple(x.shape)}")
     offset, offsets = _split_offsets(seqlen_offsets)
     spans = (0, x.shape[-2])
     turn = Turn(cos, sin, None, None, offsets, cu_seqlens, offset, max_seqlen, interleaved, conjugate, spans)
@@ -75,19 +77,20 @@ def apply_rotary_emb_qkv_(
     qkv: (batch, seqlen, 3, heads, head_dim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim).
     """
     if qkv.dim() == 5:
-        rule(qkv.shape[2] == 3, f"qkv must be (batch, seqlen, 3, heads, head_dim), got shape {tuple(qkv.shape)}")
+        if qkv.shape[2] != 3:
+            raise InvalidArgument(f"qkv must be (batch, seqlen, 3, heads, head_dim), got shape {tuple(qkv.shape)}")
         spans = (0, 1, 1, 1)
     else:
-        rule(
-            qkv.dim() == 4 and num_heads_q is not None,
-            "qkv must be (batch, seqlen, 3, heads, head_dim), or with num_heads_q (batch, seqlen, "
-            f"num_heads_q + 2 * num_heads_k, head_dim), got shape {tuple(qkv.shape)}",
-        )
+        if qkv.dim() != 4 or num_heads_q is None:
+            raise InvalidArgument(
+                "qkv must be (batch, seqlen, 3, heads, head_dim), or with num_heads_q (batch, seqlen, "
+                f"num_heads_q + 2 * num_heads_k, head_dim), got shape {tuple(qkv.shape)}"
+            )
         heads_k = (qkv.shape[2] - num_heads_q) // 2
-        rule(
-            num_heads_q >= 1 and heads_k >= 1 and qkv.shape[2] == num_heads_q + 2 * heads_k,
-            f"num_heads_q must leave an even number of heads for k and v of {qkv.shape[2]}, got {num_heads_q}",
-        )
+        if num_heads_q < 1 or heads_k < 1 or qkv.shape[2] != num_heads_q + 2 * heads_k:
+            raise InvalidArgument(
+                f"num_heads_q must leave an even number of heads for k and v of {qkv.shape[2]}, got {num_heads_q}"
+            )
         spans = (0, num_heads_q, num_heads_q, heads_k)
     if (cos_k is None) != (sin_k is None):
         cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
@@ -99,10 +102,8 @@ def apply_rotary_emb_kv_(
     kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, seqlen_offsets: Offsets = 0
 ) -> Tensor:
     """Turns k of a packed kv, (batch, seqlen, 2, heads, head_dim), in place."""
-    rule(
-        kv.dim() == 5 and kv.shape[2] == 2,
-        f"kv must be (batch, seqlen, 2, heads, head_dim), got shape {tuple(kv.shape)}",
-    )
+    if kv.dim() != 5 or kv.shape[2] != 2:
+        raise InvalidArgument(f"kv must be (batch, seqlen, 2, heads, head_dim), got shape {tuple(kv.shape)}")
     offset, offsets = _split_offsets(seqlen_offsets)
     return rotated(kv, Turn(cos, sin, None, None, offsets, None, offset, None, interleaved, False, (0, 1)), True)
 
@@ -118,7 +119,8 @@ def rotate_half(x: Tensor, interleaved: bool = False) -> Tensor:
 def apply_rotary_emb_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
     """The formula in x's own precision. cos, sin: (seqlen, pairs) or (batch, seqlen, pairs)."""
     rotary_dim = 2 * cos.shape[-1]
-    rule(rotary_dim <= x.shape[-1], f"cos must have at most head_dim / 2 columns, got {cos.shape[-1]}")
+    if rotary_dim > x.shape[-1]:
+        raise InvalidArgument(f"cos must have at most head_dim / 2 columns, got {cos.shape[-1]}")
     if interleaved:
         cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
     else:
@@ -203,7 +205,8 @@ class RotaryEmbedding(torch.nn.Module):
         elif not isinstance(seqlen_offset, Tensor):
             self._update_cos_sin_cache(qkv.shape[1] + seqlen_offset, qkv.device, qkv.dtype)
         cos, sin = self._cos_cached, self._sin_cached
-        rule(cos is not None, "max_seqlen must be given with a tensor seqlen_offset before the first table is made")
+        if cos is None:
+            raise InvalidArgument("max_seqlen must be given with a tensor seqlen_offset before the first table is made")
         scaled = self.scale is not None
         cos_k, sin_k = (self._cos_k_cached, self._sin_k_cached) if scaled else (None, None)
         if kv is None:

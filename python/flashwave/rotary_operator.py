@@ -68,21 +68,21 @@ class Turn(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
-def rule(holds: bool, message: str) -> None:
+def _rule(holds: bool, message: str) -> None:
     if not holds:
         raise InvalidArgument(message)
 
 
 def _check_angles(x: Tensor, cos: Tensor, sin: Tensor, names: tuple[str, str]) -> None:
     for name, tensor in zip(names, (cos, sin)):
-        rule(
+        _rule(
             tensor.dim() == 2,
             f"{name} must be (positions, rotary_dim / 2), got a tensor of shape {tuple(tensor.shape)}",
         )
-        rule(tensor.is_floating_point(), f"{name} must hold floating point numbers, got {tensor.dtype}")
-        rule(tensor.device == x.device, f"{name} must be on the device of x, {x.device}, got {tensor.device}")
-    rule(cos.shape == sin.shape, f"{names[1]} must have the shape of {names[0]}, {tuple(cos.shape)}")
-    rule(
+        _rule(tensor.is_floating_point(), f"{name} must hold floating point numbers, got {tensor.dtype}")
+        _rule(tensor.device == x.device, f"{name} must be on the device of x, {x.device}, got {tensor.device}")
+    _rule(cos.shape == sin.shape, f"{names[1]} must have the shape of {names[0]}, {tuple(cos.shape)}")
+    _rule(
         2 * cos.shape[1] <= x.shape[-1],
         f"{names[0]} must have at most head_dim / 2 columns, head_dim is {x.shape[-1]}, got {cos.shape[1]}",
     )
@@ -90,39 +90,39 @@ def _check_angles(x: Tensor, cos: Tensor, sin: Tensor, names: tuple[str, str]) -
 
 def _check(x: Tensor, turn: Turn) -> None:
     """Shapes, dtypes and devices; the values of index tensors are checked by the library, where it can read them."""
-    rule(x.is_floating_point(), f"x must hold floating point numbers, got {x.dtype}")
+    _rule(x.is_floating_point(), f"x must hold floating point numbers, got {x.dtype}")
     _check_angles(x, turn.cos, turn.sin, ("cos", "sin"))
     if turn.cos_k is not None and turn.sin_k is not None:
         _check_angles(x, turn.cos_k, turn.sin_k, ("cos_k", "sin_k"))
-        rule(
+        _rule(
             turn.cos_k.shape[1] == turn.cos.shape[1] and turn.cos_k.dtype == turn.cos.dtype,
             "cos_k must have the columns and the dtype of cos",
         )
     cu_seqlens, offsets = turn.cu_seqlens, turn.offsets
     if cu_seqlens is not None:
-        rule(x.dim() == 3, f"x must be (total, heads, head_dim) with cu_seqlens, got shape {tuple(x.shape)}")
-        rule(
+        _rule(x.dim() == 3, f"x must be (total, heads, head_dim) with cu_seqlens, got shape {tuple(x.shape)}")
+        _rule(
             cu_seqlens.dim() == 1 and cu_seqlens.shape[0] >= 1 and cu_seqlens.dtype == torch.int32,
             f"cu_seqlens must be (batch + 1) int32, got shape {tuple(cu_seqlens.shape)} {cu_seqlens.dtype}",
         )
-        rule(cu_seqlens.device == x.device, f"cu_seqlens must be on the device of x, {x.device}")
+        _rule(cu_seqlens.device == x.device, f"cu_seqlens must be on the device of x, {x.device}")
         batch, seqlen = cu_seqlens.shape[0] - 1, turn.max_seqlen or 0
     else:
-        rule(
+        _rule(
             x.dim() in (4, 5),
             f"x must be (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens, "
             f"got shape {tuple(x.shape)}",
         )
         batch, seqlen = x.shape[0], x.shape[1]
     if offsets is not None:
-        rule(
+        _rule(
             offsets.shape == (batch,) and offsets.dtype in (torch.int32, torch.int64),
             f"seqlen_offsets must be an int or (batch) int32 or int64 with batch = {batch}, "
             f"got shape {tuple(offsets.shape)} {offsets.dtype}",
         )
-        rule(offsets.device == x.device, f"seqlen_offsets must be on the device of x, {x.device}")
-    rule(turn.offset >= 0, f"seqlen_offsets must be at least 0, got {turn.offset}")
-    rule(
+        _rule(offsets.device == x.device, f"seqlen_offsets must be on the device of x, {x.device}")
+    _rule(turn.offset >= 0, f"seqlen_offsets must be at least 0, got {turn.offset}")
+    _rule(
         turn.offset + seqlen <= turn.cos.shape[0],
         f"cos must have a row for each position, seqlen_offsets + seqlen = {turn.offset} + {seqlen}, "
         f"got {turn.cos.shape[0]}",
@@ -315,7 +315,8 @@ def _rotate(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
 
 def rotated(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
     """The differentiable rotation of x, which gets no new memory if in place. Checks its arguments."""
-    _check(x, turn)
+    if is_plain(x):  # when traced, the operator checks them: the text of a message would make sizes constants
+        _check(x, turn)
     return _rotate(x, turn, inplace)
 
 
@@ -325,8 +326,20 @@ _operators.define(
     "Tensor? cu_seqlens, SymInt seqlen_offset, SymInt? max_seqlen, bool interleaved, bool conjugate, SymInt[] spans) "
     "-> Tensor"
 )
-_operators.impl("rotary", lambda x, *turn: _turn_all(x, Turn(*turn), False), "CompositeExplicitAutograd")
-torch.library.register_fake("flashwave::rotary", lambda x, *turn: torch.empty_like(x), lib=_operators)
+
+
+def _operator(x: Tensor, *turn: Any) -> Tensor:
+    _check(x, Turn(*turn))
+    return _turn_all(x, Turn(*turn), False)
+
+
+def _fake(x: Tensor, *turn: Any) -> Tensor:
+    _check(x, Turn(*turn))
+    return torch.empty_like(x)
+
+
+_operators.impl("rotary", _operator, "CompositeExplicitAutograd")
+torch.library.register_fake("flashwave::rotary", _fake, lib=_operators)
 torch.library.register_autograd(
     "flashwave::rotary",
     lambda ctx, gradient: (_gradient(ctx, gradient), *[None] * len(Turn._fields)),
