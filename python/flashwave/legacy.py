@@ -12,8 +12,6 @@ Returned softmax_lse is (batch, heads, longest sequence of queries), as it was, 
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,7 +35,7 @@ def flash_attn_unpadded_func(
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     return_attn_probs: bool = False,
     deterministic: bool = False,
@@ -69,7 +67,7 @@ def flash_attn_unpadded_qkvpacked_func(
     cu_seqlens: Tensor,
     max_seqlen: int,
     dropout_p: float,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     return_attn_probs: bool = False,
     deterministic: bool = False,
@@ -97,7 +95,7 @@ def flash_attn_unpadded_kvpacked_func(
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     return_attn_probs: bool = False,
     deterministic: bool = False,
@@ -125,7 +123,7 @@ def flash_attn_unpadded_qkvpacked_split_func(
     max_seqlen1: int,
     batch_size0: int,
     dropout_p: float,
-    softmax_scale: Optional[float] = None,
+    softmax_scale: float | None = None,
     causal: bool = False,
     return_attn_probs: bool = False,
     deterministic: bool = False,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor, nn
 
 from flashwave.interface import flash_attn_func, flash_attn_varlen_func
@@ -13,7 +11,7 @@ from flashwave.padding import pad_input, unpad_input
 class FlashAttention(nn.Module):
     """Softmax attention of q, k and v; dropout only in training."""
 
-    def __init__(self, softmax_scale: Optional[float] = None, attention_dropout: float = 0.0):
+    def __init__(self, softmax_scale: float | None = None, attention_dropout: float = 0.0):
         super().__init__()
         self.softmax_scale = softmax_scale
         self.dropout_p = attention_dropout
@@ -45,7 +43,7 @@ class FlashMHA(nn.Module):
         device=None,
         dtype=None,
         *,
-        num_heads_k: Optional[int] = None,
+        num_heads_k: int | None = None,
     ):
         super().__init__()
         num_heads_k = num_heads if num_heads_k is None else num_heads_k
@@ -65,7 +63,7 @@ class FlashMHA(nn.Module):
         self.Wqkv = nn.Linear(embed_dim, rows, bias=bias, device=device, dtype=dtype)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, key_padding_mask: Optional[Tensor] = None, need_weights: bool = False):
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = False):
         """x (b, s, embed_dim); key_padding_mask (b, s), True (or 1) for tokens, False for padding.
 
         Returns (out, None). Padding attends to nothing and is attended by nothing.
@@ -77,9 +75,7 @@ class FlashMHA(nn.Module):
             context = flash_attn_func(*self._project(x), **options)
         else:
             rows, indices, cu_seqlens, longest, _ = unpad_input(x, key_padding_mask)
-            context = flash_attn_varlen_func(
-                *self._project(rows), cu_seqlens, cu_seqlens, longest, longest, **options
-            )
+            context = flash_attn_varlen_func(*self._project(rows), cu_seqlens, cu_seqlens, longest, longest, **options)
             context = pad_input(context, indices, *x.shape[:2])
         return self.out_proj(context.flatten(-2)), None
 

@@ -82,4 +82,3 @@ def _is_ours(module) -> bool:
 
 def _foreign_modules() -> list:
     return sorted(name for name in _alias_names() if not _is_ours(sys.modules[name]))
-

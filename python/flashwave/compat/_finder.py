@@ -8,7 +8,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import sys
-from typing import Callable, Iterable, Optional
+from collections.abc import Callable, Iterable
 
 FLASH_ATTN_VERSION = "2.8.4"  # of the flash-attn whose interface this is
 
@@ -23,7 +23,7 @@ class AliasFinder(importlib.abc.MetaPathFinder):
         self.after_import = after_import
         self.offers_distribution = False
 
-    def find_spec(self, fullname: str, path=None, target=None) -> Optional[importlib.machinery.ModuleSpec]:
+    def find_spec(self, fullname: str, path=None, target=None) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] in ALIASES:
             original = importlib.util.find_spec(_TARGET + fullname)
             if original is None:
@@ -38,7 +38,7 @@ class AliasFinder(importlib.abc.MetaPathFinder):
             return self._watched_spec(fullname, path, target)
         return None
 
-    def _watched_spec(self, fullname: str, path, target) -> Optional[importlib.machinery.ModuleSpec]:
+    def _watched_spec(self, fullname: str, path, target) -> importlib.machinery.ModuleSpec | None:
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
@@ -87,7 +87,7 @@ class _WatchingLoader(importlib.abc.Loader):
 
 
 class _Distribution(importlib.metadata.Distribution):
-    def read_text(self, filename: str) -> Optional[str]:
+    def read_text(self, filename: str) -> str | None:
         if filename == "METADATA":
             return f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_ATTN_VERSION}\nSummary: provided by flashwave\n"
         return "\n".join(ALIASES) if filename == "top_level.txt" else None

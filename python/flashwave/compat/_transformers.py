@@ -55,10 +55,10 @@ def _adapt_import_utils(module) -> None:
     if original is None or original is _is_flash_attn_2_available or _has_gpu():
         return
     for name, holder in list(sys.modules.items()):
-        if name.partition(".")[0] == "transformers":
-            # vars(): getattr would make transformers' lazy modules import everything.
-            if vars(holder).get("is_flash_attn_2_available") is original:
-                _set(holder, "is_flash_attn_2_available", _is_flash_attn_2_available)
+        # vars(): getattr would make transformers' lazy modules import everything.
+        in_transformers = name.partition(".")[0] == "transformers"
+        if in_transformers and vars(holder).get("is_flash_attn_2_available") is original:
+            _set(holder, "is_flash_attn_2_available", _is_flash_attn_2_available)
 
 
 def _adapt_flash_utils(module) -> None:

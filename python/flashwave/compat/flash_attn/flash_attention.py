@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from flashwave.interface import flash_attn_qkvpacked_func, flash_attn_varlen_qkvpacked_func
+from flashwave.interface import (
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+)
 from flashwave.modules import FlashMHA
 from flashwave.padding import pad_input, unpad_input
 

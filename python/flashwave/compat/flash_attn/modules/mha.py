@@ -11,7 +11,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from flashwave.interface import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from flashwave.interface import (
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
 from flashwave.padding import pad_input, unpad_input
 from flashwave.rotary import RotaryEmbedding
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,7 @@ from torch import Tensor
 def cross_entropy_loss(
     logits: Tensor,
     labels: Tensor,
-    precomputed_lse: Optional[Tensor] = None,
+    precomputed_lse: Tensor | None = None,
     label_smoothing: float = 0.0,
     logit_scale: float = 1.0,
     lse_square_scale: float = 0.0,

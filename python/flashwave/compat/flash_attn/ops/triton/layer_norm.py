@@ -9,8 +9,6 @@ residual_in_fp32).
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,22 +17,22 @@ from torch import Tensor, nn
 def layer_norm_fn(
     x: Tensor,
     weight: Tensor,
-    bias: Optional[Tensor],
-    residual: Optional[Tensor] = None,
-    x1: Optional[Tensor] = None,
-    weight1: Optional[Tensor] = None,
-    bias1: Optional[Tensor] = None,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
     eps: float = 1e-6,
     dropout_p: float = 0.0,
-    rowscale: Optional[Tensor] = None,
+    rowscale: Tensor | None = None,
     prenorm: bool = False,
     residual_in_fp32: bool = False,
     zero_centered_weight: bool = False,
     is_rms_norm: bool = False,
     return_dropout_mask: bool = False,
-    out_dtype: Optional[torch.dtype] = None,
-    out: Optional[Tensor] = None,
-    residual_out: Optional[Tensor] = None,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
 ):
     """Returns y, or a tuple of y, y1 (with weight1), h (with prenorm) and the kept elements of x (and x1)."""
     h, mask = _dropped(x if rowscale is None else x.float() * rowscale.unsqueeze(-1), dropout_p)
@@ -61,21 +59,21 @@ def layer_norm_fn(
 def rms_norm_fn(
     x: Tensor,
     weight: Tensor,
-    bias: Optional[Tensor],
-    residual: Optional[Tensor] = None,
-    x1: Optional[Tensor] = None,
-    weight1: Optional[Tensor] = None,
-    bias1: Optional[Tensor] = None,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
     eps: float = 1e-6,
     dropout_p: float = 0.0,
-    rowscale: Optional[Tensor] = None,
+    rowscale: Tensor | None = None,
     prenorm: bool = False,
     residual_in_fp32: bool = False,
     zero_centered_weight: bool = False,
     return_dropout_mask: bool = False,
-    out_dtype: Optional[torch.dtype] = None,
-    out: Optional[Tensor] = None,
-    residual_out: Optional[Tensor] = None,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
 ):
     """`layer_norm_fn` with the root mean square in place of mean and variance."""
     return layer_norm_fn(
@@ -103,10 +101,10 @@ def rms_norm_fn(
 def layer_norm_linear_fn(
     x: Tensor,
     norm_weight: Tensor,
-    norm_bias: Optional[Tensor],
+    norm_bias: Tensor | None,
     linear_weight: Tensor,
-    linear_bias: Optional[Tensor],
-    residual: Optional[Tensor] = None,
+    linear_bias: Tensor | None,
+    residual: Tensor | None = None,
     eps: float = 1e-6,
     prenorm: bool = False,
     residual_in_fp32: bool = False,
@@ -154,14 +152,14 @@ class RMSNorm(nn.Module):
         )
 
 
-def _dropped(x: Tensor, p: float) -> tuple[Tensor, Optional[Tensor]]:
+def _dropped(x: Tensor, p: float) -> tuple[Tensor, Tensor | None]:
     if p == 0.0:
         return x.float(), None
     kept = torch.rand(x.shape, device=x.device) >= p
     return x.float() * kept / (1.0 - p), kept
 
 
-def _normalised(h: Tensor, weight: Tensor, bias: Optional[Tensor], eps: float, zero_centered: bool, rms: bool):
+def _normalised(h: Tensor, weight: Tensor, bias: Tensor | None, eps: float, zero_centered: bool, rms: bool):
     if not rms:
         h = h - h.mean(dim=-1, keepdim=True)
     y = h * torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + eps)
