@@ -1,8 +1,8 @@
 """The functions of flash-attn 2, with its signatures, shapes and conventions, and keyword-only extensions.
 
-Extensions of all but the cache function: `bias` (an additive term that broadcasts to (batch, heads, seqlen_q, seqlen_k)),
-`sinks` ((heads,), a logit that joins every row's softmax), `return_lse` (also returns the log-sum-exp; it is
-differentiable), `out` (memory for the result, where no gradient is needed), and v's head dimension may differ from q's.
+Extensions of all but the cache function: `bias` (an additive term that broadcasts to (batch, heads, seqlen_q,
+seqlen_k)), `sinks` ((heads,), a logit that joins every row's softmax), `return_lse` (also returns the log-sum-exp; it
+is differentiable), `out` (memory for the result, where no gradient is needed), and v's head dimension may differ.
 As in flash-attn the log-sum-exp of a row that sees no key is +inf; `flashwave.attention` reports -inf.
 """
 
@@ -332,8 +332,8 @@ def flash_attn_with_kvcache(
     """Attends to a cache, after appending k and v to it in place if they are given. Has no gradient.
 
     k_cache and v_cache (cache rows, seqlen_cache, heads_k, dim), or (pages, page_size, heads_k, dim) with block_table.
-    Sequence b uses cache_seqlens[b] keys (all of the cache if None); with rotary_cos and rotary_sin, k and q are rotated
-    at positions counted from there. Under autocast q, k and v take the dtype of the cache.
+    Sequence b uses cache_seqlens[b] keys (all of the cache if None); with rotary_cos and rotary_sin, k and q are
+    rotated at positions counted from there. Under autocast q, k and v take the dtype of the cache.
     """
     if k is not None and cache_seqlens is None:
         raise InvalidArgument("cache_seqlens must be given with k: it says where the new keys go")

@@ -13,6 +13,7 @@ import torch
 
 from . import _library as fw
 from . import shapes
+from .errors import FlashwaveError, InvalidArgument, NoDevice
 from .problem import TENSOR_FIELDS, Problem
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
@@ -36,7 +37,7 @@ def _word(struct: type, *path: str) -> int:
 
 
 # (Place in a problem, word of fw_attention that takes its address) of every tensor; rng_state is read, not passed.
-_ADDRESSES = tuple(
+ADDRESSES = tuple(
     (place, _word(fw.Attention, name, *(["data"] if dict(fw.Attention._fields_)[name] is fw.Tensor else [])))
     for place, name in enumerate(Problem._fields)
     if name in TENSOR_FIELDS and name != "rng_state"
@@ -59,7 +60,7 @@ def _open(device: torch.device) -> tuple[int | None, str]:
     index = torch.cuda.current_device() if device.index is None else device.index
     try:
         return fw.device(f"{kind}:{index}"), ""
-    except fw.FlashwaveError as error:
+    except FlashwaveError as error:
         return None, str(error)
 
 
@@ -174,7 +175,7 @@ def readable(problem: Problem) -> Problem:
         value = getattr(problem, name)
         if isinstance(value, Tensor) and _needs_copy(name, value):
             if name in ("k", "v") and problem.k_new is not None:
-                raise fw.InvalidArgument(
+                raise InvalidArgument(
                     f"{name} must be contiguous in its last dimension: the new keys are written into it"
                 )
             copies[name] = value.contiguous()
@@ -207,14 +208,17 @@ def _key(problem: Problem, out: Tensor | None, probs: bool) -> tuple:
     return tensors, problem[13:23], append, _layout(out), probs, problem.q.device
 
 
-def _prepare(problem: Problem, shapes_: tuple[tuple[int, ...], ...], results: tuple) -> _Kept:
-    attention, exec_ = fill(problem), fw.new_exec()
-    out, lse, probs = results
+def put_outputs(attention: fw.Attention, out: Tensor, lse: Tensor, probs: Tensor | None) -> None:
     _put(attention.o, out, _strides(out))
     _put(attention.lse, lse, _lse_strides(lse))
     if probs is not None:
         _put(attention.probs, probs, probs.stride())
-    inputs = tuple((place, word) for place, word in _ADDRESSES if problem[place] is not None)
+
+
+def _prepare(problem: Problem, shapes_: tuple[tuple[int, ...], ...], results: tuple) -> _Kept:
+    attention, exec_ = fill(problem), fw.new_exec()
+    put_outputs(attention, *results)
+    inputs = tuple((place, word) for place, word in ADDRESSES if problem[place] is not None)
     words = memoryview(attention).cast("B").cast("Q")
     return _Kept(attention, words, exec_, ctypes.addressof(attention), ctypes.addressof(exec_), inputs, shapes_)
 
@@ -241,7 +245,7 @@ def _empty_outputs(
     return out, lse, torch.empty(shapes_[2], dtype=torch.float32, device=device) if len(shapes_) > 2 else None
 
 
-def _set_seed(attention: fw.Attention, rng_state: Tensor | None) -> None:
+def set_seed(attention: fw.Attention, rng_state: Tensor | None) -> None:
     if rng_state is not None:
         seed, offset = rng_state.tolist()
         attention.dropout_seed, attention.dropout_offset = seed & _MASK64, offset & _MASK64
@@ -287,7 +291,7 @@ def forward(
         words[_O], words[_LSE] = results[0].data_ptr(), results[1].data_ptr()
         if probs:
             words[_PROBS] = results[2].data_ptr()
-    _set_seed(kept.attention, problem.rng_state)
+    set_seed(kept.attention, problem.rng_state)
     workspace = _set_stream_and_workspace(device, problem.q, kept.exec_, kept.attention_address, None)
     status = fw.lib.fw_forward(device, kept.attention_address, kept.exec_address)
     del workspace  # freed in stream order
@@ -347,9 +351,8 @@ def backward(
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
         dout = dout.contiguous()
     attention, exec_ = fill(problem), fw.new_exec()
-    _put(attention.o, out, _strides(out))
-    _put(attention.lse, lse, _lse_strides(lse))
-    _set_seed(attention, problem.rng_state)
+    put_outputs(attention, out, lse, None)
+    set_seed(attention, problem.rng_state)
     gradients, results = fill_gradients(problem, dout, dlse, needs)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)
     workspace = _set_stream_and_workspace(device, problem.q, exec_, *addresses)
@@ -366,8 +369,7 @@ def _layouts(problem: Problem, backward: bool) -> tuple[fw.Attention, fw.Gradien
     attention, gradients = fill(problem), None
     out = torch.empty(out_shape(problem), dtype=problem.q.dtype, device="meta")
     lse = torch.empty(lse_shape(problem), dtype=torch.float32, device="meta")
-    _put(attention.o, out, _strides(out))
-    _put(attention.lse, lse, _lse_strides(lse))
+    put_outputs(attention, out, lse, None)
     attention.o.data = attention.lse.data = _SOME_ADDRESS
     if backward:
         gradients = fw.new_gradients()
@@ -393,7 +395,7 @@ def explain(problem: Problem, backward: bool = False, json: bool = False) -> str
     """The library's account of which kernel it would run on the device that holds q, and why not others."""
     device = device_of(problem.q)
     if device is None:
-        raise fw.NoDevice(why_no_device(problem.q))
+        raise NoDevice(why_no_device(problem.q))
     shapes.check(problem)
     attention, gradients = _layouts(readable(problem), backward)
     return fw.explain(device, attention, gradients, json=json)

@@ -14,11 +14,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import composed, native, settings, shapes
+from .errors import InvalidArgument
 from .problem import APPEND_FIELDS, FORWARD_FIELDS, Problem
 
 _TENSORS = 13  # the leading fields of a problem
 _SCALARS = len(FORWARD_FIELDS)
-_DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in ("q", "k", "v", "alibi_slopes", "bias", "sinks"))
+DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in ("q", "k", "v", "alibi_slopes", "bias", "sinks"))
 
 Outputs = tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]
 
@@ -94,12 +95,12 @@ def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | Non
     problem = Problem(*tensors, *ctx.scalars)
     if dout is None:
         dout = torch.zeros_like(out)
-    needs = tuple([bool(ctx.needs_input_grad[place]) for place in _DIFFERENTIABLE])
+    needs = tuple([bool(ctx.needs_input_grad[place]) for place in DIFFERENTIABLE])
     if is_plain(problem.q, dout):
         results = backward(problem, dout, dlse, out, lse, needs)
     else:
         results = torch.ops.flashwave.backward.default(dout, dlse, out, lse, list(needs), *problem[:_SCALARS])
-    for place, needed, gradient in zip(_DIFFERENTIABLE, needs, results):
+    for place, needed, gradient in zip(DIFFERENTIABLE, needs, results):
         gradients[place] = gradient if needed else None
     return tuple(gradients)
 
@@ -130,15 +131,21 @@ def is_plain(*tensors: torch.Tensor) -> bool:
     return all([type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors])
 
 
+def needs_gradient(problem: Problem) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    return any([problem[i] is not None and problem[i].requires_grad for i in DIFFERENTIABLE])
+
+
 def attend(problem: Problem, out: torch.Tensor | None = None, probs: bool = False) -> Outputs:
     """The differentiable attention: (out, lse, probs). lse is -inf in rows that see nothing; probs has no gradient."""
     if not is_plain(problem.q):
         return _attend_traced(problem, out, probs)
-    if torch.is_grad_enabled() and any([problem[i] is not None and problem[i].requires_grad for i in _DIFFERENTIABLE]):
+    if needs_gradient(problem):
         if out is not None:
-            raise native.fw.InvalidArgument("out cannot be used when an input requires a gradient")
+            raise InvalidArgument("out cannot be used when an input requires a gradient")
         if problem.k_new is not None:
-            raise native.fw.InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
+            raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
         return _Attention.apply(*problem[:_SCALARS], probs)
     return forward(problem, out, probs)
 
@@ -207,7 +214,7 @@ def _backward_fake(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *argum
     return tuple(
         [
             arguments[place].new_empty(arguments[place].shape) if needed else _absent(out)
-            for place, needed in zip(_DIFFERENTIABLE, needs)
+            for place, needed in zip(DIFFERENTIABLE, needs)
         ]
     )
 
