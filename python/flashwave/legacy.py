@@ -139,8 +139,8 @@ def flash_attn_unpadded_qkvpacked_split_func(
     if not return_attn_probs:
         return result
     out, lse, probs = result
-    if probs is None:
-        return out, lse, None, None
+    if probs.numel() == 0:  # without dropout there is no matrix
+        return out, lse, probs, probs
     first, others = probs[:batch_size0], probs[batch_size0:]
     return out, lse, first[:, :, :max_seqlen0, :max_seqlen0], others[:, :, :max_seqlen1, :max_seqlen1]
 

@@ -6,6 +6,11 @@ being eager in float64 on the same weights.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -295,3 +300,27 @@ def test_transformers_refuses_cpus_without_install():
         flashwave.compat.uninstall()
     with pytest.raises((ImportError, ValueError)):
         _model("llama", "flash_attention_2", torch.float32)
+
+
+INSTALLED_FIRST = """
+import flashwave.compat
+flashwave.compat.install()
+import torch, transformers
+sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)
+ids = torch.arange(8)[None]
+results = []
+for implementation in ("eager", "flash_attention_2"):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
+    results.append(model(ids).logits)
+torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+import flash_attn, transformers.modeling_flash_attention_utils as utils
+assert utils._flash_varlen_fn is flash_attn.flash_attn_varlen_func
+"""
+
+
+def test_install_before_transformers():
+    paths = [str(Path(flashwave.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([sys.executable, "-c", INSTALLED_FIRST], env=environment, check=True)

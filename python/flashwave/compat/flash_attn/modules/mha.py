@@ -71,7 +71,8 @@ class FlashSelfAttention(_Attention):
         """qkv (b, s, 3, h, d), with key_padding_mask (b, s) True for tokens; or (total, 3, h, d) with cu_seqlens."""
         if key_padding_mask is not None:
             rows, indices, cu_seqlens, longest, _ = unpad_input(qkv, key_padding_mask)
-            return pad_input(self(rows, causal, cu_seqlens, longest), indices, *qkv.shape[:2])
+            out = FlashSelfAttention.forward(self, rows, causal, cu_seqlens, longest)
+            return pad_input(out, indices, *qkv.shape[:2])
         options = self._options(causal)
         q, k, v = qkv.unbind(-3)
         if cu_seqlens is None:
@@ -96,7 +97,9 @@ class FlashCrossAttention(_Attention):
             batch, seqlen = q.shape[:2]
             rows, _, cu_seqlens_k, longest, _ = unpad_input(kv, key_padding_mask)
             cu_seqlens = torch.arange(0, (batch + 1) * seqlen, seqlen, dtype=torch.int32, device=q.device)
-            out = self(q.flatten(0, 1), rows, causal, cu_seqlens, seqlen, cu_seqlens_k, longest)
+            out = FlashCrossAttention.forward(
+                self, q.flatten(0, 1), rows, causal, cu_seqlens, seqlen, cu_seqlens_k, longest
+            )
             return out.unflatten(0, (batch, seqlen))
         options = self._options(causal)
         k, v = kv.unbind(-3)
