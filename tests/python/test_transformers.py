@@ -10,14 +10,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="4.53")
 
-import flashwave.compat
-import flashwave.integrations.transformers as integration
+import flashwave.compat  # noqa: E402
+import flashwave.integrations.transformers as integration  # noqa: E402
 
 SIZES = {
     "vocab_size": 64,
@@ -59,10 +60,18 @@ def _config(name):
             max_position_embeddings=64,
             dropout=0.0,
         )
+    if name == "t5":
+        return transformers.T5Config(
+            vocab_size=64, d_model=64, d_kv=16, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0
+        )
     raise KeyError(name)
 
 
-AUTO = {"bert": transformers.AutoModelForMaskedLM, "bart": transformers.AutoModelForSeq2SeqLM}
+AUTO = {
+    "bert": transformers.AutoModelForMaskedLM,
+    "bart": transformers.AutoModelForSeq2SeqLM,
+    "t5": transformers.AutoModelForSeq2SeqLM,
+}
 
 
 def _model(name, implementation, dtype):
@@ -157,7 +166,9 @@ def _truth(name, inputs):
 def _check(name, implementation, dtype, inputs):
     truth, true_gradients = _truth(name, inputs)
     plain, plain_gradients = _run(name, "eager", dtype, inputs)
-    ours, our_gradients = _run(name, implementation, dtype, inputs)
+    with mock.patch("flashwave.interface.attend", wraps=flashwave.interface.attend) as attend:
+        ours, our_gradients = _run(name, implementation, dtype, inputs)
+    assert attend.called  # not another attention that transformers chose
     _within(2, ours, plain, truth, truth.abs().max(), "logits")
     assert our_gradients.keys() == plain_gradients.keys() == true_gradients.keys()
     # Some gradients are 0 in truth, such as that of the keys' bias: rounding of the others is all there is to them.
@@ -184,14 +195,17 @@ def test_outputs_and_gradients(name, padding, dtype, implementation):
     _check(name, implementation, dtype, _inputs(padding))
 
 
-def test_cross_attention():
-    """An encoder's padding in the decoder's cross-attention; lengths differ and are equal."""
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_cross_attention(name):
+    """An encoder's padding in the decoder's cross-attention; lengths differ and are equal. T5 adds a learned bias."""
+    if name == "t5" and int(transformers.__version__.split(".")[0]) < 5:
+        pytest.skip("this transformers' T5 knows eager only")
     integration.register()
     for length in (5, LENGTH):
         inputs = _inputs("right")  # its positions are absolute: only so is a sequence alone the same
         inputs["decoder_input_ids"] = torch.randint(2, 64, (BATCH, length))
         inputs["decoder_attention_mask"] = torch.ones(BATCH, length, dtype=torch.long)
-        _check("bart", "flashwave", torch.float32, inputs)
+        _check(name, "flashwave", torch.float32, inputs)
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
@@ -219,6 +233,36 @@ def test_mask_that_is_no_known_kind():
         ours = _model("llama", "flashwave", torch.float32)(input_ids=ids, attention_mask=given).logits
         eager = _model("llama", "eager", torch.float32)(input_ids=ids, attention_mask=mask).logits
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_mask_functions():
+    """Which masks are stored: those of unknown functions, and none that the attention is told of otherwise."""
+    masking = pytest.importorskip("transformers.masking_utils")
+    if torch.__version__ < "2.6":
+        pytest.skip("transformers composes masks with torch 2.6 and later only")
+    ask = integration.masks.attention_mask
+    arguments = {"batch_size": 2, "kv_length": 6, "attention_mask": None, "dtype": torch.float32}
+    arguments.update(q_length=6, q_offset=0, device="cpu")
+    causal, window = masking.causal_mask_function, masking.sliding_window_causal_mask_function(3)
+    assert ask(**arguments, mask_function=causal) is None
+    assert ask(**arguments, mask_function=window) is None
+    # Keys that are not filled yet.
+    later = ask(**{**arguments, "q_length": 2, "q_offset": 1}, mask_function=causal)
+    assert torch.equal(later[0, 0], torch.ones(2, 6).tril(1).bool())
+    # Bidirectional within a block of tokens, as images are.
+    block = torch.tensor([0, 0, 1, 1, 0, 0])
+
+    def same_block(batch, head, q, k):
+        return (block[q] == 1) & (block[k] == 1)
+
+    mask = ask(**arguments, mask_function=masking.or_masks(causal, same_block), use_vmap=True)
+    expected = torch.ones(6, 6).tril().bool()
+    expected[2, 3] = True
+    assert mask.dim() == 4 and torch.equal(mask[0, 0], expected)
+    numbers = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
+    packed = masking.and_masks(window, masking.packed_sequence_mask_function(numbers))
+    offsets, longest = integration.masks.packed_offsets(ask(**arguments, mask_function=packed))
+    assert offsets.tolist() == [0, 2, 5, 6, 12] and longest == 6
 
 
 @pytest.mark.parametrize("padding", [None, "left"])
@@ -303,7 +347,7 @@ def test_transformers_refuses_cpus_without_install():
 
 
 INSTALLED_FIRST = """
-import flashwave.compat
+import flashwave.compat  # noqa: E402
 flashwave.compat.install()
 import torch, transformers
 sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)

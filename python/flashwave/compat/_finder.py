@@ -1,4 +1,4 @@
-"""The import hook of `flashwave.compat`: aliases of modules, the distribution's metadata, and callbacks after imports."""
+"""The import hook of `flashwave.compat`: aliases of modules, the distribution's metadata, callbacks after imports."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _WatchingLoader(importlib.abc.Loader):
 class _Distribution(importlib.metadata.Distribution):
     def read_text(self, filename: str) -> str | None:
         if filename == "METADATA":
-            return f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_ATTN_VERSION}\nSummary: provided by flashwave\n"
+            return f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_ATTN_VERSION}\n"
         return "\n".join(ALIASES) if filename == "top_level.txt" else None
 
     def locate_file(self, path):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# ------------------------------------------------------------------------------------------- transformers' mask function
+# ------------------------------------------------------------------------------------------ transformers' mask function
 
 
 def attention_mask(**arguments: Any) -> Tensor | None:

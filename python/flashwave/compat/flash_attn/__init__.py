@@ -1,4 +1,4 @@
-"""flash_attn 2.8, provided by flashwave. The modules here are what `flash_attn.x` is after `flashwave.compat.install`."""
+"""flash_attn 2.8, provided by flashwave: what `flash_attn` and `flash_attn.x` are after `flashwave.compat.install`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Refused: block-sparse attention of flash-attn 1.x."""
 
 raise ImportError(
-    "flash_attn.flash_blocksparse_attn_interface: flashwave has no block-sparse attention. It has dense, sliding-window and biased attention: "
-    "flash_attn_func(..., window_size=(left, right)) and its keyword bias="
+    "flash_attn.flash_blocksparse_attn_interface: flashwave has no block-sparse attention; it has sliding windows and "
+    "biases: flash_attn_func(..., window_size=(left, right), bias=...)"
 )

@@ -217,7 +217,7 @@ class MHA(nn.Module):
         inference_params=None,
         **kwargs,
     ):
-        """x (b, s, embed_dim), or (total, embed_dim) with cu_seqlens and max_seqlen; x_kv likewise, for cross-attention.
+        """x (b, s, embed_dim), or (total, embed_dim) with cu_seqlens and max_seqlen; x_kv likewise (cross-attention).
 
         key_padding_mask (b, s): True for tokens. inference_params: a cache, with the fields of upstream's class.
         kwargs go to the attention: for ragged cross-attention cu_seqlens_k and max_seqlen_k.
