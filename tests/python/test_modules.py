@@ -19,6 +19,7 @@ from flashwave.compat.flash_attn.modules.mha import (
     get_alibi_slopes,
 )
 from flashwave.modules import FlashAttention, FlashMHA
+from flashwave.rotary import apply_rotary_emb_torch
 from numeric import assert_within_rule
 from torch import nn
 
@@ -216,7 +217,7 @@ def test_mha_cache(alibi):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_mha_rotary(interleaved):
-    """With a rotary embedding only distances matter: a cache that is filled in parts gives the same."""
+    """Rotated at positions counted from the sequence's start, also in a cache that is filled in parts."""
     layer = MHA(32, 2, causal=True, layer_idx=0, rotary_emb_dim=16, rotary_emb_interleaved=interleaved)
     plain = MHA(32, 2, causal=True)
     plain.load_state_dict(layer.state_dict(), strict=False)
@@ -236,6 +237,16 @@ def test_mha_rotary(interleaved):
         params.seqlen_offset = 5
         last = layer(x[:, 5:], inference_params=params)
     _close(torch.cat([first, last], dim=1), expected)
+    cos, sin = layer.rotary_emb._cos_cached[:6], layer.rotary_emb._sin_cached[:6]
+    q, k, v = layer.Wqkv(x).unflatten(-1, (3, 2, 16)).unbind(2)
+    q, k = (apply_rotary_emb_torch(part, cos, sin, interleaved) for part in (q, k))
+    by_hand = layer.out_proj(standard.attention(q, k, v, causal=True)[0].float().flatten(-2))
+    _close(expected, by_hand.detach())
+    weight, cotangent = layer.Wqkv.weight, torch.randn_like(by_hand)
+    ours = torch.autograd.grad(layer(x), weight, cotangent)
+    _close(ours, torch.autograd.grad(by_hand, weight, cotangent))
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        layer(x.flatten(0, 1), cu_seqlens=torch.tensor([0, 6, 12], dtype=torch.int32), max_seqlen=6)
 
 
 def test_alibi_slopes():

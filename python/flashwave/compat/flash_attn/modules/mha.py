@@ -231,7 +231,9 @@ class MHA(nn.Module):
             context = self._attend_cache(q, kv, inference_params)
         else:
             if self.rotary_emb_dim > 0:
-                q, kv = self.rotary_emb(q, kv, cu_seqlens=cu_seqlens, max_seqlen=max_seqlen)
+                if cu_seqlens is not None:
+                    raise ValueError("cu_seqlens: not together with rotary_emb_dim")
+                q, kv = self.rotary_emb(q, kv)
             context = self._attend(q, kv, key_padding_mask, cu_seqlens, max_seqlen, kwargs)
         out = self.out_proj(context.flatten(-2))
         return (out, x) if self.return_residual else out
@@ -243,7 +245,8 @@ class MHA(nn.Module):
         else:
             if x_kv is not None or mixer_subset is not None:
                 raise ValueError("x_kv and mixer_subset: only with cross_attn=True")
-            q, kv = self.Wqkv(x).split((self.embed_dim, 2 * self.num_heads_kv * self.head_dim), dim=-1)
+            qkv = self.Wqkv(x)
+            q, kv = qkv[..., : self.embed_dim], qkv[..., self.embed_dim :]
         return q.unflatten(-1, (-1, self.head_dim)), kv.unflatten(-1, (2, self.num_heads_kv, self.head_dim))
 
     def _attend(self, q, kv, key_padding_mask, cu_seqlens, max_seqlen, kwargs):
