@@ -1,0 +1,32 @@
+"""flash_attn.ops.rms_norm: the interface of the former CUDA extension, on `ops.triton.layer_norm`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from flashwave.compat.flash_attn.ops.layer_norm import (
+    DropoutAddLayerNorm,
+    dropout_add_layer_norm,
+    dropout_add_layer_norm_parallel_residual,
+)
+from flashwave.compat.flash_attn.ops.triton.layer_norm import RMSNorm, rms_norm_fn
+
+__all__ = [
+    "DropoutAddRMSNorm",
+    "RMSNorm",
+    "dropout_add_rms_norm",
+    "dropout_add_rms_norm_parallel_residual",
+    "rms_norm",
+]
+
+
+def rms_norm(x, weight, epsilon):
+    return rms_norm_fn(x, weight, None, eps=epsilon)
+
+
+dropout_add_rms_norm = partial(dropout_add_layer_norm, is_rms_norm=True)
+dropout_add_rms_norm_parallel_residual = partial(dropout_add_layer_norm_parallel_residual, is_rms_norm=True)
+
+
+class DropoutAddRMSNorm(DropoutAddLayerNorm):
+    is_rms_norm = True
