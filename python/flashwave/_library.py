@@ -16,10 +16,10 @@ from ctypes import (
     c_size_t,
     c_uint32,
     c_uint64,
+    c_void_p,
 )
-from ctypes import c_void_p
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from .errors import BY_STATUS, FlashwaveError
 
@@ -263,8 +263,8 @@ def kernels(handle: int) -> list[str]:
 def explain(
     handle: int,
     attention: Attention,
-    gradients: Optional[Gradients] = None,
-    exec_: Optional[Exec] = None,
+    gradients: Gradients | None = None,
+    exec_: Exec | None = None,
     json: bool = False,
 ) -> str:
     """Which kernel would run, and why each one before it would not."""

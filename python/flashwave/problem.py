@@ -6,7 +6,7 @@ also the arguments of the custom operators, so that a problem can be handed to t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,16 +18,16 @@ class Problem(NamedTuple):
     q: Tensor  # (b, sq, h, d), or (total_q, h, d) with cu_seqlens_q
     k: Tensor  # (b, sk, hk, d), (total_k, hk, d) with cu_seqlens_k, (pages, page_size, hk, d) with block_table
     v: Tensor  # as k, but dv
-    cu_seqlens_q: Optional[Tensor] = None  # (b + 1) int32
-    cu_seqlens_k: Optional[Tensor] = None  # (b + 1) int32; with block_table only the lengths count
-    seqused_k: Optional[Tensor] = None  # (b) int32: keys in use, before an append
-    leftpad_k: Optional[Tensor] = None  # (b) int32: keys skipped at the start
-    cache_batch_idx: Optional[Tensor] = None  # (b) int32: row of k and v that a sequence uses
-    block_table: Optional[Tensor] = None  # (b, blocks) int32
-    alibi_slopes: Optional[Tensor] = None  # (h) or (b, h) float32
-    bias: Optional[Tensor] = None  # 4-D, each extent that of (b, h, sq, sk) or 1; float32 or q's dtype
-    sinks: Optional[Tensor] = None  # (h) float32
-    rng_state: Optional[Tensor] = None  # (2) int64 on q's device: seed and offset of the dropout
+    cu_seqlens_q: Tensor | None = None  # (b + 1) int32
+    cu_seqlens_k: Tensor | None = None  # (b + 1) int32; with block_table only the lengths count
+    seqused_k: Tensor | None = None  # (b) int32: keys in use, before an append
+    leftpad_k: Tensor | None = None  # (b) int32: keys skipped at the start
+    cache_batch_idx: Tensor | None = None  # (b) int32: row of k and v that a sequence uses
+    block_table: Tensor | None = None  # (b, blocks) int32
+    alibi_slopes: Tensor | None = None  # (h) or (b, h) float32
+    bias: Tensor | None = None  # 4-D, each extent that of (b, h, sq, sk) or 1; float32 or q's dtype
+    sinks: Tensor | None = None  # (h) float32
+    rng_state: Tensor | None = None  # (2) int64 on q's device: seed and offset of the dropout
     max_seqlen_q: int = 0  # sq, or the longest sequence with cu_seqlens_q
     max_seqlen_k: int = 0  # sk, the longest with cu_seqlens_k, or what a row of block_table can address
     softmax_scale: float = 1.0
@@ -39,10 +39,10 @@ class Problem(NamedTuple):
     num_splits: int = 0
     deterministic: bool = False
     # Append to a cache (forward only). Absent from the operators that do not append.
-    k_new: Optional[Tensor] = None  # (b, s_new, hk, d)
-    v_new: Optional[Tensor] = None  # (b, s_new, hk, dv)
-    rotary_cos: Optional[Tensor] = None  # (positions, rotary_dim / 2), float32 or q's dtype
-    rotary_sin: Optional[Tensor] = None
+    k_new: Tensor | None = None  # (b, s_new, hk, d)
+    v_new: Tensor | None = None  # (b, s_new, hk, dv)
+    rotary_cos: Tensor | None = None  # (positions, rotary_dim / 2), float32 or q's dtype
+    rotary_sin: Tensor | None = None
     rotary_interleaved: bool = False
 
     @property

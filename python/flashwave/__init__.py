@@ -1,0 +1,77 @@
+"""flashwave: exact attention on AMD GPUs, NVIDIA GPUs and CPUs.
+
+Importing the package loads the C library and nothing else; torch is imported with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from . import _library
+from .errors import FlashwaveError, InvalidArgument, NoDevice, OutOfMemory, Unsupported
+
+__version__ = _library.version()
+
+devices = _library.devices
+
+_FUNCTIONS = (
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+)
+_LEGACY = (
+    "flash_attn_unpadded_func",
+    "flash_attn_unpadded_kvpacked_func",
+    "flash_attn_unpadded_qkvpacked_func",
+    "flash_attn_unpadded_qkvpacked_split_func",
+)
+# Where each name is defined; looked up when it is first used.
+_HOMES = {
+    **dict.fromkeys(_FUNCTIONS, "interface"),
+    **dict.fromkeys(_LEGACY, "legacy"),
+    **dict.fromkeys(("attention", "explain"), "api"),
+    **dict.fromkeys(("FlashAttention", "FlashMHA"), "modules"),
+    **dict.fromkeys(("RotaryEmbedding", "apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"), "rotary"),
+    "Problem": "problem",
+}
+_MODULES = (
+    "arrays",
+    "bench",
+    "compat",
+    "composed",
+    "integrations",
+    "interface",
+    "legacy",
+    "modules",
+    "native",
+    "rotary",
+)
+
+__all__ = [
+    "FlashwaveError",
+    "InvalidArgument",
+    "NoDevice",
+    "OutOfMemory",
+    "Unsupported",
+    "devices",
+    *_HOMES,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        value = globals()[name] = getattr(module, name)
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,0 +1,237 @@
+"""One attention on torch tensors: which code computes it, its gradient, and the custom operators.
+
+In eager mode a call goes straight to `forward` (through an autograd.Function if it needs a gradient), because the
+dispatcher's way to a Python operator costs tens of microseconds. Under torch.compile, export, fake tensors or tensor
+subclasses it goes through the operators `flashwave::forward`, `flashwave::backward`, `flashwave::forward_append`,
+which are the same functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import composed, native, settings, shapes
+from .problem import APPEND_FIELDS, FORWARD_FIELDS, Problem
+
+_TENSORS = 13  # the leading fields of a problem
+_SCALARS = len(FORWARD_FIELDS)
+DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in ("q", "k", "v", "alibi_slopes", "bias", "sinks"))
+
+Outputs = tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]
+
+
+# ------------------------------------------------------------------------------------------------- which code computes
+
+
+def _composed_settings(q: torch.Tensor) -> dict[str, Any]:
+    """AMD's performance mode is a choice of the operands of products; other devices keep to the exact ones."""
+    on_amd = q.is_cuda and torch.version.hip is not None
+    if not (on_amd and settings.performance_mode() and q.dtype in (torch.float16, torch.bfloat16)):
+        return {}
+    return {"products": torch.bfloat16, "round_toward_zero": settings.round_toward_zero()}
+
+
+def _say_composed(problem: Problem, op: str) -> None:
+    if settings.debug():
+        q = problem.q
+        reason = "no kernel of the device takes it" if native.device_of(q) is not None else native.why_no_device(q)
+        sizes = f"q={tuple(q.shape)} k={tuple(problem.k.shape)} v={tuple(problem.v.shape)} {q.dtype}"
+        settings.say(f"{op} {sizes} | device={q.device} backend=composed PyTorch operations ({reason})")
+
+
+def forward(problem: Problem, out: torch.Tensor | None = None, probs: bool = False) -> Outputs:
+    """(out, lse, probs): from the library where it has a kernel, else from PyTorch operations."""
+    device = native.device_of(problem.q)
+    if device is not None:
+        results = native.forward(device, problem, out, probs)
+        if results is not None:
+            return results
+    native.validate(problem)
+    _say_composed(problem, "fwd")
+    results = composed.forward(problem, probs, **_composed_settings(problem.q))
+    if out is None:
+        return results
+    out.copy_(results[0])
+    return out, results[1], results[2]
+
+
+def backward(
+    problem: Problem,
+    dout: torch.Tensor,
+    dlse: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    needs: tuple[bool, ...],
+) -> native.Gradient6:
+    """Gradients of q, k, v, alibi_slopes, bias and sinks, None where not needed."""
+    device = native.device_of(problem.q)
+    if device is not None:
+        gradients = native.backward(device, problem, dout, dlse, out, lse, needs)
+        if gradients is not None:
+            return gradients
+    native.validate(problem, backward=True)
+    _say_composed(problem, "bwd")
+    return composed.backward(problem, dout, dlse, out, lse, needs, **_composed_settings(problem.q))
+
+
+# ------------------------------------------------------------------------------------------------------------ autograd
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:_TENSORS], output[0], output[1])
+    ctx.scalars = inputs[_TENSORS:_SCALARS]
+
+
+def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, dprobs: Any) -> tuple:
+    *tensors, out, lse = ctx.saved_tensors
+    gradients: list = [None] * (_SCALARS + 1)
+    if dout is None and dlse is None:
+        return tuple(gradients)
+    problem = Problem(*tensors, *ctx.scalars)
+    if dout is None:
+        dout = torch.zeros_like(out)
+    needs = tuple([bool(ctx.needs_input_grad[place]) for place in DIFFERENTIABLE])
+    if is_plain(problem.q, dout):
+        results = backward(problem, dout, dlse, out, lse, needs)
+    else:
+        results = torch.ops.flashwave.backward.default(dout, dlse, out, lse, list(needs), *problem[:_SCALARS])
+    for place, needed, gradient in zip(DIFFERENTIABLE, needs, results):
+        gradients[place] = gradient if needed else None
+    return tuple(gradients)
+
+
+class _Attention(torch.autograd.Function):
+    """The operator `flashwave::forward` without the dispatcher."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple:  # type: ignore[override]
+        out, lse, matrix = forward(Problem(*inputs[:_SCALARS]), None, inputs[_SCALARS])
+        return out, lse, matrix
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        if output[2] is not None:
+            ctx.mark_non_differentiable(output[2])
+        _save(ctx, inputs, output)
+
+    backward = staticmethod(once_differentiable(_differentiate))
+
+
+def is_plain(*tensors: torch.Tensor) -> bool:
+    """Whether memory can be handed to a kernel: nothing traces, transforms or wraps these tensors."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all([type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors])
+
+
+def needs_gradient(problem: Problem) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    return any([problem[i] is not None and problem[i].requires_grad for i in DIFFERENTIABLE])
+
+
+def attend(problem: Problem, out: torch.Tensor | None = None, probs: bool = False) -> Outputs:
+    """The differentiable attention: (out, lse, probs). lse is -inf in rows that see nothing; probs has no gradient."""
+    if not is_plain(problem.q):
+        return _attend_traced(problem, out, probs)
+    if needs_gradient(problem):
+        if out is not None:
+            raise native.fw.InvalidArgument("out cannot be used when an input requires a gradient")
+        if problem.k_new is not None:
+            raise native.fw.InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
+        return _Attention.apply(*problem[:_SCALARS], probs)
+    return forward(problem, out, probs)
+
+
+def _attend_traced(problem: Problem, out: torch.Tensor | None, probs: bool) -> Outputs:
+    if problem.k_new is not None:
+        result, lse = torch.ops.flashwave.forward_append.default(*problem)
+        matrix = None
+    else:
+        result, lse, matrix = torch.ops.flashwave.forward.default(*problem[:_SCALARS], probs)
+    if out is not None:
+        out.copy_(result)
+        result = out
+    return result, lse, matrix if probs else None
+
+
+# ----------------------------------------------------------------------------------------------------------- operators
+
+_library = torch.library.Library("flashwave", "FRAGMENT")
+
+_PROBLEM = (
+    "Tensor q, Tensor{a} k, Tensor{b} v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_k, "
+    "Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table, Tensor? alibi_slopes, Tensor? bias, "
+    "Tensor? sinks, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k, float softmax_scale, bool causal, "
+    "SymInt window_left, SymInt window_right, float softcap, float dropout_p, int num_splits, bool deterministic"
+)
+_READ, _WRITTEN = _PROBLEM.format(a="", b=""), _PROBLEM.format(a="(a!)", b="(b!)")
+_APPEND = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin, bool rotary_interleaved"
+
+_library.define(f"forward({_READ}, bool return_probs) -> (Tensor, Tensor, Tensor)")
+_library.define(
+    f"backward(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] needs, {_READ}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(f"forward_append({_WRITTEN}, {_APPEND}) -> (Tensor, Tensor)")
+
+
+def _absent(like: torch.Tensor) -> torch.Tensor:
+    return like.new_empty((0,))
+
+
+def _forward_operator(*arguments: Any) -> tuple:
+    problem = Problem(*arguments[:_SCALARS])
+    out, lse, matrix = forward(problem, None, arguments[_SCALARS])
+    return out, lse, _absent(lse) if matrix is None else matrix
+
+
+def _forward_fake(*arguments: Any) -> tuple:
+    problem = Problem(*arguments[:_SCALARS])
+    shapes.check(problem)
+    q, v = problem.q, problem.v
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    exact = torch.float64 if q.dtype == torch.float64 else torch.float32
+    lse = q.new_empty(native.lse_shape(problem), dtype=exact)
+    matrix = q.new_empty(native.probs_shape(problem) if arguments[_SCALARS] else (0,), dtype=torch.float32)
+    return out, lse, matrix
+
+
+def _backward_operator(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *arguments: Any) -> tuple:
+    problem = Problem(*arguments)
+    gradients = backward(problem, dout, dlse, out, lse, tuple(needs))
+    return tuple([_absent(out) if gradient is None else gradient for gradient in gradients])
+
+
+def _backward_fake(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *arguments: Any) -> tuple:
+    return tuple(
+        [
+            arguments[place].new_empty(arguments[place].shape) if needed else _absent(out)
+            for place, needed in zip(DIFFERENTIABLE, needs)
+        ]
+    )
+
+
+def _append_operator(*arguments: Any) -> tuple:
+    return forward(Problem(*arguments))[:2]
+
+
+def _append_fake(*arguments: Any) -> tuple:
+    return _forward_fake(*arguments[:_SCALARS], False)[:2]
+
+
+assert len(FORWARD_FIELDS) + len(APPEND_FIELDS) == len(Problem._fields)
+for _name, _operator, _fake in (
+    ("forward", _forward_operator, _forward_fake),
+    ("backward", _backward_operator, _backward_fake),
+    ("forward_append", _append_operator, _append_fake),
+):
+    _library.impl(_name, _operator, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flashwave::{_name}", _fake, lib=_library)
+torch.library.register_autograd("flashwave::forward", _differentiate, setup_context=_save, lib=_library)
