@@ -13,6 +13,7 @@ import torch
 
 from . import _library as fw
 from . import shapes
+from .errors import FlashwaveError, InvalidArgument, NoDevice
 from .problem import TENSOR_FIELDS, Problem
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
@@ -59,7 +60,7 @@ def _open(device: torch.device) -> tuple[int | None, str]:
     index = torch.cuda.current_device() if device.index is None else device.index
     try:
         return fw.device(f"{kind}:{index}"), ""
-    except fw.FlashwaveError as error:
+    except FlashwaveError as error:
         return None, str(error)
 
 
@@ -174,7 +175,7 @@ def readable(problem: Problem) -> Problem:
         value = getattr(problem, name)
         if isinstance(value, Tensor) and _needs_copy(name, value):
             if name in ("k", "v") and problem.k_new is not None:
-                raise fw.InvalidArgument(
+                raise InvalidArgument(
                     f"{name} must be contiguous in its last dimension: the new keys are written into it"
                 )
             copies[name] = value.contiguous()
@@ -394,7 +395,7 @@ def explain(problem: Problem, backward: bool = False, json: bool = False) -> str
     """The library's account of which kernel it would run on the device that holds q, and why not others."""
     device = device_of(problem.q)
     if device is None:
-        raise fw.NoDevice(why_no_device(problem.q))
+        raise NoDevice(why_no_device(problem.q))
     shapes.check(problem)
     attention, gradients = _layouts(readable(problem), backward)
     return fw.explain(device, attention, gradients, json=json)

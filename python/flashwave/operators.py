@@ -14,6 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import composed, native, settings, shapes
+from .errors import InvalidArgument
 from .problem import APPEND_FIELDS, FORWARD_FIELDS, Problem
 
 _TENSORS = 13  # the leading fields of a problem
@@ -142,9 +143,9 @@ def attend(problem: Problem, out: torch.Tensor | None = None, probs: bool = Fals
         return _attend_traced(problem, out, probs)
     if needs_gradient(problem):
         if out is not None:
-            raise native.fw.InvalidArgument("out cannot be used when an input requires a gradient")
+            raise InvalidArgument("out cannot be used when an input requires a gradient")
         if problem.k_new is not None:
-            raise native.fw.InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
+            raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
         return _Attention.apply(*problem[:_SCALARS], probs)
     return forward(problem, out, probs)
 

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from . import _library as fw
 from . import native, shapes
+from .errors import InvalidArgument
 from .operators import DIFFERENTIABLE, Outputs, needs_gradient
 from .problem import FORWARD_FIELDS, Problem
 
@@ -77,7 +78,7 @@ def _place_inputs(memory: _Memory, attention: fw.Attention, problem: Problem) ->
 def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     shapes.check(problem)
     if not problem.q.is_cpu:
-        raise fw.InvalidArgument(f"device='{device}' takes CPU tensors, got q on {problem.q.device}")
+        raise InvalidArgument(f"device='{device}' takes CPU tensors, got q on {problem.q.device}")
     handle, here = fw.device(device), _contiguous(problem)
     out = torch.zeros(native.out_shape(here), dtype=here.q.dtype)
     lse = torch.full(native.lse_shape(here), -torch.inf)
@@ -156,12 +157,12 @@ def staged_attend(device: str, problem: Problem, out: Tensor | None, probs: bool
     """As operators.attend, on the named device of the library."""
     if needs_gradient(problem):
         if problem.k_new is not None:
-            raise fw.InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
+            raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
         results = _Staged.apply(device, probs, *problem[: len(FORWARD_FIELDS)])
     else:
         results = _forward(device, problem, probs)
     if out is None:
         return results
     if results[0].requires_grad:
-        raise fw.InvalidArgument("out cannot be used when an input requires a gradient")
+        raise InvalidArgument("out cannot be used when an input requires a gradient")
     return out.copy_(results[0]), results[1], results[2]
