@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 import torch
-from composed_cases import INF, NAN, Features, features, make, to
-from composed_oracle import attention, dropout_bits, philox
+from cases import INF, NAN, Features, features, make, to
+from oracle import attention, dropout_bits, philox
 from flashwave import composed
 from flashwave.composed import blocks
 from flashwave.composed import philox as composed_philox
