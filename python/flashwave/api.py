@@ -151,7 +151,7 @@ def attention(
     out: Any = None,
     device: str | None = None,
 ) -> Any:
-    """softmax(q k^T) v with everything docs/semantics.md describes. Every floating-point input, and lse, has a gradient.
+    """softmax(q k^T) v with everything docs/semantics.md describes. Floating-point inputs, and lse, have gradients.
 
     q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim); packed (total, heads, dim) with
     cu_seqlens_*; k and v (pages, page_size, heads_k, dim) with block_table. Returns out, or a tuple of out, lse
