@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 _DYNAMIC, _VERSION_NEEDS = 6, 0x6FFFFFFE  # types of sections
 _NEEDED = 1  # tag of a dynamic entry

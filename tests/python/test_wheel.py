@@ -15,9 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import elf
 import pytest
 
+import elf
 import flashwave
 
 PACKAGE = Path(flashwave.__file__).parent
