@@ -108,7 +108,7 @@ def make_problem(
         rng_state,
         max_seqlen_q,
         max_seqlen_k,
-        q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
+        softmax_scale,
         causal,
         left if left >= 0 else -1,
         right if right >= 0 else -1,

@@ -127,7 +127,7 @@ def _problem(
         _rng_state(seed, offset) if dropout_p > 0.0 else None,
         _max_seqlen(q, "cu_seqlens_q", offsets_q) if max_seqlen_q is None else max_seqlen_q,
         _max_seqlen(k, "cu_seqlens_k", offsets_k, table) if max_seqlen_k is None else max_seqlen_k,
-        (q.shape[-1] if q.dim() > 0 and q.shape[-1] > 0 else 1) ** -0.5 if softmax_scale is None else softmax_scale,
+        softmax_scale,
         causal,
         window[0],
         window[1],

@@ -16,7 +16,7 @@ import torch
 from .api import autocast, checked_out, index_tensor, make_problem
 from .errors import InvalidArgument
 from .operators import attend
-from .problem import Problem
+from .problem import FORWARD_FIELDS, Problem
 
 Tensor = torch.Tensor
 
@@ -363,13 +363,8 @@ def flash_attn_with_kvcache(
             num_splits=num_splits,
         )
         if k is not None or v is not None or rotary_cos is not None or rotary_sin is not None:
-            problem = problem._replace(
-                k_new=k,
-                v_new=v,
-                rotary_cos=rotary_cos,
-                rotary_sin=rotary_sin,
-                rotary_interleaved=rotary_interleaved and rotary_cos is not None,
-            )
+            interleaved = rotary_interleaved and rotary_cos is not None
+            problem = Problem(*problem[: len(FORWARD_FIELDS)], k, v, rotary_cos, rotary_sin, interleaved)
         try:
             result, lse, _ = attend(problem, checked_out(out, problem))
         except InvalidArgument as error:

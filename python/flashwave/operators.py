@@ -35,6 +35,12 @@ def _composed_settings(q: torch.Tensor) -> dict[str, Any]:
     return {"products": torch.bfloat16, "round_toward_zero": settings.round_toward_zero()}
 
 
+def _with_scale(problem: Problem) -> Problem:
+    if problem.softmax_scale is not None:
+        return problem
+    return problem._replace(softmax_scale=problem.q.shape[-1] ** -0.5)
+
+
 def _say_composed(problem: Problem, op: str) -> None:
     if settings.debug():
         q = problem.q
@@ -52,7 +58,7 @@ def forward(problem: Problem, out: torch.Tensor | None = None, probs: bool = Fal
             return results
     native.validate(problem)
     _say_composed(problem, "fwd")
-    results = composed.forward(problem, probs, **_composed_settings(problem.q))
+    results = composed.forward(_with_scale(problem), probs, **_composed_settings(problem.q))
     if out is None:
         return results
     out.copy_(results[0])
@@ -75,7 +81,7 @@ def backward(
             return gradients
     native.validate(problem, backward=True)
     _say_composed(problem, "bwd")
-    return composed.backward(problem, dout, dlse, out, lse, needs, **_composed_settings(problem.q))
+    return composed.backward(_with_scale(problem), dout, dlse, out, lse, needs, **_composed_settings(problem.q))
 
 
 # ------------------------------------------------------------------------------------------------------------ autograd
@@ -169,7 +175,7 @@ _library = torch.library.Library("flashwave", "FRAGMENT")
 _PROBLEM = (
     "Tensor q, Tensor{a} k, Tensor{b} v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_k, "
     "Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table, Tensor? alibi_slopes, Tensor? bias, "
-    "Tensor? sinks, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k, float softmax_scale, bool causal, "
+    "Tensor? sinks, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k, float? softmax_scale, bool causal, "
     "SymInt window_left, SymInt window_right, float softcap, float dropout_p, int num_splits, bool deterministic"
 )
 _READ, _WRITTEN = _PROBLEM.format(a="", b=""), _PROBLEM.format(a="(a!)", b="(b!)")
@@ -190,7 +196,7 @@ def _absent(like: torch.Tensor) -> torch.Tensor:
 def _forward_operator(*arguments: Any) -> tuple:
     problem = Problem(*arguments[:_SCALARS])
     out, lse, matrix = forward(problem, None, arguments[_SCALARS])
-    return out, lse, _absent(lse) if matrix is None else matrix
+    return out, lse, lse.new_empty((0,), dtype=torch.float32) if matrix is None else matrix
 
 
 def _forward_fake(*arguments: Any) -> tuple:

@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     rng_state: Tensor | None = None  # (2) int64 on q's device: seed and offset of the dropout
     max_seqlen_q: int = 0  # sq, or the longest sequence with cu_seqlens_q
     max_seqlen_k: int = 0  # sk, the longest with cu_seqlens_k, or what a row of block_table can address
-    softmax_scale: float = 1.0
+    softmax_scale: float | None = None  # None: 1 / sqrt(d)
     causal: bool = False
     window_left: int = -1
     window_right: int = -1

@@ -40,7 +40,7 @@ def _check_types(problem: Problem) -> None:
 
 def _check_keys(problem: Problem, heads: int, dim: int) -> None:
     """k and v in whichever of the layouts the problem has."""
-    q, k, v, batch = problem.q, problem.k, problem.v, problem.batch
+    k, v, batch = problem.k, problem.v, problem.batch
     if problem.block_table is not None:
         layout, leading = "(pages, page_size, heads_k, dim)", tuple(k.shape[:2])
         _rule(k.dim() == 4, f"k must be {layout} with block_table, got shape {tuple(k.shape)}")
@@ -84,7 +84,6 @@ def _check_keys(problem: Problem, heads: int, dim: int) -> None:
     _check_shape(
         "v_new", problem.v_new, (batch, seqlen_new, heads_k, v.shape[-1]), "(batch, seqlen_new, heads_k, dim_v)"
     )
-    _rule(q.dim() == 4, "q must be (batch, seqlen_q, heads, dim) when keys are appended to a cache")
 
 
 def _check_rotary(problem: Problem, dim: int) -> None:

@@ -99,7 +99,9 @@ def fill(problem: Problem) -> fw.Attention:
         for name in ("rotary_cos", "rotary_sin"):
             put(getattr(a, name), getattr(p, name), (*getattr(p, name).stride(), 0, 0))
     a.window_left, a.window_right = p.window_left, p.window_right
-    a.softmax_scale, a.softcap, a.num_splits = p.softmax_scale, p.softcap, p.num_splits
+    if p.softmax_scale is not None:
+        a.softmax_scale = p.softmax_scale
+    a.softcap, a.num_splits = p.softcap, p.num_splits
     if p.alibi_slopes is not None:
         a.alibi_slopes = p.alibi_slopes.data_ptr()
         a.alibi_batch_stride = p.alibi_slopes.stride(0) if p.alibi_slopes.dim() == 2 else 0

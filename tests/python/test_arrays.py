@@ -44,11 +44,6 @@ def arguments(p: Problem, wrap):
     return {**tensors, **scalars, "window": (p.window_left, p.window_right)}
 
 
-def problem_of(f):
-    """The library appends to caches of queries that are not packed alone."""
-    return make(f._replace(packed_q=False) if f.new_keys else f, torch.float32)
-
-
 def numpy_of(tensor):
     return tensor.numpy()
 
@@ -81,7 +76,7 @@ def check_forward(p, wrap, **options):
 @few
 @given(f=features())
 def test_forward_is_the_definition(wrap, f):
-    check_forward(problem_of(f), wrap)
+    check_forward(make(f, torch.float32), wrap)
 
 
 @few
@@ -89,7 +84,7 @@ def test_forward_is_the_definition(wrap, f):
 def test_forward_through_the_memory_of_a_device_is_the_same(f):
     with pytest.MonkeyPatch.context() as patch:
         staged(patch)
-        check_forward(problem_of(f), numpy_of)
+        check_forward(make(f, torch.float32), numpy_of)
 
 
 def check_backward(f):
