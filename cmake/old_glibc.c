@@ -11,10 +11,9 @@
 #pragma GCC visibility push(hidden)
 
 /* Defines NAME, for this library, as a jump to that version of it. */
-#define FROM_GLIBC(name, version)                                       \
-  __asm__(".text\n.globl " #name "\n.hidden " #name "\n.type " #name    \
-          ", @function\n.symver old_" #name "," #name "@GLIBC_" version \
-          "\n" #name ": jmp *old_" #name "@GOTPCREL(%rip)\n.size " #name ", . - " #name "\n")
+#define FROM_GLIBC(name, version)                                                                                \
+  __asm__(".text\n.globl " #name "\n.hidden " #name "\n.type " #name ", @function\n.symver old_" #name "," #name \
+          "@GLIBC_" version "\n" #name ": jmp *old_" #name "@GOTPCREL(%rip)\n.size " #name ", . - " #name "\n")
 
 /* 2.29: no longer calls the error handler of System V. */
 FROM_GLIBC(exp, "2.2.5");
@@ -37,8 +36,8 @@ FROM_GLIBC(dlsym, "2.2.5");
 
 /* 2.33: a function of its own; before, the header turned it into this. */
 __asm__(".symver old_fxstat64,__fxstat64@GLIBC_2.2.5");
-extern int old_fxstat64(int version, int descriptor, struct stat64* status) __attribute__((visibility("default")));
-int fstat64(int descriptor, struct stat64* status) { return old_fxstat64(1, descriptor, status); }
+extern int old_fxstat64(int version, int descriptor, struct stat64 *status) __attribute__((visibility("default")));
+int fstat64(int descriptor, struct stat64 *status) { return old_fxstat64(1, descriptor, status); }
 
 /* 2.32: lets the C++ runtime count references without atomic instructions. Never, here. */
 char __libc_single_threaded = 0;
@@ -47,34 +46,34 @@ char __libc_single_threaded = 0;
  * looking through the loaded objects is fast enough. */
 struct search {
   uintptr_t address;
-  struct dl_find_object* found;
+  struct dl_find_object *found;
 };
 
-static int covers_address(struct dl_phdr_info* object, size_t size, void* context) {
-  struct search* search = context;
-  const void* unwind_tables = NULL;
+static int covers_address(struct dl_phdr_info *object, size_t size, void *context) {
+  struct search *search = context;
+  const void *unwind_tables = NULL;
   int covered = 0;
   (void)size;
   for (int i = 0; i < object->dlpi_phnum; ++i) {
-    const ElfW(Phdr)* header = &object->dlpi_phdr[i];
+    const ElfW(Phdr) *header = &object->dlpi_phdr[i];
     const uintptr_t start = object->dlpi_addr + header->p_vaddr;
     if (header->p_type == PT_LOAD && search->address - start < header->p_memsz) {
       covered = 1;
-      search->found->dlfo_map_start = (void*)start;
-      search->found->dlfo_map_end = (void*)(start + header->p_memsz);
+      search->found->dlfo_map_start = (void *)start;
+      search->found->dlfo_map_end = (void *)(start + header->p_memsz);
     }
     if (header->p_type == PT_GNU_EH_FRAME) {
-      unwind_tables = (const void*)start;
+      unwind_tables = (const void *)start;
     }
   }
   if (covered == 0 || unwind_tables == NULL) {
     return 0;
   }
-  search->found->dlfo_eh_frame = (void*)unwind_tables;
+  search->found->dlfo_eh_frame = (void *)unwind_tables;
   return 1;
 }
 
-int _dl_find_object(void* address, struct dl_find_object* found) {
+int _dl_find_object(void *address, struct dl_find_object *found) {
   struct search search = {(uintptr_t)address, found};
   *found = (struct dl_find_object){0};
   return dl_iterate_phdr(covers_address, &search) == 1 ? 0 : -1;

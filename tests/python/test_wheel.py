@@ -1,6 +1,6 @@
 """The package as it is installed from a wheel; skipped where the package under test is a source tree.
 
-FLASHWAVE_TEST_WHEEL=1 (scripts/test-python) says that it must be a wheel.
+FLASHWAVE_TEST_WHEEL=1 (scripts/test-python) says that it must be a wheel; FLASHWAVE_TEST_SHIM names that of the shim.
 """
 
 from __future__ import annotations
@@ -143,3 +143,19 @@ def test_import_is_quick(wheel):
     run_python(code)  # writes the bytecode
     times = [float(run_python(code)) for _ in range(3)]
     assert statistics.median(times) < IMPORT_BUDGET_MS, times
+
+
+def test_shim(wheel):
+    """A wheel of Python files alone can be imported from as it is."""
+    shim = os.environ.get("FLASHWAVE_TEST_SHIM")
+    if not shim:
+        pytest.skip("FLASHWAVE_TEST_SHIM names no wheel")
+    code = f"""
+import sys
+sys.path.insert(0, {shim!r})
+import importlib.metadata, flash_attn, flash_attn_2_cuda, flashwave
+from flash_attn.bert_padding import unpad_input
+print(importlib.metadata.version("flash_attn") == flash_attn.__version__)
+print(flash_attn.flash_attn_func is flashwave.flash_attn_func)
+"""
+    assert run_python(code).split() == ["True", "True"]
