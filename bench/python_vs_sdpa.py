@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""flashwave from Python against torch's scaled_dot_product_attention on the CPU, cell by cell, in one run.
+
+Each gets the layout it likes best: flash_attn_func (batch, seqlen, heads, dim), SDPA (batch, heads, seqlen, dim). The
+backward is timed alone. docs/benchmarks.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from flashwave import _library as fw
+from flashwave.bench import overhead
+from flashwave.bench.progress import Progress
+from flashwave.bench.report import markdown_table, milliseconds, ratio
+from flashwave.bench.timing import measure
+from flashwave.bench.verify import WrongResult, check
+from flashwave.bench.workloads import BACKWARD, DTYPES, FORWARD, OURS, Shape, draw, make_call
+
+_PEER = "sdpa"
+_HEADS = {1024: 8, 2048: 8, 4096: 4}  # more of the short ones, so that no cell is over at once
+_CPU = torch.device("cpu")
+
+
+class Cell(NamedTuple):
+    threads: int
+    dtype: str
+    direction: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        mask = "causal" if self.shape.causal else "full"
+        return f"{self.direction} {self.dtype} s={self.shape.seqlen} d={self.shape.dim} {mask} threads={self.threads}"
+
+
+def _cells(quick: bool, seqlens: list[int], dtypes: list[str], threads: list[int]) -> list[Cell]:
+    if quick:
+        shapes, threads = [Shape(1, 64, 2, 32, causal) for causal in (False, True)], [1]
+    else:
+        shapes = [Shape(1, s, _HEADS[s], d, causal) for s in seqlens for d in (64, 128) for causal in (False, True)]
+    return [Cell(*key) for key in itertools.product(threads, dtypes, (FORWARD, BACKWARD), shapes)]
+
+
+def _measure(cell: Cell, budget: float) -> dict[str, Any]:
+    torch.set_num_threads(cell.threads)
+    inputs = draw(cell.shape, DTYPES[cell.dtype], _CPU)
+    check(cell.shape, inputs, gradients=cell.direction == BACKWARD)
+    calls = {name: make_call(name, inputs, cell.shape.causal, cell.direction) for name in (OURS, _PEER)}
+    measured = measure(calls, _CPU, budget)
+    seconds = {name: measured[name].seconds for name in calls}
+    return {
+        "threads": cell.threads,
+        "dtype": cell.dtype,
+        "direction": cell.direction,
+        **cell.shape._asdict(),
+        "seconds": seconds,
+        "samples": {name: len(measured[name].samples) for name in calls},
+        "ratio": seconds[_PEER] / seconds[OURS],
+        "name": str(cell),
+    }
+
+
+def _geomean(values: list[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def _groups(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric mean and worst cell for each direction, dtype and number of threads."""
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["direction"], cell["dtype"], cell["threads"]), []).append(cell)
+    return [
+        {
+            "direction": direction,
+            "dtype": dtype,
+            "threads": threads,
+            "geomean": _geomean([cell["ratio"] for cell in members]),
+            "worst": min(members, key=lambda cell: cell["ratio"])["name"],
+            "worst_ratio": min(cell["ratio"] for cell in members),
+        }
+        for (direction, dtype, threads), members in groups.items()
+    ]
+
+
+def _cell_rows(cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            cell["direction"],
+            cell["dtype"],
+            str(cell["threads"]),
+            str(cell["seqlen"]),
+            str(cell["heads"]),
+            str(cell["dim"]),
+            "causal" if cell["causal"] else "full",
+            milliseconds(cell["seconds"][OURS]),
+            milliseconds(cell["seconds"][_PEER]),
+            ratio(cell["ratio"]),
+            f"{cell['samples'][OURS]}, {cell['samples'][_PEER]}",
+        )
+        for cell in cells
+    ]
+
+
+def _print_comparison(cells: list[dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+    header = (
+        "direction",
+        "dtype",
+        "threads",
+        "s",
+        "heads",
+        "d",
+        "mask",
+        "flashwave, ms",
+        "SDPA, ms",
+        "ratio",
+        "samples",
+    )
+    lines = ["Ratio: median of SDPA over median of flashwave; above 1 flashwave is faster. Batch 1.", ""]
+    lines += markdown_table(header, _cell_rows(cells))
+    summary = [
+        (
+            g["direction"],
+            g["dtype"],
+            str(g["threads"]),
+            ratio(g["geomean"]),
+            f"{ratio(g['worst_ratio'])} ({g['worst']})",
+        )
+        for g in groups
+    ]
+    lines += ["", *markdown_table(("direction", "dtype", "threads", "geometric mean", "worst cell"), summary)]
+    worst = min(cells, key=lambda cell: cell["ratio"])
+    lines += ["", f"Worst cell of all: {worst['name']}, {ratio(worst['ratio'])}."]
+    print("\n".join(lines))
+
+
+def _facts() -> dict[str, Any]:
+    cpu = fw.query(fw.device("cpu"))
+    return {"cpu": f"{cpu['description']} ({cpu['arch']})", "flashwave": fw.version(), "torch": torch.__version__}
+
+
+def _compare(todo: list[Cell], budget: float) -> dict[str, Any]:
+    cells: list[dict[str, Any]] = []
+    progress = Progress(len(todo))
+    try:
+        for cell in todo:
+            progress.step(str(cell))
+            cells.append(_measure(cell, budget))
+    finally:
+        progress.close()
+    groups = _groups(cells)
+    _print_comparison(cells, groups)
+    return {"cells": cells, "groups": groups}
+
+
+def _overhead(quick: bool) -> dict[str, Any]:
+    results = overhead.measure_overheads(repeats=50 if quick else 5000)
+    print(
+        "A call from Python, and the call of the library inside it alone: batch 1, 1 query, 16 keys, 4 heads, dim 64.\n"
+    )
+    print("\n".join(markdown_table(*overhead.table(results))))
+    return {"overhead": [one._asdict() for one in results]}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--overhead", action="store_true", help="instead: the cost of a call from Python")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything works")
+    parser.add_argument("--budget", type=float, help="seconds of each side in a cell (default 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    parser.add_argument("--seqlens", type=int, nargs="+", choices=_HEADS, default=list(_HEADS))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    arguments = parser.parse_args(argv)
+    budget = arguments.budget or (0.01 if arguments.quick else 2.0)
+    facts = _facts()
+    print("\n".join([*markdown_table(("", ""), list(facts.items())), ""]))
+    try:
+        if arguments.overhead:
+            results = _overhead(arguments.quick)
+        else:
+            todo = _cells(arguments.quick, arguments.seqlens, arguments.dtypes, arguments.threads)
+            results = _compare(todo, budget)
+    except WrongResult as error:
+        print(f"error: wrong result, nothing is timed: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps({"environment": facts, **results}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

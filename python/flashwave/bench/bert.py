@@ -1,0 +1,146 @@
+"""Training steps of a BERT encoder with different attentions."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .plan import Settings
+from .progress import Progress
+from .report import Table, milliseconds, quotient, ratio
+from .svg import Chart, number
+from .timing import Call, measure
+from .verify import check
+from .workloads import OURS, PEERS, Shape, draw
+
+Tensor = torch.Tensor
+
+
+class Config(NamedTuple):
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    seqlen: int
+
+
+BERT_BASE = Config("BERT-base", layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=30522, seqlen=512)
+_QUICK = Config(
+    "a small encoder, not BERT-base", layers=2, hidden=64, heads=2, feed_forward=128, vocabulary=512, seqlen=64
+)
+_PREDICTED = 0.15  # of the tokens, as in BERT's pre-training
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
+        self.projection = nn.Linear(config.hidden, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(config.hidden, config.feed_forward), nn.GELU(), nn.Linear(config.feed_forward, config.hidden)
+        )
+        self.last_norm = nn.LayerNorm(config.hidden)
+
+    def forward(self, x: Tensor, attention: str) -> Tensor:
+        peer = PEERS[attention]
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        if peer.heads_first:
+            q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+        out = peer.attend(q, k, v, False)
+        if peer.heads_first:
+            out = out.transpose(1, 2)
+        x = self.norm(x + self.projection(out.flatten(2)))
+        return self.last_norm(x + self.feed_forward(x))
+
+
+class Bert(nn.Module):
+    """BERT with its head for masked words, without dropout: every attention computes the same numbers."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.words = nn.Embedding(config.vocabulary, config.hidden)
+        self.positions = nn.Embedding(config.seqlen, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden)
+        self.layers = nn.ModuleList([_Layer(config) for _ in range(config.layers)])
+        self.head = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.GELU(), nn.LayerNorm(config.hidden))
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+
+    def encode(self, tokens: Tensor, attention: str) -> Tensor:
+        x = self.norm(self.words(tokens) + self.positions.weight[: tokens.shape[1]])
+        for layer in self.layers:
+            x = layer(x, attention)
+        return x
+
+    def forward(self, tokens: Tensor, places: Tensor, words: Tensor, attention: str) -> Tensor:
+        """The loss of predicting `words` at `places` of the flattened batch."""
+        x = self.head(self.encode(tokens, attention).flatten(0, 1)[places])
+        return F.cross_entropy(F.linear(x, self.words.weight, self.bias).float(), words)
+
+
+def _training_steps(config: Config, batch: int, settings: Settings) -> dict[str, Call]:
+    """A call for every peer that trains one shared model by a step on random tokens."""
+    torch.manual_seed(0)
+    device = settings.device
+    model = Bert(config).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    tokens = torch.randint(config.vocabulary, (batch, config.seqlen), device=device)
+    places = torch.randperm(batch * config.seqlen, device=device)[: int(_PREDICTED * batch * config.seqlen)]
+    words = torch.randint(config.vocabulary, places.shape, device=device)
+
+    def step(attention: str) -> None:
+        mixed = settings.dtype != torch.float32
+        with torch.autocast(device.type, settings.dtype) if mixed else nullcontext():
+            loss = model(tokens, places, words, attention)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return {name: (lambda name=name: step(name)) for name in settings.everyone}
+
+
+def bert_table(settings: Settings, progress: Progress) -> Table:
+    config = _QUICK if settings.quick else BERT_BASE
+    batch = 16 if settings.device.type == "cuda" and not settings.quick else 2
+    progress.step(config.name)
+    shape = Shape(batch, config.seqlen, config.heads, config.hidden // config.heads)
+    check(shape, draw(shape, settings.dtype, settings.device), gradients=True)
+    measured = measure(_training_steps(config, batch, settings), settings.device, settings.budget)
+    ours, rows, data = measured[OURS].seconds, [], []
+    for name in settings.everyone:
+        seconds, samples = measured[name].seconds, len(measured[name].samples)
+        speed = quotient(batch, seconds)
+        rows.append(
+            (
+                PEERS[name].label,
+                milliseconds(seconds),
+                "-" if speed is None else number(speed),
+                "" if name == OURS else ratio(quotient(seconds, ours)),
+                str(samples),
+            )
+        )
+        data.append({"x": name, "batch": batch, "seconds": seconds, "samples_per_second": speed, "samples": samples})
+    mixed = "" if settings.dtype == torch.float32 else " under autocast, without loss scaling"
+    title = "BERT-base training" if not settings.quick else "Training of a small encoder"
+    text = (
+        f"Training steps of {config.name}: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, "
+        f"seqlen {config.seqlen}, batch {batch}, random tokens, no dropout, AdamW in fp32{mixed}. A step is forward, "
+        "loss at 15% of the tokens, backward and optimizer."
+    )
+    header = ("attention", "ms a step", "samples/s", "flashwave's speed-up", "steps timed")
+    chart = Chart(
+        title,
+        f"samples/s, seqlen {config.seqlen}, batch {batch}, on {settings.device.type}; higher is better",
+        "",
+        "samples/s",
+        (config.name,),
+        {PEERS[row["x"]].label: (row["samples_per_second"],) for row in data},
+    )
+    return Table("bert", title, text, header, rows, [], chart, data)

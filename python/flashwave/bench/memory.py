@@ -1,0 +1,79 @@
+"""Peak memory of a call, beyond what was there before it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from .. import _library as fw
+from .. import native
+from ..api import make_problem
+from .timing import Call, is_out_of_memory
+from .workloads import FORWARD, OURS, Inputs, make_call
+
+
+def available(device: torch.device) -> int:
+    """Bytes that a benchmark may take: most of a GPU's free memory, half of what the system calls available."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * 0.9)
+    known = Path("/proc/meminfo")
+    for line in known.read_text().splitlines() if known.exists() else ():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024 // 2
+    raise RuntimeError("the system does not say how much memory is available: give --memory-budget")
+
+
+def _peak_on_cuda(call: Call, device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_on_cpu(call: Call) -> int:
+    """The most bytes alive at once, from the profiler's record of every allocation and release of torch."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        record.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    alive = peak = 0
+    for _, change in sorted(changes, key=lambda timed: timed[0]):
+        alive += change
+        peak = max(peak, alive)
+    return peak
+
+
+def _workspace(inputs: Inputs, causal: bool, backward: bool) -> int:
+    """Bytes that the library allocates for itself on the CPU, where torch does not see them."""
+    device = native.device_of(inputs.q)
+    assert device is not None
+    exec_ = fw.new_exec()
+    exec_.num_threads = torch.get_num_threads()
+    structs = native._layouts(make_problem(*inputs[:3], causal=causal), backward)
+    return int(json.loads(fw.explain(device, *structs, exec_, json=True))["workspace_bytes"])
+
+
+def peak(name: str, inputs: Inputs, causal: bool, direction: str) -> int | None:
+    """Bytes of results and everything between, at the highest point of one call; None if they do not fit."""
+    call, device = make_call(name, inputs, causal, direction), inputs.q.device
+    try:
+        if device.type == "cuda":
+            return _peak_on_cuda(call, device)
+        bytes_ = _peak_on_cpu(call)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    if name == OURS:
+        passes = (False,) if direction == FORWARD else (False, True)
+        bytes_ += max(_workspace(inputs, causal, backward) for backward in passes)
+    return bytes_

@@ -1,0 +1,77 @@
+"""How much of a table fits: the batch of a row, and which peers would take too long or too much memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .timing import Measured, seconds_of
+from .workloads import OURS, Shape, draw, make_call, matrix_copies
+
+_CALLS = 4  # of a row that is to be within the budget: a warm-up and three samples
+_PROBE_SEQLEN = 256
+
+
+class Settings(NamedTuple):
+    device: torch.device
+    dtype: torch.dtype
+    peers: tuple[str, ...]  # without flashwave
+    causal: bool
+    quick: bool
+    full: bool
+    budget: float  # seconds of a peer in a cell
+    memory_budget: int  # bytes
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        return (OURS, *self.peers)
+
+
+class Planner:
+    """Predicts times from the speed seen last, of a small problem at first."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._rates: dict[tuple[str, str], float] = {}  # FLOP/s
+
+    def _rate(self, name: str, direction: str, shape: Shape) -> float:
+        found = self._rates.get((name, direction))
+        if found is None:
+            probe = shape._replace(batch=1, seqlen=min(shape.seqlen, _PROBE_SEQLEN))
+            inputs = draw(probe, self._settings.dtype, self._settings.device)
+            call = make_call(name, inputs, probe.causal, direction)
+            call()
+            seconds = max(seconds_of(call, self._settings.device), 1e-9)
+            found = self._rates[name, direction] = probe.flops(direction) / seconds
+        return found
+
+    def learn(self, shape: Shape, direction: str, measured: dict[str, Measured]) -> None:
+        for name, found in measured.items():
+            if found.seconds:
+                self._rates[name, direction] = shape.flops(direction) / found.seconds
+
+    def _seconds(self, name: str, direction: str, shape: Shape) -> float:
+        return shape.flops(direction) / self._rate(name, direction, shape)
+
+    def fitting_batch(self, shape: Shape, direction: str) -> int:
+        """The batch, halved until every peer is within the budget (which is in proportion to it), at least 1."""
+        batch = shape.batch
+        while batch > 1 and not self._settings.full:
+            trial = shape._replace(batch=batch)
+            slowest = max(self._seconds(name, direction, trial) for name in self._settings.everyone)
+            if _CALLS * slowest <= self._settings.budget:
+                break
+            batch //= 2
+        return batch
+
+    def reason_to_skip(self, name: str, direction: str, shape: Shape) -> str | None:
+        """Why a peer is left out of a cell: for memory, or if one call takes the whole budget. flashwave never is."""
+        if name == OURS:
+            return None
+        needed = matrix_copies(name, direction) * shape.matrix_bytes(self._settings.dtype)
+        if needed > self._settings.memory_budget:
+            return f"needs {needed / 2**30:.1f} GiB, over the memory budget"
+        if not self._settings.full and (seconds := self._seconds(name, direction, shape)) > self._settings.budget:
+            return f"about {seconds:.1f} s a call, over the time budget"
+        return None

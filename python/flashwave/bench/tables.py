@@ -1,0 +1,207 @@
+"""The attention tables: time by sequence length and head dimension, forward with backward, memory by batch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from . import memory
+from .plan import Planner, Settings
+from .progress import Progress
+from .report import Table, milliseconds, quotient, ratio
+from .svg import Chart, number
+from .timing import measure
+from .verify import check
+from .workloads import BOTH, FORWARD, OURS, PEERS, Shape, draw, make_call
+
+
+class _Sizes(NamedTuple):
+    base: Shape
+    seqlens: tuple[int, ...]
+    head_dims: tuple[int, ...]
+    batches: tuple[int, ...]
+
+
+_SIZES = _Sizes(
+    Shape(batch=16, seqlen=1024, heads=12, dim=64),
+    seqlens=(128, 256, 512, 1024, 2048, 4096, 8192),
+    head_dims=(32, 64, 96, 128, 192, 256),
+    batches=(1, 2, 4, 8, 16, 32),
+)
+_QUICK_SIZES = _Sizes(Shape(batch=2, seqlen=64, heads=2, dim=32), seqlens=(32, 64), head_dims=(32, 64), batches=(1, 2))
+
+
+def _sizes(settings: Settings) -> _Sizes:
+    sizes = _QUICK_SIZES if settings.quick else _SIZES
+    return sizes._replace(base=sizes.base._replace(causal=settings.causal))
+
+
+def steps(name: str, settings: Settings) -> int:
+    """How often a table will report progress."""
+    sizes = _sizes(settings)
+    counts = {"seqlen": sizes.seqlens, "headdim": sizes.head_dims, "memory": sizes.batches, "backward": sizes.seqlens}
+    return len(counts.get(name, (1,)))
+
+
+def _scaled_note(settings: Settings) -> str:
+    if settings.full:
+        return ""
+    return f" The batch is halved until a few calls of every peer fit into {settings.budget:g} s."
+
+
+def _subtitle(settings: Settings, what: str) -> str:
+    mask = "causal" if settings.causal else "no mask"
+    return f"{what}, {str(settings.dtype).replace('torch.', '')}, {mask}, on {settings.device.type}; higher is better"
+
+
+def _timed_row(
+    settings: Settings, planner: Planner, shape: Shape, direction: str, x: int, notes: list[str]
+) -> dict[str, Any]:
+    """One row of a table of times: the data of every peer, checked and then measured."""
+    shape = shape._replace(batch=planner.fitting_batch(shape, direction))
+    inputs = draw(shape, settings.dtype, settings.device)
+    check(shape, inputs, gradients=direction == BOTH)
+    calls = {}
+    for name in settings.everyone:
+        reason = planner.reason_to_skip(name, direction, shape)
+        if reason is None:
+            calls[name] = make_call(name, inputs, shape.causal, direction)
+        else:
+            notes.append(f"{x}: {PEERS[name].label} left out: {reason}.")
+    measured = measure(calls, settings.device, settings.budget)
+    planner.learn(shape, direction, measured)
+    notes += [f"{x}: {PEERS[name].label} ran out of memory." for name in calls if measured[name].seconds is None]
+    return {
+        "x": x,
+        **shape._asdict(),
+        "direction": direction,
+        "seconds": {name: measured[name].seconds if name in measured else None for name in settings.everyone},
+        "samples": {name: len(measured[name].samples) if name in measured else 0 for name in settings.everyone},
+    }
+
+
+def _speed_up(row: dict[str, Any], name: str) -> float | None:
+    return quotient(row["seconds"][name], row["seconds"][OURS])
+
+
+def _timed_table(
+    name: str,
+    title: str,
+    x_label: str,
+    direction: str,
+    shapes: dict[int, Shape],
+    settings: Settings,
+    progress: Progress,
+) -> Table:
+    planner, notes, data = Planner(settings), [], []
+    for x, shape in shapes.items():
+        progress.step(f"{name} {x}")
+        data.append(_timed_row(settings, planner, shape, direction, x, notes))
+    header, rows = [x_label, "batch", "flashwave, ms", "GFLOP/s"], []
+    for peer in settings.peers:
+        header += [f"{PEERS[peer].label}, ms", "speed-up"]
+    for row in data:
+        shape = Shape(*[row[field] for field in Shape._fields])
+        speed = quotient(shape.flops(direction) / 1e9, row["seconds"][OURS])
+        cells = [str(row["x"]), str(row["batch"]), milliseconds(row["seconds"][OURS])]
+        cells.append("-" if speed is None else number(speed))
+        for peer in settings.peers:
+            cells += [milliseconds(row["seconds"][peer]), ratio(_speed_up(row, peer))]
+        rows.append(tuple(cells))
+    chart = Chart(
+        title,
+        _subtitle(settings, direction),
+        x_label,
+        "speed-up",
+        tuple(str(x) for x in shapes),
+        {f"over {PEERS[peer].label}": tuple(_speed_up(row, peer) for row in data) for peer in settings.peers},
+        baseline=1.0,
+    )
+    first = next(iter(shapes.values()))
+    fixed = f"{first.heads} heads, " + (f"head dim {first.dim}" if x_label == "seqlen" else f"seqlen {first.seqlen}")
+    text = (
+        f"Median time of the {direction}, {fixed}, batch {first.batch}; speed-up is the peer's time over flashwave's."
+        + _scaled_note(settings)
+    )
+    return Table(name, title, text, tuple(header), rows, notes, chart, data)
+
+
+def seqlen_table(settings: Settings, progress: Progress) -> Table:
+    sizes = _sizes(settings)
+    shapes = {seqlen: sizes.base._replace(seqlen=seqlen) for seqlen in sizes.seqlens}
+    return _timed_table("seqlen", "Forward by sequence length", "seqlen", FORWARD, shapes, settings, progress)
+
+
+def headdim_table(settings: Settings, progress: Progress) -> Table:
+    sizes = _sizes(settings)
+    shapes = {dim: sizes.base._replace(dim=dim) for dim in sizes.head_dims}
+    return _timed_table("headdim", "Forward by head dimension", "head dim", FORWARD, shapes, settings, progress)
+
+
+def backward_table(settings: Settings, progress: Progress) -> Table:
+    sizes = _sizes(settings)
+    shapes = {seqlen: sizes.base._replace(seqlen=seqlen) for seqlen in sizes.seqlens}
+    title = "Forward and backward by sequence length"
+    return _timed_table("backward", title, "seqlen", BOTH, shapes, settings, progress)
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def _mebibytes(bytes_: int | None) -> str:
+    return "-" if bytes_ is None else number(bytes_ / 2**20)
+
+
+def _memory_row(settings: Settings, planner: Planner, shape: Shape, notes: list[str]) -> dict[str, Any]:
+    inputs = draw(shape, settings.dtype, settings.device)
+    row: dict[str, Any] = {"x": shape.batch, **shape._asdict()}
+    for direction in (FORWARD, BOTH):
+        found = row[direction] = {}
+        for name in settings.everyone:
+            reason = planner.reason_to_skip(name, direction, shape)
+            found[name] = memory.peak(name, inputs, shape.causal, direction) if reason is None else None
+            if found[name] is None:
+                notes.append(f"{shape.batch}: {PEERS[name].label}, {direction}: {reason or 'ran out of memory'}.")
+    return row
+
+
+def memory_table(settings: Settings, progress: Progress) -> Table:
+    base, batches = _sizes(settings).base, _sizes(settings).batches
+    planner, notes, data = Planner(settings), [], []
+    check(base._replace(batch=1), draw(base._replace(batch=1), settings.dtype, settings.device), gradients=True)
+    for batch in batches:
+        progress.step(f"memory {batch}")
+        data.append(_memory_row(settings, planner, base._replace(batch=batch), notes))
+    header, rows = ["batch"], []
+    for direction in (FORWARD, BOTH):
+        header += [f"{direction}: flashwave, MiB"]
+        for peer in settings.peers:
+            header += [f"{PEERS[peer].label}, MiB", "ratio"]
+    for row in data:
+        cells = [str(row["x"])]
+        for direction in (FORWARD, BOTH):
+            found = row[direction]
+            cells.append(_mebibytes(found[OURS]))
+            for peer in settings.peers:
+                cells += [_mebibytes(found[peer]), ratio(quotient(found[peer], found[OURS]))]
+        rows.append(tuple(cells))
+    title = "Memory by batch"
+    series = {
+        f"{PEERS[peer].label}, {direction}": tuple(quotient(row[direction][peer], row[direction][OURS]) for row in data)
+        for direction in (FORWARD, BOTH)
+        for peer in settings.peers
+    }
+    chart = Chart(
+        title, _subtitle(settings, "memory of a peer over flashwave's"), "batch", "times as much",
+        tuple(str(batch) for batch in batches), series, baseline=1.0,
+    )  # fmt: skip
+    how = (
+        "torch.cuda.max_memory_allocated over what was allocated before"
+        if settings.device.type == "cuda"
+        else "the most bytes alive at once in torch's allocator (from its profiler), and for flashwave also the larger "
+        "workspace that the library reports for its calls"
+    )
+    text = (
+        f"Peak of one call beyond its inputs, results included, {base.heads} heads, seqlen {base.seqlen}, "
+        f"head dim {base.dim}: {how}."
+    )
+    return Table("memory", title, text, tuple(header), rows, notes, chart, data)

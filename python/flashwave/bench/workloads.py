@@ -1,0 +1,119 @@
+"""What is timed: attention problems, their tensors, and the peers that compute them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from .. import interface
+from .timing import Call
+
+Tensor = torch.Tensor
+
+FORWARD, BACKWARD, BOTH = "forward", "backward", "forward + backward"
+# Matrix products of a direction, with the two of the forward as 1: the backward has five.
+_PRODUCTS = {FORWARD: 1.0, BACKWARD: 2.5, BOTH: 3.5}
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Shape(NamedTuple):
+    batch: int
+    seqlen: int
+    heads: int
+    dim: int
+    causal: bool = False
+
+    def flops(self, direction: str) -> float:
+        """The usual count: the products alone, half of them with a causal mask, no recomputation."""
+        pairs = self.batch * self.heads * self.seqlen * self.seqlen / (2 if self.causal else 1)
+        return 4.0 * pairs * self.dim * _PRODUCTS[direction]
+
+    def matrix_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of the scores, a number for every pair of a query and a key."""
+        return self.batch * self.heads * self.seqlen * self.seqlen * dtype.itemsize
+
+
+class Inputs(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    dout: Tensor
+
+
+def draw(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Inputs:
+    """N(0, 1) tensors of (batch, seqlen, heads, dim)."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (shape.batch, shape.seqlen, shape.heads, shape.dim)
+    return Inputs(*[torch.randn(size, generator=generator).to(device, dtype) for _ in Inputs._fields])
+
+
+# --------------------------------------------------------------------------------------------------------------- peers
+
+
+def _flashwave(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return interface.flash_attn_func(q, k, v, causal=causal)
+
+
+@functools.lru_cache(maxsize=1)
+def _causal_mask(seqlen: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((seqlen, seqlen), -torch.inf, dtype=dtype, device=device).triu_(1)
+
+
+def _standard(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v with the matrix in memory. The scale is on q and the mask is made once: both cheap."""
+    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))
+    if causal:
+        scores += _causal_mask(q.shape[-2], q.dtype, q.device)
+    return torch.matmul(torch.softmax(scores, dim=-1), v)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+class Peer(NamedTuple):
+    label: str
+    attend: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+    heads_first: bool  # takes (batch, heads, seqlen, dim)
+
+    def layout(self, tensor: Tensor) -> Tensor:
+        """The numbers of a (batch, seqlen, heads, dim) tensor in the layout that the peer likes best."""
+        return tensor.transpose(1, 2).contiguous() if self.heads_first else tensor
+
+
+OURS = "flashwave"
+PEERS = {
+    OURS: Peer("flashwave", _flashwave, False),
+    "standard": Peer("standard PyTorch", _standard, True),
+    "sdpa": Peer("PyTorch SDPA", _sdpa, True),
+}
+
+
+def make_call(name: str, inputs: Inputs, causal: bool, direction: str) -> Call:
+    """One run of a peer. The backward alone runs from a graph that is made here, once."""
+    peer = PEERS[name]
+    q, k, v, dout = [peer.layout(tensor).detach() for tensor in inputs]
+    if direction == FORWARD:
+
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return peer.attend(q, k, v, causal)
+
+        return forward
+    leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+    if direction == BOTH:
+        return lambda: torch.autograd.grad(peer.attend(*leaves, causal), leaves, dout)
+    out = peer.attend(*leaves, causal)
+    return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+
+def matrix_copies(name: str, direction: str) -> int:
+    """How many matrices of the size of the scores a peer has in memory at once, at most."""
+    if name != "standard":
+        return 0
+    return 2 if direction == FORWARD else 4

@@ -1,0 +1,276 @@
+"""The benchmarks: tiny runs of every table, files that parse, wrong results that are noticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from flashwave import interface
+from flashwave.bench import memory, svg
+from flashwave.bench.__main__ import TABLES, main
+from flashwave.bench.bert import BERT_BASE, Bert, Config
+from flashwave.bench.plan import Planner, Settings
+from flashwave.bench.timing import measure
+from flashwave.bench.verify import WrongResult, check
+from flashwave.bench.workloads import BACKWARD, BOTH, FORWARD, OURS, PEERS, Shape, draw, make_call
+
+CPU = torch.device("cpu")
+SHAPE = Shape(batch=2, seqlen=40, heads=3, dim=16)
+ROOT = Path(__file__).resolve().parents[2]
+right = interface.flash_attn_func
+
+
+def load_script(path: str):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def settings(**changes) -> Settings:
+    usual = Settings(CPU, torch.float32, ("standard", "sdpa"), False, True, False, budget=1.0, memory_budget=1 << 30)
+    return usual._replace(**changes)
+
+
+# ----------------------------------------------------------------------------------------------------------- the tables
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in markdown.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_in_every_format(table, tmp_path, capsys):
+    json_path = tmp_path / "numbers.json"
+    assert main(["--quick", "--device=cpu", f"--tables={table}", f"--out={tmp_path}", f"--json={json_path}"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""  # no terminal, no progress bar
+    content = json.loads(json_path.read_text())
+    (found,) = content["tables"]
+    assert found["name"] == table and content["environment"]["threads"] == torch.get_num_threads()
+    assert len(found["rows"]) == (3 if table == "bert" else 2)
+    written = (tmp_path / "benchmarks.md").read_text()
+    assert f"({table}.svg)" in written
+    assert found["title"] in written and found["title"] in printed.out
+    header, _, *rows = [row for row in rows_of(written) if len(row) > 2]
+    assert len(rows) == len(found["rows"]) and all(len(row) == len(header) for row in rows)
+    root = ElementTree.parse(tmp_path / f"{table}.svg").getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_times_and_counts_of_a_row(tmp_path):
+    path = tmp_path / "numbers.json"
+    arguments = ["--quick", "--device=cpu", "--causal", "--dtype=bf16", "--peers=sdpa", "--tables=backward"]
+    assert main([*arguments, f"--json={path}"]) == 0
+    for row in json.loads(path.read_text())["tables"][0]["rows"]:
+        assert set(row["seconds"]) == {OURS, "sdpa"} and row["causal"]
+        assert all(0.0 < seconds < 60.0 for seconds in row["seconds"].values())
+        assert all(count >= 1 for count in row["samples"].values())
+
+
+def test_standard_attention_over_the_memory_budget_is_a_dash(capsys):
+    assert main(["--quick", "--device=cpu", "--tables=seqlen,memory", "--memory-budget=1e-9"]) == 0
+    printed = capsys.readouterr().out
+    assert "standard PyTorch left out: needs" in printed
+    timed = next(row for row in rows_of(printed) if row[0] == "64")
+    assert timed[4:6] == ["-", "-"] and timed[6] != "-"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--tables=nothing"], ["--peers=flashwave"], ["--device=abacus"], ["--dtype=fp64"]]
+)
+def test_an_option_that_means_nothing_is_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert arguments[0].split("=")[0] in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------- wrong results
+
+
+def garbage(*arguments, **options):
+    out = right(*arguments, **options)
+    return out + torch.randn_like(out)
+
+
+def last_row_unwritten(*arguments, **options):
+    out = right(*arguments, **options)
+    return torch.cat([out[:, :-1], torch.empty_like(out[:, -1:])], dim=1)
+
+
+def mask_forgotten(*arguments, causal=False, **options):
+    return right(*arguments, **options)
+
+
+def wrong_gradient_of_k(q, k, v, **options):
+    return right(q, k * 1.01 - 0.01 * k.detach(), v, **options)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_garbage_stops_every_table(table, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(interface, "flash_attn_func", garbage)
+    assert main(["--quick", "--device=cpu", f"--tables={table}", f"--out={tmp_path}"]) == 1
+    printed = capsys.readouterr()
+    assert "wrong result" in printed.err and printed.out == "" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", ["benchmarks/benchmark_flash_attention.py", "bench/python_vs_sdpa.py"])
+def test_garbage_stops_the_scripts(script, monkeypatch, capsys):
+    monkeypatch.setattr(interface, "flash_attn_func", garbage)
+    assert load_script(script).main(["--quick"]) == 1
+    assert "wrong result" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_check_passes_right_results(dtype, causal):
+    shape = SHAPE._replace(causal=causal)
+    check(shape, draw(shape, dtype, CPU), gradients=True)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (garbage, "out is off"),
+        (last_row_unwritten, "not written"),
+        (mask_forgotten, "out is off"),
+        (wrong_gradient_of_k, "dk is off"),
+    ],
+)
+def test_the_check_notices(wrong, message, monkeypatch):
+    monkeypatch.setattr(interface, "flash_attn_func", wrong)
+    shape = SHAPE._replace(causal=True)
+    with pytest.raises(WrongResult, match=message):
+        check(shape, draw(shape, torch.float32, CPU), gradients=wrong is wrong_gradient_of_k)
+
+
+def test_the_check_leaves_torch_as_it_was():
+    check(SHAPE, draw(SHAPE, torch.float32, CPU), gradients=False)
+    assert torch.get_deterministic_debug_mode() == 0
+
+
+# ------------------------------------------------------------------------------------------------- parts of the program
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("peer", ["standard", "sdpa"])
+def test_peers_compute_the_same(peer, causal):
+    inputs = draw(SHAPE, torch.float32, CPU)
+    for direction in (FORWARD, BACKWARD, BOTH):
+        ours, theirs = (make_call(name, inputs, causal, direction)() for name in (OURS, peer))
+        for a, b in zip(*((result,) if direction == FORWARD else result for result in (ours, theirs))):
+            torch.testing.assert_close(a, b.transpose(-3, -2) if PEERS[peer].heads_first else b, atol=1e-5, rtol=1e-4)
+
+
+def test_flops_are_those_of_the_products():
+    shape = Shape(16, 1024, 12, 64)
+    assert shape.flops(FORWARD) == 4 * 16 * 12 * 1024**2 * 64
+    assert shape.flops(BACKWARD) + shape.flops(FORWARD) == shape.flops(BOTH)
+    assert shape._replace(causal=True).flops(BOTH) == shape.flops(BOTH) / 2
+
+
+def test_calls_take_turns_and_one_without_memory_is_left_out():
+    order = []
+
+    def full():
+        raise torch.cuda.OutOfMemoryError("full")
+
+    measured = measure({"a": lambda: order.append("a"), "full": full, "b": lambda: order.append("b")}, CPU, 1e-3)
+    assert measured["full"].seconds is None
+    assert len(measured["a"].samples) == len(measured["b"].samples) >= 1
+    assert "".join(order).count("ab") >= 1 and measured["a"].seconds > 0.0
+    with pytest.raises(RuntimeError, match="something else"):
+        measure({"broken": lambda: (_ for _ in ()).throw(RuntimeError("something else"))}, CPU, 1e-3)
+
+
+def test_a_slow_call_is_sampled_once_and_a_quick_one_beside_it_more_often():
+    measured = measure({"quick": lambda: time.sleep(1e-3), "slow": lambda: time.sleep(0.1)}, CPU, 0.02)
+    assert len(measured["slow"].samples) == 1 and len(measured["quick"].samples) >= 5
+
+
+def test_memory_of_standard_attention_is_that_of_its_matrices():
+    shape = Shape(1, 256, 2, 32)
+    inputs, matrix = draw(shape, torch.float32, CPU), shape.matrix_bytes(torch.float32)
+    assert 2 * matrix <= memory.peak("standard", inputs, False, FORWARD) < 2.5 * matrix
+    assert 3 * matrix <= memory.peak("standard", inputs, False, BOTH) < 4 * matrix
+    output = inputs.q.nbytes
+    assert output < memory.peak(OURS, inputs, False, FORWARD) < 2 * matrix
+
+
+def test_the_batch_is_halved_until_it_fits():
+    shape = Shape(16, 8192, 12, 64)
+    planner = Planner(settings(budget=1.0))
+    planner._rates = {(name, FORWARD): 1e12 for name in (OURS, "standard", "sdpa")}
+    assert shape.flops(FORWARD) / 1e12 == pytest.approx(3.3, rel=0.01)
+    assert planner.fitting_batch(shape, FORWARD) == 1
+    assert Planner(settings(full=True)).fitting_batch(shape, FORWARD) == 16
+    planner._rates["standard", FORWARD] = 1e9
+    one = shape._replace(batch=1)
+    assert "s a call" in planner.reason_to_skip("standard", FORWARD, one._replace(heads=1))
+    assert planner.reason_to_skip(OURS, FORWARD, shape) is None
+    assert "GiB" in planner.reason_to_skip("standard", FORWARD, shape)
+
+
+def test_encoders_agree_whatever_the_attention():
+    config = Config("test", layers=2, hidden=32, heads=4, feed_forward=48, vocabulary=50, seqlen=24)
+    torch.manual_seed(0)
+    model, tokens = Bert(config), torch.randint(50, (2, 24))
+    with torch.no_grad():
+        ours, *theirs = [model.encode(tokens, name) for name in PEERS]
+    for other in theirs:
+        torch.testing.assert_close(ours, other, atol=1e-5, rtol=1e-4)
+
+
+def test_bert_base_has_the_size_of_bert_base():
+    with torch.device("meta"):
+        model = Bert(BERT_BASE)
+    assert len(model.layers) == 12
+    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(109.5e6, rel=0.01)
+
+
+def test_a_chart_escapes_and_shows_what_is_missing():
+    chart = svg.Chart("a < b & c", "", "x", "y", ("1", "2"), {"<one>": (1.0, None), "two": (2.0, 0.25)}, baseline=1.0)
+    root = ElementTree.fromstring(svg.draw(chart))
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a < b & c" in texts and "<one>" in texts and "-" in texts and "0.25" in texts
+
+
+# ------------------------------------------------------------------------------------------------------------- scripts
+
+
+def test_the_script_of_flash_attn_prints_its_layout(capsys):
+    assert load_script("benchmarks/benchmark_flash_attention.py").main(["--quick", "--device=cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "### causal=False, headdim=32, batch_size=2, seqlen=64 ###"
+    assert [line.split()[0] for line in lines[1:4]] == ["flashwave", "Pytorch", "SDPA"]
+    assert len(lines) == 8 and lines[1].count("TFLOPs/s") == 3
+
+
+def test_every_cell_against_sdpa(tmp_path, capsys):
+    path, threads = tmp_path / "cells.json", torch.get_num_threads()
+    try:
+        assert load_script("bench/python_vs_sdpa.py").main(["--quick", f"--json={path}"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    content = json.loads(path.read_text())
+    assert len(content["cells"]) == 12 and len(content["groups"]) == 6
+    for cell in content["cells"]:
+        assert cell["ratio"] == pytest.approx(cell["seconds"]["sdpa"] / cell["seconds"]["flashwave"])
+    worst = min(content["cells"], key=lambda cell: cell["ratio"])
+    assert f"Worst cell of all: {worst['name']}" in capsys.readouterr().out
+
+
+def test_the_cost_of_a_call(tmp_path, capsys):
+    path = tmp_path / "overhead.json"
+    assert load_script("bench/python_vs_sdpa.py").main(["--quick", "--overhead", f"--json={path}"]) == 0
+    found = json.loads(path.read_text())["overhead"]
+    assert len(found) == 5
+    for case in found:
+        assert 0.0 < case["library_least"] < case["python_least"]
+    assert "torch.ops.flashwave.forward" in capsys.readouterr().out
