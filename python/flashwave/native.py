@@ -15,22 +15,12 @@ from . import _library as fw
 from . import shapes
 from .errors import FlashwaveError, NoDevice
 from .problem import Problem
-from .structs import (
-    ADDRESSES,
-    LSE_ADDRESS,
-    O_ADDRESS,
-    PROBS_ADDRESS,
-    fill,
-    fill_gradients,
-    lse_shape,
-    out_shape,
-    probs_shape,
-    put,
-    put_outputs,
-    readable,
-    row_strides,
-    set_seed,
-)
+from .structs import ADDRESSES, fill, fill_gradients, lse_shape, out_shape, probs_shape, put_outputs, readable, set_seed
+from .structs import LSE_ADDRESS as _LSE
+from .structs import O_ADDRESS as _O
+from .structs import PROBS_ADDRESS as _PROBS
+from .structs import put as _put
+from .structs import row_strides as _strides
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
 _MOST_KEPT = 1024  # structs; a program with more layouts than this starts over
@@ -165,9 +155,9 @@ def forward(
         words = kept.words
         for place, word in kept.inputs:
             words[word] = problem[place].data_ptr()
-        words[O_ADDRESS], words[LSE_ADDRESS] = results[0].data_ptr(), results[1].data_ptr()
+        words[_O], words[_LSE] = results[0].data_ptr(), results[1].data_ptr()
         if probs:
-            words[PROBS_ADDRESS] = results[2].data_ptr()
+            words[_PROBS] = results[2].data_ptr()
     set_seed(kept.attention, problem.rng_state)
     workspace = _set_stream_and_workspace(device, problem.q, kept.exec_, kept.attention_address, None)
     status = fw.lib.fw_forward(device, kept.attention_address, kept.exec_address)
@@ -237,10 +227,10 @@ def _layouts(problem: Problem, backward: bool) -> tuple[fw.Attention, fw.Gradien
     attention.o.data = attention.lse.data = _SOME_ADDRESS
     if backward:
         gradients = fw.new_gradients()
-        put(gradients.d_o, out, row_strides(out))
+        _put(gradients.d_o, out, _strides(out))
         for name in ("q", "k", "v"):
             tensor = torch.empty_like(getattr(problem, name), device="meta", memory_format=torch.contiguous_format)
-            put(getattr(gradients, "d" + name), tensor, row_strides(tensor))
+            _put(getattr(gradients, "d" + name), tensor, _strides(tensor))
         for tensor in (gradients.d_o, gradients.dq, gradients.dk, gradients.dv):
             tensor.data = _SOME_ADDRESS
     return attention, gradients
