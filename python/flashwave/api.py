@@ -19,6 +19,8 @@ Tensor = torch.Tensor
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype that an enclosing torch.autocast asks for; float64 is left alone, as torch does."""
+    if not (torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()):  # the cheap question first
+        return tensors
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
         return tensors
@@ -194,7 +196,7 @@ def attention(
 
         results = staged_attend(device, problem, out, return_probs)
     else:
-        results = attend(problem, checked_out(out, problem), return_probs)
+        results = attend(problem, checked_out(out, problem), return_lse, return_probs)
     wanted = [results[0]]
     if return_lse:
         wanted.append(results[1])

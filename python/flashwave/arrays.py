@@ -185,7 +185,8 @@ def _result(name: str, shape: tuple[int, ...], dtype: str, packed: bool = False)
 def _run_forward(handle: int, problem: Problem, out: View, lse: View, probs: View | None, kernel: str | None) -> None:
     attention, exec_ = structs.fill(problem), _exec(kernel)
     structs.put_outputs(attention, out, lse, probs)
-    structs.set_seed(attention, problem.rng_state)
+    if problem.rng_state is not None:
+        structs.set_seed(attention, problem.rng_state)
     fw.check(fw.lib.fw_forward(handle, ctypes.addressof(attention), ctypes.addressof(exec_)))
 
 
@@ -196,7 +197,8 @@ def _run_forward_staged(
     here, out_here = contiguous(problem), out.contiguous()
     attention, exec_ = structs.fill(here), _exec(kernel)
     structs.put_outputs(attention, out_here, lse, probs)
-    structs.set_seed(attention, here.rng_state)
+    if here.rng_state is not None:
+        structs.set_seed(attention, here.rng_state)
     with Memory(handle) as memory:
         memory.place_inputs(attention, here)
         attention.o.data, attention.lse.data = memory.place(out_here, True), memory.place(lse, True)
@@ -328,7 +330,8 @@ def _run_backward(
     places = tuple([r if r is None or not staged else r.contiguous() for r in results])
     attention_, exec_ = structs.fill(here), _exec(kernel)
     structs.put_outputs(attention_, given["out"], given["lse"], None)
-    structs.set_seed(attention_, here.rng_state)
+    if here.rng_state is not None:
+        structs.set_seed(attention_, here.rng_state)
     gradients = structs.fill_gradients(given["dout"], given.get("dlse"), places)
     addresses = ctypes.addressof(attention_), ctypes.addressof(gradients), ctypes.addressof(exec_)
     if not staged:

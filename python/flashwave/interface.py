@@ -28,9 +28,9 @@ def _lse_as_flash_attn(lse: Tensor) -> Tensor:
 def _run(problem: Problem, return_attn_probs: bool, return_lse: bool, out: Tensor | None) -> Any:
     """out, (out, lse) or (out, lse, S_dmask)."""
     if not return_attn_probs and not return_lse:
-        return attend(problem, checked_out(out, problem))[0]
+        return attend(problem, checked_out(out, problem), False)[0]
     dropped = return_attn_probs and problem.dropout_p > 0.0
-    result, lse, probs = attend(problem, checked_out(out, problem), dropped)
+    result, lse, probs = attend(problem, checked_out(out, problem), True, dropped)
     lse = _lse_as_flash_attn(lse)
     if not return_attn_probs:
         return result, lse
@@ -366,7 +366,7 @@ def flash_attn_with_kvcache(
             interleaved = rotary_interleaved and rotary_cos is not None
             problem = Problem(*problem[: len(FORWARD_FIELDS)], k, v, rotary_cos, rotary_sin, interleaved)
         try:
-            result, lse, _ = attend(problem, checked_out(out, problem))
+            result, lse, _ = attend(problem, checked_out(out, problem), return_softmax_lse)
         except InvalidArgument as error:
             raise InvalidArgument(_in_cache_words(str(error))) from None
         return (result, _lse_as_flash_attn(lse)) if return_softmax_lse else result

@@ -66,6 +66,14 @@ def why_no_device(q: Tensor) -> str:
 # ------------------------------------------------------------------------------------------------------------ forward
 
 
+class _Shapes(NamedTuple):
+    """Of the outputs, None for one that is not wanted."""
+
+    out: tuple[int, ...]
+    lse: tuple[int, ...] | None
+    probs: tuple[int, ...] | None
+
+
 class _Kept(NamedTuple):
     """The structs of one layout of the forward, and a view of the words of fw_attention."""
 
@@ -75,24 +83,27 @@ class _Kept(NamedTuple):
     attention_address: int
     exec_address: int
     inputs: tuple[tuple[int, int], ...]  # (place in the problem, word) of every tensor that is there
-    shapes: tuple[tuple[int, ...], ...]  # of out, lse and, if wanted, probs
+    shapes: _Shapes
 
 
 _kept: dict[tuple, _Kept] = {}
+_NO_MORE = (None,) * 9  # tensors beside q, k, v and what is appended
 
 
 def _layout(tensor: Tensor | None) -> tuple | None:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
 
 
-def _key(problem: Problem, out: Tensor | None, probs: bool) -> tuple:
+def _key(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> tuple:
     """Everything the struct holds but addresses and the seed of the dropout."""
-    tensors = tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in problem[:12]])
-    append = None if problem.k_new is None else (*map(_layout, problem[23:27]), problem.rotary_interleaved)
-    return tensors, problem[13:23], append, _layout(out), probs, problem.q.device
+    q, k, v = problem[:3]
+    plain = (q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, v.shape, v.stride(), v.dtype)
+    if problem[3:12] != _NO_MORE or problem[23] is not None:
+        plain += tuple([_layout(tensor) for tensor in (*problem[3:12], *problem[23:27])]) + problem[27:]
+    return plain, problem[13:23], None if out is None else out.stride(), lse, probs, q.device
 
 
-def _prepare(problem: Problem, shapes_: tuple[tuple[int, ...], ...], results: tuple) -> _Kept:
+def _prepare(problem: Problem, shapes_: _Shapes, results: tuple) -> _Kept:
     attention, exec_ = fill(problem), fw.new_exec()
     put_outputs(attention, *results)
     inputs = tuple((place, word) for place, word in ADDRESSES if problem[place] is not None)
@@ -106,16 +117,18 @@ def _all_rows_used(cu_seqlens: Tensor | None, rows: int) -> bool:
 
 
 def _empty_outputs(
-    problem: Problem, shapes_: tuple[tuple[int, ...], ...], out: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    problem: Problem, shapes_: _Shapes, out: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     q, device = problem.q, problem.q.device
     if out is None:
-        out = torch.empty(shapes_[0], dtype=q.dtype, device=device)
-    lse = torch.empty(shapes_[1], dtype=torch.float32, device=device)
-    if not _all_rows_used(problem.cu_seqlens_q, q.shape[0]):  # kernels do not write rows of no sequence
-        out.zero_()
-        lse.fill_(-torch.inf)
-    return out, lse, torch.empty(shapes_[2], dtype=torch.float32, device=device) if len(shapes_) > 2 else None
+        out = torch.empty(shapes_.out, dtype=q.dtype, device=device)
+    lse = None if shapes_.lse is None else torch.empty(shapes_.lse, dtype=torch.float32, device=device)
+    if problem.cu_seqlens_q is not None and not _all_rows_used(problem.cu_seqlens_q, q.shape[0]):
+        out.zero_()  # kernels do not write rows of no sequence
+        if lse is not None:
+            lse.fill_(-torch.inf)
+    probs = None if shapes_.probs is None else torch.empty(shapes_.probs, dtype=torch.float32, device=device)
+    return out, lse, probs
 
 
 def _set_stream_and_workspace(
@@ -137,17 +150,19 @@ def _set_stream_and_workspace(
 
 
 def forward(
-    device: int, problem: Problem, out: Tensor | None = None, probs: bool = False
-) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """(out, lse, probs) of the library; None where it has no kernel for the problem."""
-    key = _key(problem, out, probs)
+    device: int, problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+    """(out, lse, probs) of the library, the last two if wanted; None where it has no kernel for the problem."""
+    key = _key(problem, out, lse, probs)
     kept = _kept.pop(key, None)  # taken out while in use: another thread makes its own
     if kept is None:
         shapes.check(problem)
         taken = readable(problem)
         if taken is not problem:
-            return forward(device, taken, out, probs)
-        wanted = (out_shape(problem), lse_shape(problem), *([probs_shape(problem)] if probs else []))
+            return forward(device, taken, out, lse, probs)
+        wanted = _Shapes(
+            out_shape(problem), lse_shape(problem) if lse else None, probs_shape(problem) if probs else None
+        )
         results = _empty_outputs(problem, wanted, out)
         kept = _prepare(problem, wanted, results)
     else:
@@ -155,10 +170,13 @@ def forward(
         words = kept.words
         for place, word in kept.inputs:
             words[word] = problem[place].data_ptr()
-        words[_O], words[_LSE] = results[0].data_ptr(), results[1].data_ptr()
+        words[_O] = results[0].data_ptr()
+        if lse:
+            words[_LSE] = results[1].data_ptr()
         if probs:
             words[_PROBS] = results[2].data_ptr()
-    set_seed(kept.attention, problem.rng_state)
+    if problem.rng_state is not None:
+        set_seed(kept.attention, problem.rng_state)
     workspace = _set_stream_and_workspace(device, problem.q, kept.exec_, kept.attention_address, None)
     status = fw.lib.fw_forward(device, kept.attention_address, kept.exec_address)
     del workspace  # freed in stream order
@@ -205,7 +223,8 @@ def backward(
         dout = dout.contiguous()
     attention, exec_ = fill(problem), fw.new_exec()
     put_outputs(attention, out, lse, None)
-    set_seed(attention, problem.rng_state)
+    if problem.rng_state is not None:
+        set_seed(attention, problem.rng_state)
     results = empty_gradients(problem, needs)
     gradients = fill_gradients(dout, dlse, results)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)

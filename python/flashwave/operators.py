@@ -21,7 +21,7 @@ _TENSORS = 13  # the leading fields of a problem
 _SCALARS = len(FORWARD_FIELDS)
 DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in ("q", "k", "v", "alibi_slopes", "bias", "sinks"))
 
-Outputs = tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]
+Outputs = tuple[torch.Tensor, Optional[torch.Tensor], Optional[torch.Tensor]]
 
 
 # ------------------------------------------------------------------------------------------------- which code computes
@@ -49,11 +49,11 @@ def _say_composed(problem: Problem, op: str) -> None:
         settings.say(f"{op} {sizes} | device={q.device} backend=composed PyTorch operations ({reason})")
 
 
-def forward(problem: Problem, out: torch.Tensor | None = None, probs: bool = False) -> Outputs:
+def forward(problem: Problem, out: torch.Tensor | None = None, lse: bool = True, probs: bool = False) -> Outputs:
     """(out, lse, probs): from the library where it has a kernel, else from PyTorch operations."""
     device = native.device_of(problem.q)
     if device is not None:
-        results = native.forward(device, problem, out, probs)
+        results = native.forward(device, problem, out, lse, probs)
         if results is not None:
             return results
     native.validate(problem)
@@ -116,7 +116,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> tuple:  # type: ignore[override]
-        out, lse, matrix = forward(Problem(*inputs[:_SCALARS]), None, inputs[_SCALARS])
+        out, lse, matrix = forward(Problem(*inputs[:_SCALARS]), probs=inputs[_SCALARS])
         return out, lse, matrix
 
     @staticmethod
@@ -128,23 +128,32 @@ class _Attention(torch.autograd.Function):
     backward = staticmethod(once_differentiable(_differentiate))
 
 
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
 def is_plain(*tensors: torch.Tensor) -> bool:
     """Whether memory can be handed to a kernel: nothing traces, transforms or wraps these tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    return all([type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors])
+    return all([type(tensor) in _PLAIN_TYPES for tensor in tensors])
 
 
 def needs_gradient(problem: Problem) -> bool:
     if not torch.is_grad_enabled():
         return False
-    return any([problem[i] is not None and problem[i].requires_grad for i in DIFFERENTIABLE])
+    q, k, v = problem[:3]
+    if q.requires_grad or k.requires_grad or v.requires_grad:
+        return True
+    return any([term is not None and term.requires_grad for term in problem[9:12]])
 
 
-def attend(problem: Problem, out: torch.Tensor | None = None, probs: bool = False) -> Outputs:
-    """The differentiable attention: (out, lse, probs). lse is -inf in rows that see nothing; probs has no gradient."""
+def attend(problem: Problem, out: torch.Tensor | None = None, lse: bool = True, probs: bool = False) -> Outputs:
+    """The differentiable attention: (out, lse, probs), the last two only sure to be there if wanted.
+
+    lse is -inf in rows that see nothing; probs has no gradient.
+    """
     if not is_plain(problem.q):
         return _attend_traced(problem, out, probs)
     if needs_gradient(problem):
@@ -153,7 +162,7 @@ def attend(problem: Problem, out: torch.Tensor | None = None, probs: bool = Fals
         if problem.k_new is not None:
             raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
         return _Attention.apply(*problem[:_SCALARS], probs)
-    return forward(problem, out, probs)
+    return forward(problem, out, lse, probs)
 
 
 def _attend_traced(problem: Problem, out: torch.Tensor | None, probs: bool) -> Outputs:
@@ -195,7 +204,7 @@ def _absent(like: torch.Tensor) -> torch.Tensor:
 
 def _forward_operator(*arguments: Any) -> tuple:
     problem = Problem(*arguments[:_SCALARS])
-    out, lse, matrix = forward(problem, None, arguments[_SCALARS])
+    out, lse, matrix = forward(problem, probs=arguments[_SCALARS])
     return out, lse, lse.new_empty((0,), dtype=torch.float32) if matrix is None else matrix
 
 

@@ -1,4 +1,4 @@
-"""CPU tensors through any device of the library: copied there, computed, copied back. For tests, emulated GPUs."""
+"""CPU tensors through any device of the library: copied there, computed, copied back. For tests and emulated GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     matrix = torch.empty(structs.probs_shape(here)) if probs else None
     attention = structs.fill(here)
     structs.put_outputs(attention, out, lse, matrix)
-    structs.set_seed(attention, here.rng_state)
+    if here.rng_state is not None:
+        structs.set_seed(attention, here.rng_state)
     with Memory(handle) as memory:
         memory.place_inputs(attention, here)
         attention.o.data, attention.lse.data = memory.place(out, True), memory.place(lse, True)
@@ -50,7 +51,8 @@ def _backward(
     dout, dlse = dout.contiguous(), None if dlse is None else dlse.contiguous()
     attention = structs.fill(here)
     structs.put_outputs(attention, out, lse, None)
-    structs.set_seed(attention, here.rng_state)
+    if here.rng_state is not None:
+        structs.set_seed(attention, here.rng_state)
     results = native.empty_gradients(here, needs)
     gradients = structs.fill_gradients(dout, dlse, results)
     with Memory(handle) as memory:

@@ -147,17 +147,17 @@ def out_shape(problem: Problem) -> tuple[int, ...]:
     return (*problem.q.shape[:-1], problem.v.shape[-1])
 
 
-def put_outputs(attention: fw.Attention, out: Tensor, lse: Tensor, probs: Tensor | None) -> None:
+def put_outputs(attention: fw.Attention, out: Tensor, lse: Tensor | None, probs: Tensor | None) -> None:
     put(attention.o, out, row_strides(out))
-    put(attention.lse, lse, _lse_strides(lse))
+    if lse is not None:
+        put(attention.lse, lse, _lse_strides(lse))
     if probs is not None:
         put(attention.probs, probs, probs.stride())
 
 
-def set_seed(attention: fw.Attention, rng_state: Tensor | None) -> None:
-    if rng_state is not None:
-        seed, offset = rng_state.tolist()
-        attention.dropout_seed, attention.dropout_offset = seed & _MASK64, offset & _MASK64
+def set_seed(attention: fw.Attention, rng_state: Tensor) -> None:
+    seed, offset = rng_state.tolist()
+    attention.dropout_seed, attention.dropout_offset = seed & _MASK64, offset & _MASK64
 
 
 def fill_gradients(dout: Tensor, dlse: Tensor | None, results: Tensor6) -> fw.Gradients:

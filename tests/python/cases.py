@@ -33,6 +33,8 @@ class Features(NamedTuple):
     sinks: bool = False
     dropout: float = 0.0
     transposed: bool = False  # heads before rows in memory
+    wide: bool = False  # bias and rotary tables in fp32 whatever q is
+    shared_pages: bool = False  # all sequences read the pages of the first
 
     @property
     def differentiable(self) -> bool:
@@ -68,6 +70,7 @@ def features(draw, backward: bool = False):
         sinks=maybe([True], False),
         dropout=maybe([0.3], 0.0),
         transposed=maybe([True], False),
+        shared_pages=new_keys == 0 and maybe([True], False),
     )
 
 
@@ -117,12 +120,16 @@ def make(f: Features, dtype: torch.dtype = torch.float64) -> Problem:
     if f.new_keys:
         fields["k_new"], fields["v_new"] = m.normal(b, f.new_keys, hk, d), m.normal(b, f.new_keys, hk, dv)
     if f.rotary:
-        angle = torch.rand(capacity + f.longest_q, d // 2, generator=m.generator, dtype=torch.float32) * 7
-        fields["rotary_cos"], fields["rotary_sin"] = angle.cos().to(dtype), angle.sin().to(dtype)
+        turned = [max(f.new_keys, n) for n in _query_counts(problem)]
+        positions = int((stored + torch.tensor(turned)).max())  # not one more than is read
+        angle = torch.rand(positions, d // 2, generator=m.generator, dtype=torch.float32) * 7
+        fields["rotary_cos"], fields["rotary_sin"] = (
+            x.to(wide if f.wide else dtype) for x in (angle.cos(), angle.sin())
+        )
         fields["rotary_interleaved"] = f.rotary == "pairs"
     if f.bias:
         extents = zip("bhqk", (b, h, problem.max_seqlen_q, problem.max_seqlen_k))
-        bias = m.normal(*(n if axis in f.bias else 1 for axis, n in extents))
+        bias = m.normal(*(n if axis in f.bias else 1 for axis, n in extents), dtype=wide if f.wide else dtype)
         bias[torch.rand(bias.shape, generator=m.generator) < 0.1] = -INF
         for n, (row, queries) in enumerate(zip(bias, _query_counts(problem))):
             if "b" in f.bias and "q" in f.bias:
@@ -172,6 +179,8 @@ def _storage(m: _Maker, fields: dict, capacity: int):
         fields["max_seqlen_k"] = blocks * f.page_size
         order = torch.randperm(pages, generator=m.generator)[: f.batch * blocks]
         fields["block_table"] = order.view(f.batch, blocks).int()
+        if f.shared_pages:
+            fields["block_table"][1:] = fields["block_table"][0]
         if not f.seqused:  # only the lengths count
             fields["cu_seqlens_k"] = m.offsets(f.longest_k) if not f.new_keys else None
             room = fields["cu_seqlens_k"].diff().long()

@@ -18,7 +18,12 @@ def error(result: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def assert_within_rule(
-    result: torch.Tensor, reference: torch.Tensor, naive: torch.Tensor, factor: float, what: str = "", units: float = 1.0
+    result: torch.Tensor,
+    reference: torch.Tensor,
+    naive: torch.Tensor,
+    factor: float,
+    what: str = "",
+    units: float = 1.0,
 ) -> None:
     """error(result) <= factor * error(naive) + what storing the result costs, `units` in its last place."""
     scale = reference[reference.isfinite()].abs().max().item() if reference.isfinite().any() else 0.0

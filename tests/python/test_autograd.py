@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import flashwave
 import pytest
 import torch
-from standard import attention as standard
-
-import flashwave
 from numeric import assert_within_rule, error
+from standard import attention as standard
 
 
 def inputs(device, dtype=torch.float32, sq=19, sk=23, heads=4, heads_k=2, dim=16, grad=True):

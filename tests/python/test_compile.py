@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import flashwave
 import pytest
 import torch
-
-import flashwave
 from flashwave.api import make_problem
 from flashwave.problem import FORWARD_FIELDS
 from numeric import error
@@ -178,9 +177,7 @@ def test_opcheck_forward(device, dtype, what):
         if what == "probs":
             terms = {"dropout_p": 0.5, "rng_state": torch.tensor([1, 2], device=device)}
         problem = make_problem(q, k, v, **terms)
-    torch.library.opcheck(
-        torch.ops.flashwave.forward.default, (*problem[: len(FORWARD_FIELDS)], what == "probs")
-    )
+    torch.library.opcheck(torch.ops.flashwave.forward.default, (*problem[: len(FORWARD_FIELDS)], what == "probs"))
 
 
 def test_opcheck_backward_and_append(device):

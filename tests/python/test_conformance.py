@@ -10,13 +10,12 @@ import os
 import pytest
 import torch
 from cases import NAN, Features, features, make, to
+from flashwave import operators
+from flashwave.problem import Problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numeric import assert_within_rule
 from oracle import attention as oracle
-
-from flashwave import operators
-from flashwave.problem import Problem
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 EXAMPLES = int(os.environ.get("FLASHWAVE_TEST_EXAMPLES", "60"))
@@ -54,7 +53,9 @@ def check(f: Features, dtype: torch.dtype, backward: bool) -> None:
         for d in (torch.float64, dtype)
     )
     if backward:
-        leaves = {n: getattr(device_problem, n).requires_grad_() for n in NAMES if getattr(device_problem, n) is not None}
+        leaves = {
+            n: getattr(device_problem, n).requires_grad_() for n in NAMES if getattr(device_problem, n) is not None
+        }
         device_problem = device_problem._replace(**leaves)
     out, lse, _ = operators.attend(device_problem)
     assert_within_rule(out, exact[0], naive[0], 2, "out")
@@ -71,9 +72,7 @@ def check(f: Features, dtype: torch.dtype, backward: bool) -> None:
     )
     if problem.cu_seqlens_q is not None:  # rows of no sequence are not read
         weights[0][int(problem.cu_seqlens_q[-1]) :] = NAN
-    mine = torch.autograd.grad(
-        (out, lse), list(leaves.values()), [w.to(DEVICE) for w in weights], allow_unused=True
-    )
+    mine = torch.autograd.grad((out, lse), list(leaves.values()), [w.to(DEVICE) for w in weights], allow_unused=True)
     exact = reference(to(problem, dtype=torch.float64), tuple(w.double() for w in weights), torch.float64)[2]
     naive = reference(problem, weights, dtype)[2]
     # A row with one visible key has ds = 0 exactly, but dP - delta carries the rounding of out: judged by the largest.
@@ -82,8 +81,16 @@ def check(f: Features, dtype: torch.dtype, backward: bool) -> None:
     rows = problem.q.shape[0] * (problem.q.shape[1] if problem.q.dim() == 4 else 1) * problem.v.shape[-1]
     for name, gradient in zip(leaves, mine):
         room = unit * max(size, 1.0) * (4 if name in "qkv" else rows**0.5)
-        error = (gradient.cpu().double() - exact[name].double()).abs().nan_to_num(0.0).max().item() if exact[name].numel() else 0
-        allowed = 3 * (naive[name].double() - exact[name].double()).abs().nan_to_num(0.0).max().item() if naive[name].numel() else 0
+        error = (
+            (gradient.cpu().double() - exact[name].double()).abs().nan_to_num(0.0).max().item()
+            if exact[name].numel()
+            else 0
+        )
+        allowed = (
+            3 * (naive[name].double() - exact[name].double()).abs().nan_to_num(0.0).max().item()
+            if naive[name].numel()
+            else 0
+        )
         assert torch.equal(gradient.cpu().isfinite(), exact[name].isfinite()), f"d{name}: finite elsewhere"
         assert error <= allowed + room, f"d{name}: error {error:.3e}, allowed {allowed:.3e} + {room:.3e}"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 
+import flashwave
 import pytest
 import torch
-from standard import attention as standard
-
-import flashwave
 from flashwave import InvalidArgument
 from numeric import assert_within_rule, error
+from standard import attention as standard
 
 # flash-attn 2.8, by name and default; extensions may follow as keyword-only arguments.
 TAIL = (
@@ -21,7 +20,9 @@ SIGNATURES = {
     "flash_attn_func": f"q, k, v, {TAIL}",
     "flash_attn_qkvpacked_func": f"qkv, {TAIL}",
     "flash_attn_kvpacked_func": f"q, kv, {TAIL}",
-    "flash_attn_varlen_func": f"q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, {TAIL}, block_table=None",
+    "flash_attn_varlen_func": (
+        f"q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, {TAIL}, block_table=None"
+    ),
     "flash_attn_varlen_qkvpacked_func": f"qkv, cu_seqlens, max_seqlen, {TAIL}",
     "flash_attn_varlen_kvpacked_func": f"q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, {TAIL}",
     "flash_attn_with_kvcache": (

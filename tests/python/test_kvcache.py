@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import flashwave
 import pytest
 import torch
+from flashwave import InvalidArgument
 from numeric import error
 from standard import attention as standard
-
-import flashwave
-from flashwave import InvalidArgument
 
 
 def cache(device, rows=3, room=24, heads=2, dim=16, dtype=torch.float32):
@@ -41,7 +40,11 @@ def rotate(x, cos, sin, positions, interleaved):
     half = cos.shape[1]
     c, s = (t[positions].double()[:, None, :] for t in (cos, sin))
     x = x.double().clone()
-    first, second = (x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]) if interleaved else (x[..., :half], x[..., half : 2 * half])
+    first, second = (
+        (x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2])
+        if interleaved
+        else (x[..., :half], x[..., half : 2 * half])
+    )
     turned = first * c - second * s, first * s + second * c
     if interleaved:
         x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2] = turned
@@ -61,7 +64,16 @@ def test_append_with_rotary(device, rotary, causal):
     cos, sin = (angles.cos(), angles.sin()) if rotary else (None, None)
     q_given = q.clone()
     out = flashwave.flash_attn_with_kvcache(
-        q, k_cache, v_cache, k, v, cos, sin, int32(used, device), causal=causal, rotary_interleaved=rotary == "interleaved"
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        cos,
+        sin,
+        int32(used, device),
+        causal=causal,
+        rotary_interleaved=rotary == "interleaved",
     )
     assert torch.equal(q, q_given), "q is not changed"
     for b, n in enumerate(used):
@@ -100,7 +112,12 @@ def test_rows_of_the_cache_and_left_padding(device):
     q = torch.randn(2, 1, 4, 16, device=device)
     rows, pads, used = [4, 1], [3, 0], [9, 24]
     out = flashwave.flash_attn_with_kvcache(
-        q, k, v, cache_seqlens=int32(used, device), cache_batch_idx=int32(rows, device), cache_leftpad=int32(pads, device)
+        q,
+        k,
+        v,
+        cache_seqlens=int32(used, device),
+        cache_batch_idx=int32(rows, device),
+        cache_leftpad=int32(pads, device),
     )
     for b, (row, pad, n) in enumerate(zip(rows, pads, used)):
         assert error(out[b : b + 1], standard(q[b : b + 1], k[row : row + 1, pad:n], v[row : row + 1, pad:n])[0]) < 1e-5
@@ -133,7 +150,9 @@ def test_wrong_arguments_are_named_as_the_caller_named_them(device):
     with pytest.raises(InvalidArgument, match="k needs v"):
         flashwave.flash_attn_with_kvcache(q, k, v, new, cache_seqlens=1)
     with pytest.raises(InvalidArgument, match="rotary_cos and rotary_sin must be given together"):
-        flashwave.flash_attn_with_kvcache(q, k, v, new, new, rotary_cos=torch.ones(30, 4, device=device), cache_seqlens=1)
+        flashwave.flash_attn_with_kvcache(
+            q, k, v, new, new, rotary_cos=torch.ones(30, 4, device=device), cache_seqlens=1
+        )
     with pytest.raises(InvalidArgument, match="cache_leftpad must be"):
         flashwave.flash_attn_with_kvcache(q, k, v, cache_leftpad=int32([1], device))
     if device == "cpu":  # values of index tensors are not read back from a GPU

@@ -78,8 +78,10 @@ def _library_call(call: Call) -> tuple[Call, Any]:
     call()
     ((_, kept),) = native._kept.items()
     native._kept.clear()  # or the next call from Python would write its own addresses into it
-    out, lse = torch.empty(kept.shapes[0]), torch.empty(kept.shapes[1])
-    kept.words[native._O], kept.words[native._LSE] = out.data_ptr(), lse.data_ptr()
+    out, lse = torch.empty(kept.shapes.out), torch.empty(kept.shapes.lse or ())
+    kept.words[native._O] = out.data_ptr()
+    if kept.shapes.lse is not None:
+        kept.words[native._LSE] = lse.data_ptr()
     forward, device = fw.lib.fw_forward, fw.device("cpu")
     attention, exec_ = kept.attention_address, kept.exec_address
     return lambda: fw.check(forward(device, attention, exec_)), (kept, out, lse)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .blocks import Block, Tiling
-from .check import check_backward
+from .check import checked_backward
 from .layout import Layout
 from .philox import Dropout
 from .products import Products, plain_arithmetic
@@ -32,7 +32,7 @@ def backward(
     round_toward_zero: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of (q, k, v, alibi_slopes, bias, sinks), each None unless needed. out and lse are the forward's."""
-    check_backward(problem)
+    problem = checked_backward(problem)
     for name, tensor, needed in zip(("alibi_slopes", "bias", "sinks"), problem[9:12], needs[3:]):
         if needed and tensor is None:
             raise ValueError(f"needs asks for the gradient of {name}, which the problem does not have")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .layout import Layout
 
 # Enough to keep an accelerator busy; on a CPU, little enough to stay in its caches.
-_BUDGET, _BUDGET_CPU = 1 << 25, 1 << 20
+_BUDGET, _BUDGET_CPU = 1 << 26, 1 << 20
 _QUERIES_OF_A_BLOCK = 128  # more hardly makes the products faster, and hides less behind the diagonal
 
 

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from ..problem import Problem
 
 
-def check(p: Problem) -> None:
-    """Raises ValueError, naming the argument, for a problem that would otherwise be computed wrongly or in part."""
+def checked(p: Problem) -> Problem:
+    """The problem with its scale said outright. Raises ValueError, naming the argument, for one that would otherwise be
+    computed wrongly or in part."""
     heads, heads_k = p.q.shape[-2], p.k.shape[-2]
     _require(heads_k > 0 and heads % heads_k == 0, f"q must have a multiple of k's heads, got {heads} and {heads_k}")
     _require(p.v.shape[:-1] == p.k.shape[:-1], "v must have the shape of k but for its last axis")
@@ -29,12 +30,13 @@ def check(p: Problem) -> None:
     _require(p.softcap >= 0, f"softcap must be at least 0, got {p.softcap}")
     _check_shapes(p, heads)
     _check_append(p)
+    return p if p.softmax_scale is not None else p._replace(softmax_scale=p.q.shape[-1] ** -0.5)
 
 
-def check_backward(p: Problem) -> None:
+def checked_backward(p: Problem) -> Problem:
     for name in ("block_table", "cache_batch_idx", "k_new", "v_new", "rotary_cos", "rotary_sin"):
         _require(getattr(p, name) is None, f"{name} cannot be used in a backward")
-    check(p)
+    return checked(p)
 
 
 def _check_shapes(p: Problem, heads: int) -> None:

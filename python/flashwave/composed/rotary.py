@@ -24,13 +24,13 @@ def append(problem: Problem, layout: Layout) -> None:
     problem.v.index_put_(address, problem.v_new)
 
 
-def rotate_queries(problem: Problem, q: Tensor, block: Block) -> Tensor:
+def rotate_queries(problem: Problem, q: Tensor, block: Block, rows: tuple[Tensor, Tensor] | None) -> Tensor:
     """A block of q, (sequences, queries, heads, dim), turned to its positions."""
     position = problem.seqused_k[block.b0 : block.b1, None].long()
     if problem.causal or problem.window_left >= 0 or problem.window_right >= 0:
         position = position + torch.arange(block.i0, block.i1, device=q.device)
-        # Rows beyond a ragged sequence may lie beyond the table as well. Nobody sees them.
-        position = position.clamp(max=problem.rotary_cos.shape[0] - 1)
+        if rows is not None:  # a row that does not exist may lie beyond the table as well
+            position = torch.where(rows[1], position, 0)
     return rotate(problem, q, position.expand(-1, block.queries))
 
 

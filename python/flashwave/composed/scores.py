@@ -50,7 +50,7 @@ class Scores:
         """The operand of the block's queries: rotated, and with the scale where the products take it there."""
         q = self.layout.read_queries(self.p.q, block, rows)
         if self.p.rotary_cos is not None:
-            q = rotate_queries(self.p, q, block)
+            q = rotate_queries(self.p, q, block, rows)
         q = self.operand(q, self.products.operand)
         return q if self.products.scale_of_q == 1 else q * self.products.scale_of_q
 
