@@ -55,7 +55,10 @@ enum {
   FW_CAUSAL = 1 << 0,             /* key j visible to query i iff j <= i + (keys - queries): bottom-right aligned */
   FW_DETERMINISTIC = 1 << 1,      /* same inputs, same bits, dQ included */
   FW_ROTARY_INTERLEAVED = 1 << 2, /* rotate pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */
-  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED
+  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED, /* those of fw_attention */
+
+  FW_ROTARY_CONJUGATE = 1 << 3, /* turn backwards: the inverse, and the backward, of the rotation */
+  FW_ALL_ROTARY_FLAGS = FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE /* those of fw_rotary_embedding */
 };
 
 /* softmax_scale value that stands for 1/sqrt(dim_qk); what fw_attention_init sets. */
@@ -132,6 +135,29 @@ typedef struct fw_gradients {
   float* d_slopes;      /* out: shape and stride of alibi_slopes */
 } fw_gradients;
 
+/* Rotary position embedding of a tensor by itself. Row i of sequence b turns by the angles of position
+ * seqlen_offset + seqlen_offsets[b] + i. Its gradient is the same call on the gradient with FW_ROTARY_CONJUGATE. */
+typedef struct fw_rotary_embedding {
+  uint32_t struct_size; /* sizeof(fw_rotary_embedding); set by fw_rotary_embedding_init */
+  uint32_t flags;       /* FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE */
+
+  int64_t batch;
+  int64_t seqlen;        /* with cu_seqlens an upper bound of the lengths */
+  int64_t heads, dim;    /* dim: 1..512 */
+  int64_t total;         /* rows of x with cu_seqlens, else 0 */
+  int64_t rotary_seqlen; /* rows of cos and sin: more than every position */
+  int64_t rotary_dim;    /* even, at most dim; the other elements of a row are copied */
+  int64_t seqlen_offset; /* >= 0 */
+
+  /* Strides (batch, seq, head, dim), dim contiguous; one dtype. With cu_seqlens stride[0] is unused. out may be
+   * exactly x (same data, strides and dtype: in place), else they share no memory. */
+  fw_tensor x, out;
+  fw_tensor cos, sin; /* (rotary_seqlen, rotary_dim/2): strides (row, 1, -, -); F32 or x's dtype */
+
+  const int32_t* seqlen_offsets; /* optional, batch: added to seqlen_offset */
+  const int32_t* cu_seqlens;     /* optional, batch+1 rising row offsets into x and out */
+} fw_rotary_embedding;
+
 /* ------------------------------------------------------------------------------------------------------- execution */
 
 /* Runs job(arg, worker) for worker = 0 .. workers-1, in parallel if it can, and returns when all are done. Must call
@@ -180,12 +206,16 @@ typedef struct fw_device_info {
 /* Defaults: all zero but struct_size, softmax_scale = FW_SCALE_AUTO and window_* = -1. Pass sizeof the struct. */
 FW_API void fw_attention_init(fw_attention* attention, size_t struct_size);
 FW_API void fw_gradients_init(fw_gradients* gradients, size_t struct_size);
+FW_API void fw_rotary_embedding_init(fw_rotary_embedding* rotary, size_t struct_size);
 FW_API void fw_exec_init(fw_exec* exec, size_t struct_size);
 
 /* exec may be NULL (all defaults). On a GPU the call returns once the work is queued on the stream. */
 FW_API fw_status fw_forward(fw_device* device, const fw_attention* attention, const fw_exec* exec);
 FW_API fw_status fw_backward(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
                              const fw_exec* exec);
+
+/* Needs no workspace. */
+FW_API fw_status fw_rotary(fw_device* device, const fw_rotary_embedding* rotary, const fw_exec* exec);
 
 /* Bytes of workspace the call would need with the same arguments. gradients = NULL asks about the forward. */
 FW_API fw_status fw_workspace_size(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,

@@ -230,6 +230,24 @@ struct Gradients : fw_gradients {
   }
 };
 
+// Rows of one tensor turned into another of its shape, or in place if it is the same. cos, sin: (positions, pairs)
+// floats.
+struct RotaryEmbedding : fw_rotary_embedding {
+  RotaryEmbedding() { fw_rotary_embedding_init(this, sizeof(fw_rotary_embedding)); }
+  RotaryEmbedding(const Tensor& x_, const Tensor& out_, const float* cos_, const float* sin_, int64_t positions,
+                  int64_t pairs)
+      : RotaryEmbedding() {
+    batch = x_.batch, seqlen = x_.rows, heads = x_.heads, dim = x_.dim;
+    x = x_.view, out = out_.view;
+    cos = fw_tensor{const_cast<float*>(cos_), {pairs, 1, 0, 0}, FW_F32, 0};
+    sin = fw_tensor{const_cast<float*>(sin_), {pairs, 1, 0, 0}, FW_F32, 0};
+    rotary_seqlen = positions, rotary_dim = 2 * pairs;
+    if (out_.batch != batch || out_.rows != seqlen || out_.heads != heads || out_.dim != dim) {
+      throw Error(FW_INVALID_ARGUMENT, "out must have the shape of x");
+    }
+  }
+};
+
 struct Exec : fw_exec {
   Exec() { fw_exec_init(this, sizeof(fw_exec)); }
 };
@@ -243,6 +261,10 @@ inline void forward(const Device& device, const fw_attention& problem, const fw_
 inline void backward(const Device& device, const fw_attention& problem, const fw_gradients& gradients,
                      const fw_exec* exec = nullptr) {
   check(fw_backward(device.handle(), &problem, &gradients, exec));
+}
+
+inline void rotary(const Device& device, const fw_rotary_embedding& embedding, const fw_exec* exec = nullptr) {
+  check(fw_rotary(device.handle(), &embedding, exec));
 }
 
 inline std::size_t workspace_size(const Device& device, const fw_attention& problem,

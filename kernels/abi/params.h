@@ -1,4 +1,4 @@
-// What every attention kernel receives, on every device: plain data, fixed widths, no pointer to a host object.
+// What every kernel receives, on every device: plain data, fixed widths, no pointer to a host object.
 // The host fills it in src/plan/run.cpp from a validated problem; kernels never check arguments.
 #pragma once
 
@@ -43,18 +43,20 @@ struct Params {
   int64_t seqlen_new;                 // keys appended by the pre-pass: a sequence has seqused_k + seqlen_new keys
   int64_t window_left, window_right;  // causal already folded in; kNoWindow = no limit
 
-  // Append pre-pass only.
+  // Append pre-pass, and rotary embedding by itself: there q is x, q_rotated is out (possibly the same memory) and
+  // seqused_k, which may be absent, the offset of each sequence.
   Tensor k_new, v_new, rotary_cos, rotary_sin;
-  Tensor q_rotated;  // where the rotated queries go; the kernel that follows gets it as q
+  Tensor q_rotated;  // where the rotated queries go; the kernel that follows the pre-pass gets it as q
   int64_t rotary_dim;
+  int64_t rotary_offset;  // added to every position; 0 when appending
   int32_t rotary_interleaved;
-  int32_t
-      rotary_per_row;  // 1: query i is rotated by position seqused_k + i; 0: all by seqused_k (no causal, no window)
+  // 1: query i is rotated by position seqused_k + i; 0: all by seqused_k (no causal, no window)
+  int32_t rotary_per_row;
 
   int32_t batch, heads_q, heads_k;
   int32_t seqlen_q, seqlen_k;
   int32_t dim_qk, dim_v;
-  int32_t reserved;
+  int32_t rotary_conjugate;  // 1: turn the other way
 
   float softmax_scale, softcap;
   float dropout_p;
@@ -69,9 +71,9 @@ static_assert(offsetof(Params, d_sinks) == 13 * 48);
 static_assert(offsetof(Params, cu_seqlens_q) == 13 * 48 + 16);
 static_assert(offsetof(Params, block_table_stride) == 13 * 48 + 80);
 static_assert(offsetof(Params, k_new) == 13 * 48 + 128);
-static_assert(offsetof(Params, batch) == 18 * 48 + 144);
-static_assert(offsetof(Params, softmax_scale) == 18 * 48 + 176);
-static_assert(sizeof(Params) == 18 * 48 + 208);
+static_assert(offsetof(Params, batch) == 18 * 48 + 152);
+static_assert(offsetof(Params, softmax_scale) == 18 * 48 + 184);
+static_assert(sizeof(Params) == 18 * 48 + 216);
 
 // How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
 // number of threads, so that results do not depend on it.

@@ -5,4 +5,5 @@ namespace flashwave {
 FW_CPU_ENTRY(avx512_decode_m32n64, decode)
 FW_CPU_ENTRY(avx512_fwd_m32n96, forward)
 FW_CPU_ENTRY(avx512_bwd_m32n96, backward)
+FW_CPU_ENTRY(avx512_rotary, rotary)
 }  // namespace flashwave

@@ -24,6 +24,7 @@ namespace {
 #include "kernels/cpu/fwd.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/bwd.h"
+#include "kernels/cpu/rotary.h"
 // clang-format on
 }  // namespace
 }  // namespace flashwave

@@ -5,4 +5,5 @@ namespace flashwave {
 FW_CPU_ENTRY(portable_decode_m8n64, decode)
 FW_CPU_ENTRY(portable_fwd_m8n96, forward)
 FW_CPU_ENTRY(portable_bwd_m8n96, backward)
+FW_CPU_ENTRY(portable_rotary, rotary)
 }  // namespace flashwave

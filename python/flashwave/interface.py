@@ -17,6 +17,7 @@ from .api import autocast, checked_out, index_tensor, make_problem
 from .errors import InvalidArgument
 from .operators import attend
 from .problem import FORWARD_FIELDS, Problem
+from .replay import attend_or_repeat
 
 Tensor = torch.Tensor
 
@@ -66,6 +67,15 @@ def flash_attn_func(
     out: Tensor | None = None,
 ) -> Any:
     """q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim) -> (batch, seqlen_q, heads, dim)."""
+    plain = not (dropout_p or return_attn_probs or return_lse) and bias is sinks is alibi_slopes is out is None
+    if plain and not torch.compiler.is_compiling():
+        return attend_or_repeat(
+            (q, k, v),
+            (softmax_scale, causal, *window_size, softcap),
+            lambda: make_problem(
+                *autocast(q, k, v), 0.0, softmax_scale, causal, window_size, softcap, None, deterministic
+            ),
+        )
     problem = make_problem(
         *autocast(q, k, v),
         dropout_p,
@@ -342,7 +352,8 @@ def flash_attn_with_kvcache(
         k, v = (None if tensor is None else tensor.to(k_cache.dtype) for tensor in (k, v))
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-    with torch.no_grad():
+
+    def make() -> Problem:
         problem = make_problem(
             q,
             k_cache,
@@ -362,11 +373,20 @@ def flash_attn_with_kvcache(
             block_table=index_tensor(block_table),
             num_splits=num_splits,
         )
-        if k is not None or v is not None or rotary_cos is not None or rotary_sin is not None:
-            interleaved = rotary_interleaved and rotary_cos is not None
-            problem = Problem(*problem[: len(FORWARD_FIELDS)], k, v, rotary_cos, rotary_sin, interleaved)
-        try:
+        if k is v is rotary_cos is rotary_sin is None:
+            return problem
+        interleaved = rotary_interleaved and rotary_cos is not None
+        return Problem(*problem[: len(FORWARD_FIELDS)], k, v, rotary_cos, rotary_sin, interleaved)
+
+    tensors = (q, k_cache, v_cache, k, v, rotary_cos, rotary_sin)
+    tensors += (cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes)
+    scalars = (softmax_scale, causal, *window_size, softcap, rotary_interleaved, num_splits)
+    try:
+        if bias is sinks is out is None and not return_softmax_lse and not torch.compiler.is_compiling():
+            return attend_or_repeat(tensors, scalars, make, differentiable=False)
+        with torch.no_grad():
+            problem = make()
             result, lse, _ = attend(problem, checked_out(out, problem), return_softmax_lse)
-        except InvalidArgument as error:
-            raise InvalidArgument(_in_cache_words(str(error))) from None
-        return (result, _lse_as_flash_attn(lse)) if return_softmax_lse else result
+    except InvalidArgument as error:
+        raise InvalidArgument(_in_cache_words(str(error))) from None
+    return (result, _lse_as_flash_attn(lse)) if return_softmax_lse else result

@@ -15,15 +15,26 @@ from . import _library as fw
 from . import shapes
 from .errors import FlashwaveError, NoDevice
 from .problem import Problem
-from .structs import ADDRESSES, fill, fill_gradients, lse_shape, out_shape, probs_shape, put_outputs, readable, set_seed
-from .structs import LSE_ADDRESS as _LSE
-from .structs import O_ADDRESS as _O
-from .structs import PROBS_ADDRESS as _PROBS
+from .structs import (
+    ADDRESSES,
+    LSE,
+    PROBS,
+    O,
+    fill,
+    fill_gradients,
+    lse_shape,
+    out_shape,
+    probs_shape,
+    put_outputs,
+    readable,
+    set_seed,
+)
 from .structs import put as _put
 from .structs import row_strides as _strides
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
 _MOST_KEPT = 1024  # structs; a program with more layouts than this starts over
+_fw_forward, _num_threads = fw.lib.fw_forward, torch.get_num_threads
 _SOME_ADDRESS = 64  # stands for a tensor that is there
 
 Tensor = torch.Tensor
@@ -69,7 +80,7 @@ def why_no_device(q: Tensor) -> str:
 class _Shapes(NamedTuple):
     """Of the outputs, None for one that is not wanted."""
 
-    out: tuple[int, ...]
+    out: tuple[int, ...] | None  # None: that of q, which lies without gaps
     lse: tuple[int, ...] | None
     probs: tuple[int, ...] | None
 
@@ -87,7 +98,11 @@ class _Kept(NamedTuple):
 
 
 _kept: dict[tuple, _Kept] = {}
-_NO_MORE = (None,) * 9  # tensors beside q, k, v and what is appended
+
+
+def kept() -> dict[tuple, _Kept]:
+    """The structs that are kept, by layout."""
+    return _kept
 
 
 def _layout(tensor: Tensor | None) -> tuple | None:
@@ -98,8 +113,12 @@ def _key(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> tuple:
     """Everything the struct holds but addresses and the seed of the dropout."""
     q, k, v = problem[:3]
     plain = (q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, v.shape, v.stride(), v.dtype)
-    if problem[3:12] != _NO_MORE or problem[23] is not None:
-        plain += tuple([_layout(tensor) for tensor in (*problem[3:12], *problem[23:27])]) + problem[27:]
+    for tensor in problem[3:12]:
+        if tensor is not None:
+            plain += tuple([_layout(tensor) for tensor in problem[3:12]])
+            break
+    if problem[23] is not None:
+        plain += (*map(_layout, problem[23:27]), problem[27])
     return plain, problem[13:23], None if out is None else out.stride(), lse, probs, q.device
 
 
@@ -120,8 +139,8 @@ def _empty_outputs(
     problem: Problem, shapes_: _Shapes, out: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     q, device = problem.q, problem.q.device
-    if out is None:
-        out = torch.empty(shapes_.out, dtype=q.dtype, device=device)
+    if out is None:  # empty_like takes half the time
+        out = torch.empty_like(q) if shapes_.out is None else torch.empty(shapes_.out, dtype=q.dtype, device=device)
     lse = None if shapes_.lse is None else torch.empty(shapes_.lse, dtype=torch.float32, device=device)
     if problem.cu_seqlens_q is not None and not _all_rows_used(problem.cu_seqlens_q, q.shape[0]):
         out.zero_()  # kernels do not write rows of no sequence
@@ -131,12 +150,10 @@ def _empty_outputs(
     return out, lse, probs
 
 
-def _set_stream_and_workspace(
-    device: int, q: Tensor, exec_: fw.Exec, attention: int, gradients: int | None
-) -> Tensor | None:
-    """On a GPU: torch's current stream, and memory from torch's allocator, which a graph capture allows."""
+def _set_resources(device: int, q: Tensor, exec_: fw.Exec, attention: int, gradients: int | None) -> Tensor | None:
+    """Threads of the CPU; of a GPU torch's current stream, and memory of its allocator, which graph capture allows."""
     if q.is_cpu:
-        exec_.num_threads = torch.get_num_threads()
+        exec_.num_threads = _num_threads()
         return None
     exec_.stream = torch.cuda.current_stream(q.device).cuda_stream
     size = ctypes.c_size_t()
@@ -160,8 +177,9 @@ def forward(
         taken = readable(problem)
         if taken is not problem:
             return forward(device, taken, out, lse, probs)
+        shape, like_q = out_shape(problem), problem.q.is_contiguous() and out_shape(problem) == problem.q.shape
         wanted = _Shapes(
-            out_shape(problem), lse_shape(problem) if lse else None, probs_shape(problem) if probs else None
+            None if like_q else shape, lse_shape(problem) if lse else None, probs_shape(problem) if probs else None
         )
         results = _empty_outputs(problem, wanted, out)
         kept = _prepare(problem, wanted, results)
@@ -170,15 +188,15 @@ def forward(
         words = kept.words
         for place, word in kept.inputs:
             words[word] = problem[place].data_ptr()
-        words[_O] = results[0].data_ptr()
+        words[O] = results[0].data_ptr()
         if lse:
-            words[_LSE] = results[1].data_ptr()
+            words[LSE] = results[1].data_ptr()
         if probs:
-            words[_PROBS] = results[2].data_ptr()
+            words[PROBS] = results[2].data_ptr()
     if problem.rng_state is not None:
         set_seed(kept.attention, problem.rng_state)
-    workspace = _set_stream_and_workspace(device, problem.q, kept.exec_, kept.attention_address, None)
-    status = fw.lib.fw_forward(device, kept.attention_address, kept.exec_address)
+    workspace = _set_resources(device, problem.q, kept.exec_, kept.attention_address, None)
+    status = _fw_forward(device, kept.attention_address, kept.exec_address)
     del workspace  # freed in stream order
     if status:
         if status == fw.UNSUPPORTED:
@@ -228,7 +246,7 @@ def backward(
     results = empty_gradients(problem, needs)
     gradients = fill_gradients(dout, dlse, results)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)
-    workspace = _set_stream_and_workspace(device, problem.q, exec_, *addresses)
+    workspace = _set_resources(device, problem.q, exec_, *addresses)
     status = fw.lib.fw_backward(device, *addresses, ctypes.addressof(exec_))
     del workspace
     if status == fw.UNSUPPORTED:

@@ -35,12 +35,6 @@ def _composed_settings(q: torch.Tensor) -> dict[str, Any]:
     return {"products": torch.bfloat16, "round_toward_zero": settings.round_toward_zero()}
 
 
-def _with_scale(problem: Problem) -> Problem:
-    if problem.softmax_scale is not None:
-        return problem
-    return problem._replace(softmax_scale=problem.q.shape[-1] ** -0.5)
-
-
 def _say_composed(problem: Problem, op: str) -> None:
     if settings.debug():
         q = problem.q
@@ -58,7 +52,7 @@ def forward(problem: Problem, out: torch.Tensor | None = None, lse: bool = True,
             return results
     native.validate(problem)
     _say_composed(problem, "fwd")
-    results = composed.forward(_with_scale(problem), probs, **_composed_settings(problem.q))
+    results = composed.forward(problem, probs, **_composed_settings(problem.q))
     if out is None:
         return results
     out.copy_(results[0])
@@ -81,7 +75,7 @@ def backward(
             return gradients
     native.validate(problem, backward=True)
     _say_composed(problem, "bwd")
-    return composed.backward(_with_scale(problem), dout, dlse, out, lse, needs, **_composed_settings(problem.q))
+    return composed.backward(problem, dout, dlse, out, lse, needs, **_composed_settings(problem.q))
 
 
 # ------------------------------------------------------------------------------------------------------------ autograd
@@ -114,30 +108,31 @@ def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | Non
 class _Attention(torch.autograd.Function):
     """The operator `flashwave::forward` without the dispatcher."""
 
+    # With a setup_context of its own torch would bind the arguments by inspect.signature, 50 microseconds a call.
     @staticmethod
-    def forward(*inputs: Any) -> tuple:  # type: ignore[override]
-        out, lse, matrix = forward(Problem(*inputs[:_SCALARS]), probs=inputs[_SCALARS])
-        return out, lse, matrix
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        if output[2] is not None:
-            ctx.mark_non_differentiable(output[2])
-        _save(ctx, inputs, output)
+    def forward(ctx: Any, *inputs: Any) -> tuple:  # type: ignore[override]
+        results = forward(Problem(*inputs[:_SCALARS]), probs=inputs[_SCALARS])
+        if results[2] is not None:
+            ctx.mark_non_differentiable(results[2])
+        _save(ctx, inputs, results)
+        return results
 
     backward = staticmethod(once_differentiable(_differentiate))
 
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_transform = torch._C._functorch.peek_interpreter_stack
 
 
 def is_plain(*tensors: torch.Tensor) -> bool:
     """Whether memory can be handed to a kernel: nothing traces, transforms or wraps these tensors."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+    if torch.compiler.is_compiling() or _dispatch_modes() > 0 or _function_transform() is not None:
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    return all([type(tensor) in _PLAIN_TYPES for tensor in tensors])
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN_TYPES:
+            return False
+    return True
 
 
 def needs_gradient(problem: Problem) -> bool:

@@ -40,7 +40,7 @@ ADDRESSES = tuple(
     for place, name in enumerate(Problem._fields)
     if name in TENSOR_FIELDS and name != "rng_state"
 )
-O_ADDRESS, LSE_ADDRESS, PROBS_ADDRESS = (_word(fw.Attention, name, "data") for name in ("o", "lse", "probs"))
+O, LSE, PROBS = (_word(fw.Attention, name, "data") for name in ("o", "lse", "probs"))
 
 
 def put(to: fw.Tensor, tensor: Tensor, strides: tuple[int, ...]) -> None:

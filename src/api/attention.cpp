@@ -1,6 +1,5 @@
 // The calls that take a problem: forward, backward, workspace, explain, cost.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -15,37 +14,7 @@
 namespace flashwave::api {
 namespace {
 
-void fill_report(const Call& call, const Plan* plan, fw_report* caller) {
-  if (caller == nullptr) return;
-  fw_report filled{};
-  put(call.info().name, filled.device);
-  if (plan != nullptr) {
-    const KernelRow& row = *plan->selection.row;
-    put(row.name, filled.kernel);
-    filled.tile_q = row.tile_q;
-    filled.tile_k = row.tile_k;
-    filled.splits = plan->schedule.splits;
-    filled.threads = plan->threads;
-    filled.workspace_size = plan->workspace_bytes();
-  }
-  write_struct(filled, caller->struct_size, caller);
-}
-
-void print_debug(const Call& call, const Plan* plan) {
-  if (!debug_wanted()) return;
-  std::string line = "flashwave: " + std::string(call.problem.backward ? "bwd " : "fwd ") + describe(call.problem) +
-                     " | device=" + call.info().name;
-  if (plan != nullptr) {
-    const KernelRow& row = *plan->selection.row;
-    line += std::string(" kernel=") + row.name + " tile=" + std::to_string(row.tile_q) + "x" +
-            std::to_string(row.tile_k) + " splits=" + std::to_string(plan->schedule.splits) +
-            " threads=" + std::to_string(plan->threads) + " workspace=" + std::to_string(plan->workspace_bytes());
-  } else {
-    line += " kernel=none (empty problem)";
-  }
-  line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stderr);  // one write: lines of several threads do not mix
-}
+std::string words_of(const Problem& problem) { return (problem.backward ? "bwd " : "fwd ") + describe(problem); }
 
 Status execute(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
                const fw_exec* exec) {
@@ -55,19 +24,15 @@ Status execute(fw_device* device, const fw_attention* attention, const fw_gradie
     return status;
   }
   if (call.problem.empty()) {
-    print_debug(call, nullptr);
-    fill_report(call, nullptr, call.exec.report);
+    if (debug_wanted()) print_debug(call, words_of(call.problem), nullptr);
+    fill_report(call, nullptr);
     return backward ? clear_outputs(call) : Status{};
   }
   Plan plan;
   if (Status status = plan_call(call, &plan); !status.ok()) return status;
-  print_debug(call, &plan);
-  Status status = run(*call.device, call.problem, plan,
-                      {.stream = call.exec.stream,
-                       .workspace = static_cast<char*>(call.exec.workspace),
-                       .workspace_size = call.exec.workspace_size,
-                       .executor = call.exec.executor});
-  if (status.ok()) fill_report(call, &plan, call.exec.report);
+  if (debug_wanted()) print_debug(call, words_of(call.problem), &plan);
+  Status status = run(*call.device, call.problem, plan, call.run_options());
+  if (status.ok()) fill_report(call, &plan);
   return status;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -21,47 +22,6 @@ namespace {
 constexpr double kSingleThreadedFlops = 2e6;
 
 constexpr size_t kZerosBytes = 64 * 1024;
-
-Status read_exec(const fw_exec* exec, const DeviceInfo& info, fw_exec* copy) {
-  *copy = default_exec();
-  if (exec == nullptr) return {};
-  if (Status status = read_struct("exec", exec, kExecFirstSize, "call fw_exec_init first", copy); !status.ok()) {
-    return status;
-  }
-  if (copy->num_threads < 0) {
-    return Status::invalid("exec.num_threads must be at least 0 (0: the default), got " +
-                           std::to_string(copy->num_threads));
-  }
-  if (info.kind == "cpu" && copy->stream != nullptr) {
-    return Status::invalid("exec.stream must be NULL on the CPU, which has no streams");
-  }
-  if (copy->workspace == nullptr && copy->workspace_size > 0) {
-    return Status::invalid("exec.workspace must not be NULL with exec.workspace_size " +
-                           std::to_string(copy->workspace_size));
-  }
-  if (reinterpret_cast<uintptr_t>(copy->workspace) % 64 != 0) {
-    return Status::invalid("exec.workspace must be aligned to 64 bytes");
-  }
-  if (copy->executor != nullptr && copy->executor->run == nullptr) {
-    return Status::invalid("exec.executor.run must not be NULL");
-  }
-  if (copy->report != nullptr) {
-    return check_struct_size("exec.report", copy->report->struct_size, kReportFirstSize,
-                             "set it to sizeof(fw_report) before the call");
-  }
-  return {};
-}
-
-Status choose_threads(Call* call) {
-  call->threads = std::min(call->exec.num_threads, kMostThreads);
-  if (call->threads == 0) {
-    if (Status status = default_threads(&call->threads); !status.ok()) return status;
-  }
-  // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
-  const bool small = cost_of(call->problem, false).flops < kSingleThreadedFlops;
-  if (small || call->info().kind != "cpu") call->threads = 1;
-  return {};
-}
 
 Status clear_view(const Call& call, const View& view, const std::vector<char>& zeros) {
   // The inner dimensions that lie without a gap are one run; the others are walked.
@@ -101,6 +61,89 @@ Status clear_view(const Call& call, const View& view, const std::vector<char>& z
 
 }  // namespace
 
+Status read_exec(const fw_exec* exec, Execution* execution) {
+  fw_exec* copy = &execution->exec;
+  *copy = default_exec();
+  if (exec == nullptr) return {};
+  if (Status status = read_struct("exec", exec, kExecFirstSize, "call fw_exec_init first", copy); !status.ok()) {
+    return status;
+  }
+  if (copy->num_threads < 0) {
+    return Status::invalid("exec.num_threads must be at least 0 (0: the default), got " +
+                           std::to_string(copy->num_threads));
+  }
+  if (execution->info().kind == "cpu" && copy->stream != nullptr) {
+    return Status::invalid("exec.stream must be NULL on the CPU, which has no streams");
+  }
+  if (copy->workspace == nullptr && copy->workspace_size > 0) {
+    return Status::invalid("exec.workspace must not be NULL with exec.workspace_size " +
+                           std::to_string(copy->workspace_size));
+  }
+  if (reinterpret_cast<uintptr_t>(copy->workspace) % 64 != 0) {
+    return Status::invalid("exec.workspace must be aligned to 64 bytes");
+  }
+  if (copy->executor != nullptr && copy->executor->run == nullptr) {
+    return Status::invalid("exec.executor.run must not be NULL");
+  }
+  if (copy->report != nullptr) {
+    return check_struct_size("exec.report", copy->report->struct_size, kReportFirstSize,
+                             "set it to sizeof(fw_report) before the call");
+  }
+  return {};
+}
+
+Status choose_threads(bool small, Execution* execution) {
+  execution->threads = std::min(execution->exec.num_threads, kMostThreads);
+  if (execution->threads == 0) {
+    if (Status status = default_threads(&execution->threads); !status.ok()) return status;
+  }
+  if (small || execution->info().kind != "cpu") execution->threads = 1;
+  return {};
+}
+
+Status read_plan_options(const Execution& execution, Op op, std::string* name, PlanOptions* options) {
+  options->threads = execution.threads;
+  if (execution.exec.force_kernel != nullptr) {
+    *name = execution.exec.force_kernel;
+  } else if (Status status = forced_kernel(op, name); !status.ok()) {
+    return status;
+  }
+  const bool choose = execution.exec.force_kernel == nullptr && name->empty();
+  options->force_kernel = choose ? nullptr : name->c_str();
+  return {};
+}
+
+void print_debug(const Execution& execution, const std::string& words, const Plan* plan) {
+  std::string line = "flashwave: " + words + " | device=" + execution.info().name;
+  if (plan != nullptr) {
+    const KernelRow& row = *plan->selection.row;
+    line += std::string(" kernel=") + row.name + " tile=" + std::to_string(row.tile_q) + "x" +
+            std::to_string(row.tile_k) + " splits=" + std::to_string(plan->schedule.splits) +
+            " threads=" + std::to_string(plan->threads) + " workspace=" + std::to_string(plan->workspace_bytes());
+  } else {
+    line += " kernel=none (empty problem)";
+  }
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);  // one write: lines of several threads do not mix
+}
+
+void fill_report(const Execution& execution, const Plan* plan) {
+  fw_report* caller = execution.exec.report;
+  if (caller == nullptr) return;
+  fw_report filled{};
+  put(execution.info().name, filled.device);
+  if (plan != nullptr) {
+    const KernelRow& row = *plan->selection.row;
+    put(row.name, filled.kernel);
+    filled.tile_q = row.tile_q;
+    filled.tile_k = row.tile_k;
+    filled.splits = plan->schedule.splits;
+    filled.threads = plan->threads;
+    filled.workspace_size = plan->workspace_bytes();
+  }
+  write_struct(filled, caller->struct_size, caller);
+}
+
 Status read_call(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
                  const fw_exec* exec, Check check, Call* call) {
   if (Status status = check_not_null(device, "device"); !status.ok()) return status;
@@ -115,22 +158,18 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
     status = read_struct("gradients", gradients, kGradientsFirstSize, "call fw_gradients_init first", &problem.g);
     if (!status.ok()) return status;
   }
-  if (status = read_exec(exec, call->info(), &call->exec); !status.ok()) return status;
+  if (status = read_exec(exec, call); !status.ok()) return status;
   status = check == Check::kStructs ? validate_structs(problem) : validate(problem, call->info().host_memory);
   if (!status.ok()) return status;
   normalize(problem);
-  return choose_threads(call);
+  // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
+  return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
 }
 
 Status plan_call(const Call& call, Plan* plan) {
   std::string forced;
-  if (call.exec.force_kernel != nullptr) {
-    forced = call.exec.force_kernel;
-  } else if (Status status = forced_kernel(call.op(), &forced); !status.ok()) {
-    return status;
-  }
-  const bool choose = call.exec.force_kernel == nullptr && forced.empty();
-  const PlanOptions options{.force_kernel = choose ? nullptr : forced.c_str(), .threads = call.threads};
+  PlanOptions options;
+  if (Status status = read_plan_options(call, call.op(), &forced, &options); !status.ok()) return status;
   return make_plan(call.problem, call.info(), options, plan);
 }
 

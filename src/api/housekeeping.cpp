@@ -50,6 +50,12 @@ fw_gradients default_gradients() {
   return gradients;
 }
 
+fw_rotary_embedding default_rotary() {
+  fw_rotary_embedding rotary{};
+  rotary.struct_size = sizeof rotary;
+  return rotary;
+}
+
 fw_exec default_exec() {
   fw_exec exec{};
   exec.struct_size = sizeof exec;
@@ -66,6 +72,10 @@ void fw_attention_init(fw_attention* attention, size_t struct_size) {
 
 void fw_gradients_init(fw_gradients* gradients, size_t struct_size) {
   api::initialise(api::default_gradients(), struct_size, gradients);
+}
+
+void fw_rotary_embedding_init(fw_rotary_embedding* rotary, size_t struct_size) {
+  api::initialise(api::default_rotary(), struct_size, rotary);
 }
 
 void fw_exec_init(fw_exec* exec, size_t struct_size) { api::initialise(api::default_exec(), struct_size, exec); }

@@ -71,8 +71,7 @@ Status forced_kernel(Op op, std::string* name) {
     }
   }
   if (list.empty()) return {};
-  return {FW_UNSUPPORTED, "FLASHWAVE_FORCE_KERNEL=" + std::string(list) + " names no " +
-                              (op == Op::kBackward ? "backward" : "forward") + " kernel"};
+  return {FW_UNSUPPORTED, "FLASHWAVE_FORCE_KERNEL=" + std::string(list) + " names no " + op_name(op) + " kernel"};
 }
 
 bool debug_wanted() {

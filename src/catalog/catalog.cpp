@@ -32,6 +32,20 @@ static_assert(names_are_unique(), "two rows of kernels/*/variants.def have one n
 
 std::span<const KernelRow> catalog() { return kRows; }
 
+const char* op_name(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return "forward";
+    case Op::kBackward:
+      return "backward";
+    case Op::kAppend:
+      return "append";
+    case Op::kRotary:
+      return "rotary";
+  }
+  return "?";
+}
+
 const char* feature_name(Feature feature) {
   switch (feature) {
     case kMask:

@@ -8,7 +8,8 @@
 
 namespace flashwave {
 
-enum class Op : uint8_t { kForward, kBackward, kAppend };
+enum class Op : uint8_t { kForward, kBackward, kAppend, kRotary };
+const char* op_name(Op op);  // "forward", "backward", "append", "rotary"
 
 // What a problem can ask for beyond plain attention. A row lists what its kernel honours; the rest is refused.
 enum Feature : uint32_t {

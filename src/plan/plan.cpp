@@ -32,6 +32,10 @@ std::string unsupported(const Selection& selection, const DeviceInfo& device, bo
   return message;
 }
 
+int32_t threads_for(const abi::Schedule& schedule, const PlanOptions& options) {
+  return static_cast<int32_t>(std::clamp<int64_t>(schedule.tasks, 1, std::max<int32_t>(options.threads, 1)));
+}
+
 }  // namespace
 
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
@@ -48,10 +52,20 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
     plan->q_rotated_bytes = rotated_query_bytes(problem);
   }
   plan->schedule = schedule(problem, device, *plan->selection.row);
-  plan->threads =
-      static_cast<int32_t>(std::clamp<int64_t>(plan->schedule.tasks, 1, std::max<int32_t>(options.threads, 1)));
+  plan->threads = threads_for(plan->schedule, options);
   plan->shared_bytes = aligned(static_cast<size_t>(plan->schedule.shared_bytes));
   plan->scratch_bytes = aligned(static_cast<size_t>(plan->threads) * static_cast<size_t>(plan->schedule.scratch_bytes));
+  return {};
+}
+
+Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
+  *plan = Plan{};
+  plan->selection = select(rotary, device, options.force_kernel);
+  if (plan->selection.row == nullptr) {
+    return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
+  }
+  plan->schedule = schedule(rotary);
+  plan->threads = threads_for(plan->schedule, options);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "device/driver.h"
 #include "kernels/abi/params.h"
 #include "problem/problem.h"
+#include "problem/rotary.h"
 
 namespace flashwave {
 
@@ -17,6 +18,7 @@ uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
 
 // Empty if the row can run the problem on the device, else a sentence why not.
 std::string refusal(const KernelRow& row, const Problem& problem, const DeviceInfo& device);
+std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device);
 
 struct Refusal {
   const KernelRow* row;
@@ -29,8 +31,10 @@ struct Selection {
 };
 // forced: name of the only candidate, or nullptr.
 Selection select(const Problem& problem, const DeviceInfo& device, const char* forced);
+Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced);
 
 abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+abi::Schedule schedule(const Rotary& rotary);
 
 struct Plan {
   Selection selection;
@@ -49,6 +53,7 @@ struct PlanOptions {
 };
 // Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
+Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
 
 std::string explain_text(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned);
 std::string explain_json(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned);
@@ -60,5 +65,6 @@ struct RunOptions {
   const fw_executor* executor = nullptr;
 };
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options);
+Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options);
 
 }  // namespace flashwave

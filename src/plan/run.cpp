@@ -58,6 +58,22 @@ abi::Params params_of(const Problem& problem) {
   return p;
 }
 
+abi::Params params_of(const Rotary& rotary) {
+  const fw_rotary_embedding& r = rotary.r;
+  abi::Params p{};
+  p.q = tensor(r.x), p.q_rotated = tensor(r.out);
+  p.rotary_cos = tensor(r.cos), p.rotary_sin = tensor(r.sin);
+  p.rotary_dim = r.rotary_dim;
+  p.rotary_offset = r.seqlen_offset;
+  p.rotary_interleaved = (r.flags & FW_ROTARY_INTERLEAVED) != 0;
+  p.rotary_conjugate = (r.flags & FW_ROTARY_CONJUGATE) != 0;
+  p.rotary_per_row = 1;
+  p.cu_seqlens_q = r.cu_seqlens, p.seqused_k = r.seqlen_offsets;
+  p.batch = static_cast<int32_t>(r.batch), p.seqlen_q = static_cast<int32_t>(r.seqlen);
+  p.heads_q = static_cast<int32_t>(r.heads), p.dim_qk = static_cast<int32_t>(r.dim);
+  return p;
+}
+
 // q's shape with the heads of a row side by side and the rows one after the other.
 abi::Tensor dense_queries(const Problem& problem, char* data) {
   const fw_attention& a = problem.a;
@@ -124,6 +140,14 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   if (plan.shared_bytes > 0) launch.shared = workspace.data() + plan.q_rotated_bytes;
   if (plan.scratch_bytes > 0) launch.scratch = workspace.data() + plan.q_rotated_bytes + plan.shared_bytes;
   return device.launch(plan.selection.row->name, params, plan.schedule, launch);
+}
+
+Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options) {
+  LaunchOptions launch;
+  launch.stream = options.stream;
+  launch.threads = plan.threads;
+  launch.executor = options.executor;
+  return device.launch(plan.selection.row->name, params_of(rotary), plan.schedule, launch);
 }
 
 }  // namespace flashwave

@@ -15,6 +15,8 @@ constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
 constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
 
+constexpr int64_t kRotaryBytesPerTask = 32 << 10;  // far more than handing out a task costs, and in the first cache
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
@@ -109,6 +111,15 @@ abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const K
   s.rows_per_task = 1;
   s.keys_per_split = std::max<int64_t>(problem.a.seqlen_k, 1);
   s.tasks = std::max<int64_t>(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q, 1);
+  return s;
+}
+
+abi::Schedule schedule(const Rotary& rotary) {
+  const int64_t row_bytes = rotary.r.heads * rotary.r.dim * (rotary.r.x.dtype == FW_F32 ? 4 : 2);
+  abi::Schedule s{};
+  s.splits = 1;
+  s.rows_per_task = int32_t(std::max<int64_t>(kRotaryBytesPerTask / row_bytes, 1));
+  s.tasks = ceil_div(rotary.rows(), s.rows_per_task);
   return s;
 }
 

@@ -1,5 +1,6 @@
 // Which kernel takes a problem: the first row of the catalog that does not refuse it.
 #include <algorithm>
+#include <initializer_list>
 #include <string_view>
 
 #include "plan/plan.h"
@@ -11,18 +12,6 @@ namespace {
 std::string_view row_kind(const DeviceInfo& device) {
   const std::string_view kind = device.kind;
   return kind == "emu" ? "hip" : kind;
-}
-
-const char* op_name(Op op) {
-  switch (op) {
-    case Op::kForward:
-      return "forward";
-    case Op::kBackward:
-      return "backward";
-    case Op::kAppend:
-      return "append";
-  }
-  return "?";
 }
 
 const char* dtype_name(int32_t dtype) {
@@ -57,6 +46,7 @@ std::string feature_names(uint32_t features) {
 }
 
 Op op_of(const Problem& problem) { return problem.backward ? Op::kBackward : Op::kForward; }
+Op op_of(const Rotary&) { return Op::kRotary; }
 
 // Whether the row does something for this problem at all: its own operation, or the pre-pass.
 bool serves(const KernelRow& row, const Problem& problem) {
@@ -80,20 +70,51 @@ size_t edit_distance(std::string_view from, std::string_view to) {
   return row[to.size()];
 }
 
-std::string unknown_kernel(std::string_view forced, const Problem& problem, const DeviceInfo& device) {
+std::string unknown_kernel(std::string_view forced, Op op, const DeviceInfo& device) {
   std::string nearest, all;
   size_t nearest_distance = forced.size() / 3 + 1;  // farther ones are not typing errors
   for (const KernelRow& row : catalog()) {
-    if (row.device != row_kind(device) || row.op != op_of(problem)) continue;
+    if (row.device != row_kind(device) || row.op != op) continue;
     all += (all.empty() ? "" : ", ") + std::string(row.name);
     const size_t distance = edit_distance(forced, row.name);
     if (distance < nearest_distance) nearest_distance = distance, nearest = row.name;
   }
   std::string reason = "there is no kernel named '" + std::string(forced) + "'";
   if (!nearest.empty()) reason += "; did you mean " + nearest + "?";
-  const std::string op = op_name(op_of(problem));
-  if (all.empty()) return reason + "; there are no " + op + " kernels for " + device.name;
-  return reason + (nearest.empty() ? "; " : " ") + "the " + op + " kernels for " + device.name + " are " + all;
+  const std::string kernels = op_name(op) + std::string(" kernels for ") + device.name;
+  if (all.empty()) return reason + "; there are no " + kernels;
+  return reason + (nearest.empty() ? "; " : " ") + "the " + kernels + " are " + all;
+}
+
+std::string wrong_device(const KernelRow& row, const DeviceInfo& device) {
+  if (row.device == row_kind(device)) return "";
+  return "runs on " + std::string(row.device) + " devices, not on " + device.name;
+}
+
+std::string wrong_op(const KernelRow& row, Op op) {
+  return "computes the " + std::string(op_name(row.op)) + ", not the " + op_name(op);
+}
+
+std::string missing_isa(const KernelRow& row, const DeviceInfo& device) {
+  const uint32_t missing = row.isa & ~device.isa;
+  if (missing == 0) return "";
+  return "needs " + isa_names(missing) + ", which this " + (device.kind == "cpu" ? "CPU" : "device") + " does not have";
+}
+
+std::string wrong_dtype(const KernelRow& row, int32_t dtype) {
+  if (dtype >= 0 && dtype < 32 && (row.dtypes >> dtype & 1)) return "";
+  return "does not take " + std::string(dtype_name(dtype));
+}
+
+std::string wrong_dim(const KernelRow& row, const char* name, int64_t dim) {
+  if (dim <= row.max_dim) return "";
+  return "takes " + std::string(name) + " <= " + std::to_string(row.max_dim) + ", got " + std::to_string(dim);
+}
+
+// The first reason, in the order given.
+std::string first_of(std::initializer_list<std::string> reasons) {
+  const auto* found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
+  return found == reasons.end() ? "" : *found;
 }
 
 }  // namespace
@@ -127,26 +148,11 @@ uint32_t features_of(const Problem& problem) {
 
 std::string refusal(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
   const fw_attention& a = problem.a;
-  if (row.device != row_kind(device)) {
-    return "runs on " + std::string(row.device) + " devices, not on " + device.name;
-  }
-  if (!serves(row, problem)) {
-    return row.op == Op::kAppend
-               ? std::string("has nothing to append")
-               : "computes the " + std::string(op_name(row.op)) + ", not the " + op_name(op_of(problem));
-  }
-  if (const uint32_t missing = row.isa & ~device.isa) {
-    return "needs " + isa_names(missing) + ", which this " + (device.kind == "cpu" ? "CPU" : "device") +
-           " does not have";
-  }
-  if (a.q.dtype < 0 || a.q.dtype >= 32 || !(row.dtypes >> a.q.dtype & 1)) {
-    return "does not take " + std::string(dtype_name(a.q.dtype));
-  }
-  for (const auto& [name, dim] : {std::pair{"dim_qk", a.dim_qk}, {"dim_v", a.dim_v}}) {
-    if (dim > row.max_dim) {
-      return "takes " + std::string(name) + " <= " + std::to_string(row.max_dim) + ", got " + std::to_string(dim);
-    }
-  }
+  if (std::string reason = wrong_device(row, device); !reason.empty()) return reason;
+  if (!serves(row, problem)) return row.op == Op::kAppend ? "has nothing to append" : wrong_op(row, op_of(problem));
+  std::string reason = first_of({missing_isa(row, device), wrong_dtype(row, a.q.dtype),
+                                 wrong_dim(row, "dim_qk", a.dim_qk), wrong_dim(row, "dim_v", a.dim_v)});
+  if (!reason.empty()) return reason;
   if (row.max_seqlen_q > 0 && a.seqlen_q > row.max_seqlen_q) {
     return "takes seqlen_q <= " + std::to_string(row.max_seqlen_q) + ", got " + std::to_string(a.seqlen_q);
   }
@@ -156,13 +162,22 @@ std::string refusal(const KernelRow& row, const Problem& problem, const DeviceIn
   return "";
 }
 
-Selection select(const Problem& problem, const DeviceInfo& device, const char* forced) {
+std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device) {
+  if (std::string reason = wrong_device(row, device); !reason.empty()) return reason;
+  if (row.op != Op::kRotary) return wrong_op(row, Op::kRotary);
+  return first_of({missing_isa(row, device), wrong_dtype(row, rotary.r.x.dtype), wrong_dim(row, "dim", rotary.r.dim)});
+}
+
+namespace {
+
+template <class AnyProblem>
+Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const char* forced) {
   Selection selection;
   if (forced != nullptr) {
     const auto rows = catalog();
     const auto row = std::ranges::find_if(rows, [&](const KernelRow& r) { return std::string_view(r.name) == forced; });
     if (row == rows.end()) {
-      selection.refused.push_back({nullptr, unknown_kernel(forced, problem, device)});
+      selection.refused.push_back({nullptr, unknown_kernel(forced, op_of(problem), device)});
       return selection;
     }
     std::string reason =
@@ -184,6 +199,16 @@ Selection select(const Problem& problem, const DeviceInfo& device, const char* f
     selection.refused.push_back({&row, std::move(reason)});
   }
   return selection;
+}
+
+}  // namespace
+
+Selection select(const Problem& problem, const DeviceInfo& device, const char* forced) {
+  return select_for(problem, device, forced);
+}
+
+Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced) {
+  return select_for(rotary, device, forced);
 }
 
 }  // namespace flashwave

@@ -6,19 +6,6 @@
 namespace flashwave {
 namespace {
 
-const char* dtype_word(int32_t dtype) {
-  switch (dtype) {
-    case FW_F16:
-      return "f16";
-    case FW_BF16:
-      return "bf16";
-    case FW_F32:
-      return "f32";
-    default:
-      return "none";
-  }
-}
-
 // "bhqk" with a 1 for each dimension the bias broadcasts over.
 std::string bias_word(const fw_tensor& bias) {
   std::string word = "bhqk";
@@ -53,6 +40,19 @@ class Words {
 };
 
 }  // namespace
+
+const char* dtype_word(int32_t dtype) {
+  switch (dtype) {
+    case FW_F16:
+      return "f16";
+    case FW_BF16:
+      return "bf16";
+    case FW_F32:
+      return "f32";
+    default:
+      return "none";
+  }
+}
 
 float Problem::scale() const {
   return a.softmax_scale == FW_SCALE_AUTO ? 1.0f / std::sqrt(static_cast<float>(a.dim_qk)) : a.softmax_scale;

@@ -30,6 +30,8 @@ struct Problem {
 // of tensors without elements 0 or 1, so that the layers below may compute with any of them.
 void normalize(Problem& problem);
 
+const char* dtype_word(int32_t dtype);  // "bf16"
+
 // "b=2 sq=128 sk=128 hq=8 hk=8 d=64 dtype=bf16 causal=1 ...", the words the command line reads.
 std::string describe(const Problem& problem);
 

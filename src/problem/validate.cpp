@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "problem/rules.h"
@@ -12,32 +11,24 @@
 namespace flashwave {
 namespace {
 
-constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();  // kernels and index arrays count in int32
-constexpr int64_t kMaxRows = int64_t{1} << 40;
-constexpr int64_t kMaxDim = 512;
 constexpr int32_t kMaxSplits = 256;
-
-Status check_extent(const char* name, int64_t value, int64_t least = 0, int64_t most = kMaxExtent) {
-  FW_RULE(value >= least && value <= most, name, " must be in [", least, ", ", most, "], got ", value);
-  return {};
-}
 
 Status check_sizes(const Problem& problem) {
   const fw_attention& a = problem.a;
-  FW_RULES(check_extent("batch", a.batch));
-  FW_RULES(check_extent("seqlen_q", a.seqlen_q));
-  FW_RULES(check_extent("seqlen_k", a.seqlen_k));
-  FW_RULES(check_extent("heads_q", a.heads_q, 1));
-  FW_RULES(check_extent("heads_k", a.heads_k, 1));
-  FW_RULES(check_extent("dim_qk", a.dim_qk, 1, kMaxDim));
-  FW_RULES(check_extent("dim_v", a.dim_v, 1, kMaxDim));
-  FW_RULES(check_extent("total_q", a.total_q));
-  FW_RULES(check_extent("total_k", a.total_k));
-  FW_RULES(check_extent("batch_k", a.batch_k));
-  FW_RULES(check_extent("page_size", a.page_size));
-  FW_RULES(check_extent("seqlen_new", a.seqlen_new));
-  FW_RULES(check_extent("rotary_seqlen", a.rotary_seqlen));
-  FW_RULES(check_extent("rotary_dim", a.rotary_dim, 0, kMaxDim));
+  FW_RULES(validate_extent("batch", a.batch));
+  FW_RULES(validate_extent("seqlen_q", a.seqlen_q));
+  FW_RULES(validate_extent("seqlen_k", a.seqlen_k));
+  FW_RULES(validate_extent("heads_q", a.heads_q, 1));
+  FW_RULES(validate_extent("heads_k", a.heads_k, 1));
+  FW_RULES(validate_extent("dim_qk", a.dim_qk, 1, kMaxDim));
+  FW_RULES(validate_extent("dim_v", a.dim_v, 1, kMaxDim));
+  FW_RULES(validate_extent("total_q", a.total_q));
+  FW_RULES(validate_extent("total_k", a.total_k));
+  FW_RULES(validate_extent("batch_k", a.batch_k));
+  FW_RULES(validate_extent("page_size", a.page_size));
+  FW_RULES(validate_extent("seqlen_new", a.seqlen_new));
+  FW_RULES(validate_extent("rotary_seqlen", a.rotary_seqlen));
+  FW_RULES(validate_extent("rotary_dim", a.rotary_dim, 0, kMaxDim));
   FW_RULE(a.heads_q % a.heads_k == 0, "heads_q must be a multiple of heads_k, got ", a.heads_q, " and ", a.heads_k);
   FW_RULE(a.batch * a.heads_q <= kMaxExtent, "batch * heads_q must be at most ", kMaxExtent, ", got ", a.batch, " * ",
           a.heads_q);
@@ -153,18 +144,38 @@ Status check_structs(const Problem& problem) {
   return check_append(problem);
 }
 
+Status check_outputs_wanted(const Problem& problem, const Views& views) {
+  if (!problem.backward || problem.g.d_sinks != nullptr || problem.g.d_slopes != nullptr) return {};
+  for (const View& view : views.all()) {
+    const bool asked = view.data != nullptr || (!view.has_elements() && view.tensor != &problem.g.d_bias);
+    if (view.written && view.tensor != nullptr && asked) return {};
+  }
+  return broken("dq, dk, dv, d_bias, d_sinks and d_slopes are all absent: a backward needs at least one output");
+}
+
+Status check_tensors(const Problem& problem, const Views& views) {
+  FW_RULES(validate_layouts(views.all(), "q", problem.a.q.dtype));
+  return check_outputs_wanted(problem, views);
+}
+
 }  // namespace
+
+Status validate_extent(const char* name, int64_t value, int64_t least, int64_t most) {
+  FW_RULE(value >= least && value <= most, name, " must be in [", least, ", ", most, "], got ", value);
+  return {};
+}
 
 Status validate_structs(const Problem& problem) {
   FW_RULES(check_structs(problem));
-  return validate_layouts(problem, Views(problem));
+  const Views views(problem);
+  return check_tensors(problem, views);
 }
 
 Status validate(const Problem& problem, bool host_readable) {
   FW_RULES(check_structs(problem));
   const Views views(problem);
-  FW_RULES(validate_layouts(problem, views));
-  FW_RULES(validate_addresses(views));
+  FW_RULES(check_tensors(problem, views));
+  FW_RULES(validate_addresses(views.all()));
   return host_readable ? validate_indices(problem) : Status{};
 }
 

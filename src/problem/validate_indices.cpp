@@ -9,21 +9,6 @@
 namespace flashwave {
 namespace {
 
-// total < 0: the offsets address no rows (paged keys), only their differences count.
-Status check_offsets(const char* name, const int32_t* offsets, int64_t batch, int64_t longest, const char* longest_name,
-                     int64_t total, const char* total_name) {
-  FW_RULE(offsets[0] == 0, name, "[0] must be 0, got ", offsets[0]);
-  for (int64_t b = 0; b < batch; ++b) {
-    FW_RULE(offsets[b] <= offsets[b + 1], name, " must not decrease, got ", offsets[b], " then ", offsets[b + 1],
-            " at [", b + 1, "]");
-    FW_RULE(offsets[b + 1] - offsets[b] <= longest, name, "[", b + 1, "] - ", name, "[", b, "] must be at most ",
-            longest_name, " = ", longest, ", got ", offsets[b + 1] - offsets[b]);
-  }
-  FW_RULE(total < 0 || offsets[batch] <= total, name, "[batch] must be at most ", total_name, " = ", total, ", got ",
-          offsets[batch]);
-  return {};
-}
-
 // Rows of the keys' storage that sequence b uses: [first, stored), and [stored, end) once new keys are appended.
 struct Rows {
   int64_t first, stored, end;
@@ -114,14 +99,28 @@ Status check_rotary_positions(const Problem& problem) {
 
 }  // namespace
 
+Status validate_offsets(const char* name, const int32_t* offsets, int64_t batch, int64_t longest,
+                        const char* longest_name, int64_t total, const char* total_name) {
+  FW_RULE(offsets[0] == 0, name, "[0] must be 0, got ", offsets[0]);
+  for (int64_t b = 0; b < batch; ++b) {
+    FW_RULE(offsets[b] <= offsets[b + 1], name, " must not decrease, got ", offsets[b], " then ", offsets[b + 1],
+            " at [", b + 1, "]");
+    FW_RULE(offsets[b + 1] - offsets[b] <= longest, name, "[", b + 1, "] - ", name, "[", b, "] must be at most ",
+            longest_name, " = ", longest, ", got ", offsets[b + 1] - offsets[b]);
+  }
+  FW_RULE(total < 0 || offsets[batch] <= total, name, "[batch] must be at most ", total_name, " = ", total, ", got ",
+          offsets[batch]);
+  return {};
+}
+
 Status validate_indices(const Problem& problem) {
   const fw_attention& a = problem.a;
   if (problem.varlen_q()) {
-    FW_RULES(check_offsets("cu_seqlens_q", a.cu_seqlens_q, a.batch, a.seqlen_q, "seqlen_q", a.total_q, "total_q"));
+    FW_RULES(validate_offsets("cu_seqlens_q", a.cu_seqlens_q, a.batch, a.seqlen_q, "seqlen_q", a.total_q, "total_q"));
   }
   if (problem.varlen_k()) {
-    FW_RULES(check_offsets("cu_seqlens_k", a.cu_seqlens_k, a.batch, a.seqlen_k, "seqlen_k",
-                           problem.paged() ? -1 : a.total_k, "total_k"));
+    FW_RULES(validate_offsets("cu_seqlens_k", a.cu_seqlens_k, a.batch, a.seqlen_k, "seqlen_k",
+                              problem.paged() ? -1 : a.total_k, "total_k"));
   }
   if (a.batch == 0) return {};
   if (a.seqused_k != nullptr || a.leftpad_k != nullptr) FW_RULES(check_key_rows(a));

@@ -24,20 +24,20 @@ const char* dtype_name(int64_t dtype) {
   }
 }
 
-Status check_dtype(const View& view, int32_t q_dtype) {
+Status check_dtype(const View& view, const char* first, int32_t first_dtype) {
   const int32_t dtype = view.tensor->dtype;
-  const bool like_q = dtype == q_dtype, is_float = dtype == FW_F32;
+  const bool like_first = dtype == first_dtype, is_float = dtype == FW_F32;
   switch (view.element) {
-    case Element::kLikeQ:
-      FW_RULE(like_q, view.name, ".dtype must be that of q, ", dtype_name(q_dtype), ", got ", dtype_name(dtype), " (",
-              dtype, ")");
+    case Element::kLikeFirst:
+      FW_RULE(like_first, view.name, ".dtype must be that of ", first, ", ", dtype_name(first_dtype), ", got ",
+              dtype_name(dtype), " (", dtype, ")");
       break;
     case Element::kFloat:
       FW_RULE(is_float, view.name, ".dtype must be FW_F32, got ", dtype_name(dtype), " (", dtype, ")");
       break;
     default:
-      FW_RULE(is_float || like_q, view.name, ".dtype must be FW_F32 or that of q, ", dtype_name(q_dtype), ", got ",
-              dtype_name(dtype), " (", dtype, ")");
+      FW_RULE(is_float || like_first, view.name, ".dtype must be FW_F32 or that of ", first, ", ",
+              dtype_name(first_dtype), ", got ", dtype_name(dtype), " (", dtype, ")");
   }
   return {};
 }
@@ -86,40 +86,30 @@ Status check_distinct_elements(const View& view) {
   return {};
 }
 
-Status check_outputs_wanted(const Problem& problem, const Views& views) {
-  if (!problem.backward || problem.g.d_sinks != nullptr || problem.g.d_slopes != nullptr) return {};
-  for (const View& view : views.all()) {
-    const bool asked = view.data != nullptr || (!view.has_elements() && view.tensor != &problem.g.d_bias);
-    if (view.written && view.tensor != nullptr && asked) return {};
-  }
-  return broken("dq, dk, dv, d_bias, d_sinks and d_slopes are all absent: a backward needs at least one output");
-}
-
 }  // namespace
 
-Status validate_layouts(const Problem& problem, const Views& views) {
-  const int32_t q_dtype = problem.a.q.dtype;
-  FW_RULE(q_dtype == FW_F16 || q_dtype == FW_BF16 || q_dtype == FW_F32,
-          "q.dtype must be FW_F16, FW_BF16 or FW_F32, got ", dtype_name(q_dtype), " (", q_dtype, ")");
-  for (const View& view : views.all()) {
+Status validate_layouts(std::span<const View> views, const char* first, int32_t dtype) {
+  FW_RULE(dtype == FW_F16 || dtype == FW_BF16 || dtype == FW_F32, first,
+          ".dtype must be FW_F16, FW_BF16 or FW_F32, got ", dtype_name(dtype), " (", dtype, ")");
+  for (const View& view : views) {
     const bool optional_and_absent = !view.required && view.data == nullptr;
     FW_RULE(view.data != nullptr || !view.required || !view.has_elements(), view.name,
             ".data must not be NULL: ", view.name, " has elements");
     if (view.tensor != nullptr) {
       FW_RULE(view.tensor->reserved == 0, view.name, ".reserved must be 0, got ", view.tensor->reserved);
-      if (!optional_and_absent) FW_RULES(check_dtype(view, q_dtype));
+      if (!optional_and_absent) FW_RULES(check_dtype(view, first, dtype));
     }
     if (!view.present()) continue;
     FW_RULES(check_strides(view));
     if (view.written) FW_RULES(check_distinct_elements(view));
   }
-  return check_outputs_wanted(problem, views);
+  return {};
 }
 
-Status validate_addresses(const Views& views) {
+Status validate_addresses(std::span<const View> views) {
   std::array<Footprint, 32> footprints;
   size_t count = 0;
-  for (const View& view : views.all()) {
+  for (const View& view : views) {
     if (!view.present()) continue;
     const uintptr_t address = reinterpret_cast<uintptr_t>(view.data);
     const int64_t bytes = byte_span(view);

@@ -5,38 +5,6 @@ namespace {
 
 using Shape = std::array<int64_t, 4>;
 
-struct Role {
-  Element element = Element::kLikeQ;
-  int8_t dense_dimension = 3;
-  bool required = false;
-  bool written = false;
-};
-
-View of_tensor(const char* name, const fw_tensor& tensor, const Shape& extent, const Role& role) {
-  return {.name = name,
-          .data = tensor.data,
-          .tensor = &tensor,
-          .extent = extent,
-          .stride = {tensor.stride[0], tensor.stride[1], tensor.stride[2], tensor.stride[3]},
-          .element = role.element,
-          .dense_dimension = role.dense_dimension,
-          .required = role.required,
-          .written = role.written};
-}
-
-View of_array(const char* name, const void* data, Element element, int64_t rows, int64_t row_stride, int64_t columns,
-              bool written = false) {
-  return {.name = name,
-          .data = data,
-          .tensor = nullptr,
-          .extent = {rows, columns, 1, 1},
-          .stride = {row_stride, 1, 0, 0},
-          .element = element,
-          .dense_dimension = 1,
-          .required = false,
-          .written = written};
-}
-
 // (batch, row, head, dim) of the tensors that run along the queries; without a batch extent where they are packed.
 Shape query_shape(const Problem& problem, int64_t dim) {
   const fw_attention& a = problem.a;
@@ -59,6 +27,31 @@ constexpr Role kOptionalRowInput{.element = Element::kFloat, .dense_dimension = 
 constexpr Role kOptionalRowOutput{.element = Element::kFloat, .dense_dimension = -1, .written = true};
 
 }  // namespace
+
+View of_tensor(const char* name, const fw_tensor& tensor, const std::array<int64_t, 4>& extent, const Role& role) {
+  return {.name = name,
+          .data = tensor.data,
+          .tensor = &tensor,
+          .extent = extent,
+          .stride = {tensor.stride[0], tensor.stride[1], tensor.stride[2], tensor.stride[3]},
+          .element = role.element,
+          .dense_dimension = role.dense_dimension,
+          .required = role.required,
+          .written = role.written};
+}
+
+View of_array(const char* name, const void* array, Element element, int64_t rows, int64_t row_stride, int64_t columns,
+              bool written) {
+  return {.name = name,
+          .data = array,
+          .tensor = nullptr,
+          .extent = {rows, columns, 1, 1},
+          .stride = {row_stride, 1, 0, 0},
+          .element = element,
+          .dense_dimension = 1,
+          .required = false,
+          .written = written};
+}
 
 int64_t View::element_bytes() const {
   if (tensor == nullptr) return 4;
@@ -88,14 +81,14 @@ void Views::tensors(const Problem& problem) {
   add(of_tensor("v", a.v, key_shape(problem, a.dim_v), cache));
   add(of_tensor("o", a.o, query_shape(problem, a.dim_v), problem.backward ? kInput : kOutput));
   add(of_tensor("lse", a.lse, query_shape(problem, 1), problem.backward ? kRowInput : kOptionalRowOutput));
-  add(of_tensor("bias", a.bias, scores, {.element = Element::kFloatOrLikeQ, .dense_dimension = -1}));
+  add(of_tensor("bias", a.bias, scores, {.element = Element::kFloatOrLikeFirst, .dense_dimension = -1}));
   if (problem.backward) return;
 
   add(of_tensor("probs", a.probs, scores, kOptionalRowOutput));
   const Role appended{.required = problem.append()};
   add(of_tensor("k_new", a.k_new, {a.batch, a.seqlen_new, a.heads_k, a.dim_qk}, appended));
   add(of_tensor("v_new", a.v_new, {a.batch, a.seqlen_new, a.heads_k, a.dim_v}, appended));
-  const Role angles{.element = Element::kFloatOrLikeQ, .dense_dimension = 1};
+  const Role angles{.element = Element::kFloatOrLikeFirst, .dense_dimension = 1};
   add(of_tensor("rotary_cos", a.rotary_cos, {a.rotary_seqlen, a.rotary_dim / 2, 1, 1}, angles));
   add(of_tensor("rotary_sin", a.rotary_sin, {a.rotary_seqlen, a.rotary_dim / 2, 1, 1}, angles));
 }
@@ -114,7 +107,7 @@ void Views::gradients(const Problem& problem) {
     if (a.bias.stride[i] == 0) scores[i] = 1;
   }
   add(of_tensor("d_bias", g.d_bias, scores,
-                {.element = Element::kFloatOrLikeQ, .dense_dimension = -1, .written = true}));
+                {.element = Element::kFloatOrLikeFirst, .dense_dimension = -1, .written = true}));
 }
 
 void Views::arrays(const Problem& problem) {

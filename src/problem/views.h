@@ -10,7 +10,8 @@
 
 namespace flashwave {
 
-enum class Element : uint8_t { kLikeQ, kFloat, kFloatOrLikeQ, kInt32 };
+// kLikeFirst: that of the first tensor, q.
+enum class Element : uint8_t { kLikeFirst, kFloat, kFloatOrLikeFirst, kInt32 };
 
 struct View {
   const char* name;
@@ -27,6 +28,21 @@ struct View {
   bool has_elements() const { return extent[0] > 0 && extent[1] > 0 && extent[2] > 0 && extent[3] > 0; }
   bool present() const { return data != nullptr && has_elements(); }
 };
+
+// How a tensor's elements are used.
+struct Role {
+  Element element = Element::kLikeFirst;
+  int8_t dense_dimension = 3;
+  bool required = false;
+  bool written = false;
+};
+View of_tensor(const char* name, const fw_tensor& tensor, const std::array<int64_t, 4>& extent, const Role& role);
+// rows by columns numbers of 4 bytes, the columns side by side.
+View of_array(const char* name, const void* array, Element element, int64_t rows, int64_t row_stride, int64_t columns,
+              bool written = false);
+
+// Clears what a valid view leaves open, in the tensor it is of: see normalize().
+void normalize_tensor(const View& view, fw_tensor& tensor);
 
 class Views {
  public:

@@ -193,6 +193,43 @@ static void test_attention(fw_device *device) {
   CHECK(fabsf(sum - kElements) < 1e-3f); /* each softmax row sums to 1, each d_o is 1 */
 }
 
+static void test_rotary(fw_device *device) {
+  static memory m;
+  struct {
+    fw_rotary_embedding known;
+    unsigned char more[16];
+  } newer;
+  const float cosine = 0, sine = 1; /* a quarter turn of every row */
+  int i;
+  fw_rotary_embedding r;
+  memset(&r, 0xAB, sizeof r);
+  fw_rotary_embedding_init(&r, sizeof r);
+  CHECK(r.struct_size == sizeof r && r.flags == 0 && r.seqlen_offset == 0 && r.cu_seqlens == NULL && r.x.data == NULL);
+  for (i = 0; i < kElements; ++i) m.q[i] = (float)i, m.o[i] = NAN;
+  r.batch = 1, r.seqlen = kRows, r.heads = kHeads, r.dim = kDim, r.rotary_dim = 2, r.rotary_seqlen = kRows;
+  r.x = view(m.q, kDim), r.out = view(m.o, kDim);
+  r.cos.data = (void *)&cosine, r.sin.data = (void *)&sine;
+  r.cos.dtype = r.sin.dtype = FW_F32;
+  CHECK(fw_rotary(device, &r, NULL) == FW_OK);
+  for (i = 0; i < kElements; ++i) CHECK(m.o[i] == (i % kDim == 0 ? -m.q[i + 1] : i % kDim == 1 ? m.q[i - 1] : m.q[i]));
+  r.x = r.out, r.flags = FW_ROTARY_CONJUGATE; /* in place, back again */
+  CHECK(fw_rotary(device, &r, NULL) == FW_OK);
+  for (i = 0; i < kElements; ++i) CHECK(m.o[i] == m.q[i]);
+
+  memset(&newer, 0, sizeof newer);
+  newer.known = r;
+  newer.known.struct_size = sizeof newer;
+  CHECK(fw_rotary(device, &newer.known, NULL) == FW_OK);
+  newer.more[0] = 1;
+  CHECK_ERROR(fw_rotary(device, &newer.known, NULL), FW_INVALID_ARGUMENT, "newer flashwave");
+  CHECK_ERROR(fw_rotary(NULL, &r, NULL), FW_INVALID_ARGUMENT, "device must not be NULL");
+  CHECK_ERROR(fw_rotary(device, NULL, NULL), FW_INVALID_ARGUMENT, "rotary must not be NULL");
+  r.rotary_dim = 3;
+  CHECK_ERROR(fw_rotary(device, &r, NULL), FW_INVALID_ARGUMENT, "rotary_dim must be even and in [0, dim], got 3");
+  r.struct_size = 0;
+  CHECK_ERROR(fw_rotary(device, &r, NULL), FW_INVALID_ARGUMENT, "call fw_rotary_embedding_init");
+}
+
 static void test_empty(fw_device *device) {
   static memory m;
   int i;
@@ -323,6 +360,7 @@ int main(int argc, char **argv) {
   test_struct_sizes(device);
   test_arguments(device);
   test_attention(device);
+  test_rotary(device);
   test_empty(device);
   test_environment(device);
   test_errors_per_thread(device);

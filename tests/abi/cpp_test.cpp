@@ -95,6 +95,21 @@ TEST(Cpp, VarlenSequencesAreApart) {
   EXPECT_EQ(fw::cost(device, problem).flops, 2.0 * 2 * kDim * (1 + 16));
 }
 
+TEST(Cpp, RotaryEmbeddingTurnsAndTurnsBack) {
+  const fw::Device device = fw::Device::open("cpu");
+  const std::vector<float> before = filled(kRows * kHeadsQ * kDim, 0), angles = filled(kRows * kDim / 2, 1);
+  std::vector<float> x = before, cos(angles.size()), sin(angles.size());
+  for (size_t i = 0; i < angles.size(); ++i) cos[i] = std::cos(angles[i]), sin[i] = std::sin(angles[i]);
+  const fw::Tensor view = fw::Tensor::bshd(x.data(), FW_F32, 1, kRows, kHeadsQ, kDim);
+  fw::RotaryEmbedding embedding(view, view, cos.data(), sin.data(), kRows, kDim / 2);
+  fw::rotary(device, embedding);
+  EXPECT_NEAR(x[0], before[0] * cos[0] - before[kDim / 2] * sin[0], 1e-6f);
+  embedding.flags = FW_ROTARY_CONJUGATE;
+  fw::rotary(device, embedding);
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], before[i], 1e-6f);
+  EXPECT_THROW(fw::RotaryEmbedding(view, view.slice_heads(0, 1), cos.data(), sin.data(), kRows, 4), fw::Error);
+}
+
 TEST(Cpp, ErrorsCarryTheStatusAndTheRule) {
   Case c;
   fw::Attention problem = c.problem();

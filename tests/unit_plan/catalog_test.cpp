@@ -31,13 +31,13 @@ TEST(Catalog, EveryRowIsComplete) {
 
 // Whatever the CPU, each operation has a kernel that takes every dtype, dim and feature and needs no instruction set.
 TEST(Catalog, CpuHasACompleteSlowPath) {
-  for (const Op op : {Op::kForward, Op::kBackward, Op::kAppend}) {
+  for (const Op op : {Op::kForward, Op::kBackward, Op::kAppend, Op::kRotary}) {
     bool complete = false;
     for (const KernelRow& row : catalog()) {
       complete |= std::string_view(row.device) == "cpu" && row.op == op && row.isa == kIsaNone &&
                   row.features == kAllFeatures && row.max_dim == 512 && row.max_seqlen_q == 0 && !row.only_forced;
     }
-    EXPECT_TRUE(complete) << static_cast<int>(op);
+    EXPECT_TRUE(complete) << op_name(op);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "device/driver.h"
 #include "problem/problem.h"
+#include "problem/rotary.h"
 
 namespace flashwave {
 
@@ -51,6 +52,17 @@ inline Problem append_problem() {
   p.a.k_new = p.a.v_new = p.a.q;
   p.a.rotary_cos = p.a.rotary_sin = tensor(FW_BF16, 16, 1, 0, 0);
   p.a.rotary_seqlen = 256, p.a.rotary_dim = 32;
+  return p;
+}
+
+// b=2 s=128 h=4 d=64 rotary=32 bf16.
+inline Rotary rotary_problem() {
+  Rotary p;
+  fw_rotary_embedding& r = p.r;
+  r.struct_size = sizeof r;
+  r.batch = 2, r.seqlen = 128, r.heads = 4, r.dim = 64, r.rotary_seqlen = 200, r.rotary_dim = 32;
+  r.x = r.out = tensor(FW_BF16, 128 * 256, 256, 64);
+  r.cos = r.sin = tensor(FW_F32, 16, 1, 0, 0);
   return p;
 }
 

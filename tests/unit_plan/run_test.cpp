@@ -327,6 +327,55 @@ TEST(Run, WorkspaceOfTheCallerIsChecked) {
   EXPECT_NE(crooked.status.message.find("64"), std::string::npos);
 }
 
+TEST(Run, RotaryParametersAreTheProblems) {
+  Rotary rotary = rotary_problem();
+  fw_rotary_embedding& r = rotary.r;
+  int32_t indices[4];
+  char data[4];
+  r.x.data = data, r.out.data = data + 1, r.cos.data = data + 2, r.sin.data = data + 3;
+  r.out.stride[1] = 300, r.seqlen_offset = 7;
+  r.flags = FW_ROTARY_INTERLEAVED;
+  r.cu_seqlens = indices, r.seqlen_offsets = indices + 1, r.total = 250;
+  RecordingDevice device;
+  Plan plan;
+  ASSERT_TRUE(make_plan(rotary, device.info(), {nullptr, 3}, &plan).ok());
+  EXPECT_EQ(plan.workspace_bytes(), 0u);
+  EXPECT_EQ(plan.schedule.rows_per_task, (32 << 10) / (4 * 64 * 2));
+  EXPECT_EQ(plan.schedule.tasks, 4) << "250 rows, 64 in a task";
+  EXPECT_EQ(plan.threads, 3);
+  int stream = 0;
+  const fw_executor executor{};
+  ASSERT_TRUE(run(device, rotary, plan, {.stream = &stream, .executor = &executor}).ok());
+  ASSERT_EQ(device.launches.size(), 1u);
+  const Launched& launch = device.launches[0];
+  EXPECT_EQ(launch.kernel, "portable_rotary");
+  EXPECT_EQ(launch.options.stream, &stream);
+  EXPECT_EQ(launch.options.executor, &executor);
+  EXPECT_EQ(launch.options.threads, 3);
+  const abi::Params& p = launch.params;
+  same_tensor(p.q, r.x), same_tensor(p.q_rotated, r.out);
+  same_tensor(p.rotary_cos, r.cos), same_tensor(p.rotary_sin, r.sin);
+  EXPECT_EQ(p.cu_seqlens_q, indices);
+  EXPECT_EQ(p.seqused_k, indices + 1);
+  EXPECT_EQ(p.batch, 2);
+  EXPECT_EQ(p.seqlen_q, 128);
+  EXPECT_EQ(p.heads_q, 4);
+  EXPECT_EQ(p.dim_qk, 64);
+  EXPECT_EQ(p.rotary_dim, 32);
+  EXPECT_EQ(p.rotary_offset, 7);
+  EXPECT_EQ(p.rotary_per_row, 1);
+  EXPECT_EQ(p.rotary_interleaved, 1);
+  EXPECT_EQ(p.rotary_conjugate, 0);
+
+  r.flags = FW_ROTARY_CONJUGATE;
+  r.heads = 1 << 20;
+  ASSERT_TRUE(make_plan(rotary, device.info(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.rows_per_task, 1);
+  ASSERT_TRUE(run(device, rotary, plan, {}).ok());
+  EXPECT_EQ(device.launches[1].params.rotary_interleaved, 0);
+  EXPECT_EQ(device.launches[1].params.rotary_conjugate, 1);
+}
+
 TEST(Run, StreamAndExecutorReachTheDevice) {
   int stream = 0;
   const fw_executor executor{};

@@ -204,6 +204,26 @@ TEST(Select, ForcedKernelStillHasToFit) {
   }
 }
 
+TEST(Select, RotaryTakesTheBestRotaryKernel) {
+  const Rotary rotary = rotary_problem();
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), nullptr)), "avx512_rotary");
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kIsaAvx2), nullptr)), "avx2_rotary");
+  const Selection slow = select(rotary, cpu_with(kIsaNone), nullptr);
+  EXPECT_EQ(chosen(slow), "portable_rotary");
+  ASSERT_EQ(slow.refused.size(), 2u);
+  EXPECT_EQ(slow.refused[1].reason, "needs AVX2 (with FMA and F16C), which this CPU does not have");
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), "portable_rotary")), "portable_rotary");
+  EXPECT_EQ(select(rotary, cpu_with(kBoth), "append_kv").refused.at(0).reason,
+            "is a pre-pass, not an attention kernel");
+  EXPECT_EQ(select(forward_problem(), cpu_with(kBoth), "avx2_rotary").refused.at(0).reason,
+            "computes the rotary, not the forward");
+  KernelRow row = *select(rotary, cpu_with(kIsaNone), nullptr).row;
+  row.dtypes = 1u << FW_F32;
+  EXPECT_EQ(refusal(row, rotary, cpu_with(kIsaNone)), "does not take bf16");
+  row.dtypes = 1u << FW_BF16, row.max_dim = 32;
+  EXPECT_EQ(refusal(row, rotary, cpu_with(kIsaNone)), "takes dim <= 32, got 64");
+}
+
 TEST(Select, UnknownForcedNameSaysWhatThereIs) {
   const Selection typo = select(forward_problem(), cpu_with(kBoth), "refrence_fwd");
   EXPECT_EQ(typo.row, nullptr);

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _library as fw
-from .. import interface, native
+from .. import interface, native, replay
 from ..api import make_problem
 from ..problem import FORWARD_FIELDS
 from .timing import Call, no_garbage_collection
@@ -71,20 +71,26 @@ CASES: dict[str, Callable[[], Call]] = {
 def _library_call(call: Call) -> tuple[Call, Any]:
     """The library's call that a call from Python makes, alone, and what must live as long as it is used.
 
-    The package keeps the struct of every layout it has seen, and the last one is this call's. Its outputs are gone by
-    then, so it is given others.
+    The package keeps the structs of calls it has seen, and the last one is this call's. Its outputs are gone by then,
+    so it is given others.
     """
-    native._kept.clear()
-    call()
-    ((_, kept),) = native._kept.items()
-    native._kept.clear()  # or the next call from Python would write its own addresses into it
-    out, lse = torch.empty(kept.shapes.out), torch.empty(kept.shapes.lse or ())
-    kept.words[native._O] = out.data_ptr()
-    if kept.shapes.lse is not None:
-        kept.words[native._LSE] = lse.data_ptr()
+    _forget()
+    result = call()
+    ((_, kept),) = (replay.calls() or native.kept()).items()
+    _forget()  # or the next call from Python would write its own addresses into it
+    out = torch.empty_like(result[0] if isinstance(result, tuple) else result)
+    lse = torch.empty(out.numel())  # enough for any
+    kept.words[native.O] = out.data_ptr()
+    if kept.words[native.LSE]:
+        kept.words[native.LSE] = lse.data_ptr()
     forward, device = fw.lib.fw_forward, fw.device("cpu")
     attention, exec_ = kept.attention_address, kept.exec_address
     return lambda: fw.check(forward(device, attention, exec_)), (kept, out, lse)
+
+
+def _forget() -> None:
+    replay.calls().clear()
+    native.kept().clear()
 
 
 def _microseconds(calls: tuple[Call, ...], repeats: int) -> list[list[float]]:
