@@ -3,10 +3,11 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 PREFIX ?= /usr/local
 OUT := out
 
-.PHONY: help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean
+.PHONY: help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean \
+  wheel test-python test-python-oldest lint-python
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install the tools that are missing (Debian packages)
 	scripts/setup
@@ -34,8 +35,21 @@ bench: build ## every benchmark suite, plots in out/
 asan tsan fuzz format-check tidy: ## one stage of `make test`
 	scripts/test $@
 
-format: ## rewrite every C and C++ file in the project's style
+format: ## rewrite every C, C++ and Python file in the project's style
 	scripts/format
+	scripts/format-python
+
+wheel: ## the Python package: out/wheel/flashwave-*.whl
+	scripts/wheel
+
+test-python: ## the Python tests on that wheel
+	scripts/test-python
+
+test-python-oldest: ## the same with the oldest Python and PyTorch that are supported
+	scripts/test-python --oldest
+
+lint-python: ## style and likely mistakes in the Python files
+	scripts/test python-lint
 
 avx512-emulated: build ## the conformance suite on an emulated AVX-512 CPU (slow; fetches Bochs and a kernel)
 	scripts/check-avx512-emulated
@@ -44,4 +58,4 @@ install: build ## library, header and command line under PREFIX
 	cmake --install build --prefix $(PREFIX)
 
 clean: ## remove every build folder and out/
-	rm -rf build build-asan build-tsan $(OUT)
+	rm -rf build build-asan build-tsan build-wheel $(OUT)

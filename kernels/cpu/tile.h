@@ -134,7 +134,7 @@ FW_INLINE V load_columns(const T* row, int c, int n) {
   if (n < W) return c < n ? load_part(row + c, n - c) : V{};
   VI lanes;
   FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
-  return __builtin_shufflevector(load_as_float(row + n - W), (lanes + (c - (n - W))) & (W - 1));
+  return permuted(load_as_float(row + n - W), (lanes + (c - (n - W))) & (W - 1));
 }
 
 // count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a

@@ -29,10 +29,15 @@ typedef uint16_t VU16 __attribute__((vector_size(W * 2)));
 
 #define FW_INLINE inline __attribute__((always_inline))
 #define FW_NOINLINE __attribute__((noinline))
+#if defined(__clang__)
 #define FW_UNROLL _Pragma("clang loop unroll(full)")
+#define FW_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else  // GCC, for those who build from source: correct, but what clang makes of these files is what was measured
+#define FW_UNROLL _Pragma("GCC unroll 32")
+#define FW_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
 // Finish this row before the next: left alone, clang starts all rows of an epilogue at once and spills most of them.
 #define FW_KEEP_ORDER asm volatile("" ::: "memory")
-#define FW_NO_UNROLL _Pragma("clang loop unroll(disable)")
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 constexpr float kInf = __builtin_inff();
@@ -47,6 +52,13 @@ FW_INLINE VI splat_i(int32_t x) { return VI{} + x; }
 FW_INLINE V max(V a, V b) { return a > b ? a : b; }
 FW_INLINE V min(V a, V b) { return a < b ? a : b; }
 FW_INLINE V abs(V a) { return (V)((VI)a & 0x7FFFFFFF); }
+FW_INLINE V permuted(V x, VI from) {  // lane i gets lane from[i]
+#if defined(__clang__)
+  return __builtin_shufflevector(x, from);
+#else
+  return __builtin_shuffle(x, from);
+#endif
+}
 FW_INLINE V zero_unless(VI keep, V x) { return (V)((VI)x & keep); }  // keep: all ones or all zeros per lane
 
 FW_INLINE bool any(VI mask) {

@@ -1,4 +1,4 @@
-"""Calls of the library on torch tensors: filling its structs, memory, streams.
+"""Calls of the library on torch tensors: memory, streams, kept structs.
 
 Filling a struct from Python takes longer than a small attention, so a struct is kept for each layout that was seen:
 the next call with the same shapes, strides and scalars writes only addresses into it.
@@ -13,38 +13,32 @@ import torch
 
 from . import _library as fw
 from . import shapes
-from .errors import FlashwaveError, InvalidArgument, NoDevice
-from .problem import TENSOR_FIELDS, Problem
+from .errors import FlashwaveError, NoDevice
+from .problem import Problem
+from .structs import (
+    ADDRESSES,
+    LSE,
+    PROBS,
+    O,
+    fill,
+    fill_gradients,
+    lse_shape,
+    out_shape,
+    probs_shape,
+    put_outputs,
+    readable,
+    set_seed,
+)
+from .structs import put as _put
+from .structs import row_strides as _strides
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
 _MOST_KEPT = 1024  # structs; a program with more layouts than this starts over
-_MASK64 = (1 << 64) - 1
 _fw_forward, _num_threads = fw.lib.fw_forward, torch.get_num_threads
 _SOME_ADDRESS = 64  # stands for a tensor that is there
 
 Tensor = torch.Tensor
 Gradient6 = tuple[Optional[Tensor], ...]  # of q, k, v, alibi_slopes, bias, sinks
-
-
-def _word(struct: type, *path: str) -> int:
-    """Where a field lies, in 8-byte words."""
-    offset = 0
-    for name in path:
-        field = getattr(struct, name)
-        offset += field.offset
-        struct = dict(struct._fields_)[name]
-    assert offset % 8 == 0
-    return offset // 8
-
-
-# (Place in a problem, word of fw_attention that takes its address) of every tensor; rng_state is read, not passed.
-ADDRESSES = tuple(
-    (place, _word(fw.Attention, name, *(["data"] if dict(fw.Attention._fields_)[name] is fw.Tensor else [])))
-    for place, name in enumerate(Problem._fields)
-    if name in TENSOR_FIELDS and name != "rng_state"
-)
-O, LSE = _word(fw.Attention, "o", "data"), _word(fw.Attention, "lse", "data")
-PROBS = _word(fw.Attention, "probs", "data")
 
 
 # ------------------------------------------------------------------------------------------------------------ devices
@@ -80,109 +74,7 @@ def why_no_device(q: Tensor) -> str:
     return _handles[q.device][1]
 
 
-# ------------------------------------------------------------------------------------------------------------ structs
-
-
-def _put(to: fw.Tensor, tensor: Tensor, strides: tuple[int, ...], dtype: int | None = None) -> None:
-    to.data = tensor.data_ptr()
-    to.stride[:] = strides
-    to.dtype = DTYPES.get(tensor.dtype, fw.F32) if dtype is None else dtype
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides as (batch, seq, head, dim); a packed tensor has no batch."""
-    return (0, *tensor.stride()) if tensor.dim() == 3 else tensor.stride()
-
-
-def _lse_strides(tensor: Tensor) -> tuple[int, ...]:
-    """(batch, heads, seq) or packed (heads, seq), as the library's (batch, seq, head, -)."""
-    strides = tensor.stride()
-    return (strides[0], strides[2], strides[1], 0) if len(strides) == 3 else (0, strides[1], strides[0], 0)
-
-
-def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:
-    """An extent of 1 broadcasts: its stride is 0 to the library."""
-    return tuple(0 if n == 1 else stride for n, stride in zip(tensor.shape, tensor.stride()))
-
-
-def fill(problem: Problem) -> fw.Attention:
-    """fw_attention of a problem, without its outputs. A dtype the library does not know is filled in as float32."""
-    p, q, k, v = problem, problem.q, problem.k, problem.v
-    a = fw.new_attention()
-    a.flags = (
-        fw.CAUSAL * bool(p.causal)
-        | fw.DETERMINISTIC * bool(p.deterministic)
-        | fw.ROTARY_INTERLEAVED * bool(p.rotary_interleaved)
-    )
-    a.batch, a.seqlen_q, a.seqlen_k = p.batch, p.max_seqlen_q, p.max_seqlen_k
-    a.heads_q, a.heads_k, a.dim_qk, a.dim_v = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
-    for name in ("q", "k", "v"):
-        _put(getattr(a, name), getattr(p, name), _strides(getattr(p, name)))
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "leftpad_k", "cache_batch_idx", "block_table", "sinks"):
-        tensor = getattr(p, name)
-        if tensor is not None:
-            setattr(a, name, tensor.data_ptr())
-    if p.cu_seqlens_q is not None:
-        a.total_q = q.shape[0]
-    if p.block_table is not None:
-        a.block_table_stride, a.page_size, a.batch_k = p.block_table.stride(0), k.shape[1], k.shape[0]
-    elif p.cu_seqlens_k is not None:
-        a.total_k = k.shape[0]
-    elif p.cache_batch_idx is not None:
-        a.batch_k = k.shape[0]
-    if p.k_new is not None:
-        a.seqlen_new = p.k_new.shape[1]
-        for name in ("k_new", "v_new"):
-            _put(getattr(a, name), getattr(p, name), getattr(p, name).stride())
-    if p.rotary_cos is not None:
-        a.rotary_seqlen, a.rotary_dim = p.rotary_cos.shape[0], 2 * p.rotary_cos.shape[1]
-        for name in ("rotary_cos", "rotary_sin"):
-            _put(getattr(a, name), getattr(p, name), (*getattr(p, name).stride(), 0, 0))
-    a.window_left, a.window_right = p.window_left, p.window_right
-    if p.softmax_scale is not None:
-        a.softmax_scale = p.softmax_scale
-    a.softcap, a.num_splits = p.softcap, p.num_splits
-    if p.alibi_slopes is not None:
-        a.alibi_slopes = p.alibi_slopes.data_ptr()
-        a.alibi_batch_stride = p.alibi_slopes.stride(0) if p.alibi_slopes.dim() == 2 else 0
-    if p.bias is not None:
-        _put(a.bias, p.bias, _broadcast_strides(p.bias))
-    a.dropout_p = p.dropout_p
-    return a
-
-
-def lse_shape(problem: Problem) -> tuple[int, ...]:
-    q = problem.q
-    return (q.shape[1], q.shape[0]) if q.dim() == 3 else (q.shape[0], q.shape[2], q.shape[1])
-
-
-def probs_shape(problem: Problem) -> tuple[int, ...]:
-    return (problem.batch, problem.q.shape[-2], problem.max_seqlen_q, problem.max_seqlen_k)
-
-
-def _needs_copy(name: str, tensor: Tensor) -> bool:
-    """Whether the library cannot read the tensor where it lies."""
-    if name in ("q", "k", "v", "k_new", "v_new", "rotary_cos", "rotary_sin"):
-        return tensor.shape[-1] > 1 and tensor.stride(-1) != 1
-    if name == "bias":
-        return False
-    if name in ("block_table", "alibi_slopes"):
-        return tensor.shape[-1] > 1 and tensor.stride(-1) != 1
-    return tensor.dim() > 0 and not tensor.is_contiguous()
-
-
-def readable(problem: Problem) -> Problem:
-    """The problem with copies of the tensors that are laid out in a way the library does not take."""
-    copies = {}
-    for name in problem._fields:
-        value = getattr(problem, name)
-        if isinstance(value, Tensor) and _needs_copy(name, value):
-            if name in ("k", "v") and problem.k_new is not None:
-                raise InvalidArgument(
-                    f"{name} must be contiguous in its last dimension: the new keys are written into it"
-                )
-            copies[name] = value.contiguous()
-    return problem._replace(**copies) if copies else problem
+# ------------------------------------------------------------------------------------------------------------ forward
 
 
 class _Shapes(NamedTuple):
@@ -230,14 +122,6 @@ def _key(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> tuple:
     return plain, problem[13:23], None if out is None else out.stride(), lse, probs, q.device
 
 
-def put_outputs(attention: fw.Attention, out: Tensor, lse: Tensor | None, probs: Tensor | None) -> None:
-    _put(attention.o, out, _strides(out))
-    if lse is not None:
-        _put(attention.lse, lse, _lse_strides(lse))
-    if probs is not None:
-        _put(attention.probs, probs, probs.stride())
-
-
 def _prepare(problem: Problem, shapes_: _Shapes, results: tuple) -> _Kept:
     attention, exec_ = fill(problem), fw.new_exec()
     put_outputs(attention, *results)
@@ -249,10 +133,6 @@ def _prepare(problem: Problem, shapes_: _Shapes, results: tuple) -> _Kept:
 def _all_rows_used(cu_seqlens: Tensor | None, rows: int) -> bool:
     """Whether every packed row belongs to a sequence. Unknown, hence no, where asking would wait for a GPU."""
     return cu_seqlens is None or (cu_seqlens.is_cpu and int(cu_seqlens[-1]) == rows)
-
-
-def out_shape(problem: Problem) -> tuple[int, ...]:
-    return (*problem.q.shape[:-1], problem.v.shape[-1])
 
 
 def _empty_outputs(
@@ -270,13 +150,8 @@ def _empty_outputs(
     return out, lse, probs
 
 
-def set_seed(attention: fw.Attention, rng_state: Tensor) -> None:
-    seed, offset = rng_state.tolist()
-    attention.dropout_seed, attention.dropout_offset = seed & _MASK64, offset & _MASK64
-
-
 def _set_resources(device: int, q: Tensor, exec_: fw.Exec, attention: int, gradients: int | None) -> Tensor | None:
-    """Threads of the CPU; of a GPU torch's current stream, and memory of torch's allocator, which graph capture allows."""
+    """Threads of the CPU; of a GPU torch's current stream, and memory of its allocator, which graph capture allows."""
     if q.is_cpu:
         exec_.num_threads = _num_threads()
         return None
@@ -338,31 +213,17 @@ def _gradient_of(tensor: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     return gradient if _all_rows_used(cu_seqlens, tensor.shape[0]) else gradient.zero_()
 
 
-def fill_gradients(
-    problem: Problem, dout: Tensor, dlse: Tensor | None, needs: tuple[bool, ...]
-) -> tuple[fw.Gradients, Gradient6]:
-    """fw_gradients, and the tensors that its outputs lie in."""
-    p, g = problem, fw.new_gradients()
-    _put(g.d_o, dout, _strides(dout))
-    if dlse is not None:
-        _put(g.d_lse, dlse, _lse_strides(dlse))
-    need_q, need_k, need_v, need_slopes, need_bias, need_sinks = needs
-    dq = _gradient_of(p.q, p.cu_seqlens_q) if need_q else None
-    dk = _gradient_of(p.k, p.cu_seqlens_k) if need_k else None
-    dv = _gradient_of(p.v, p.cu_seqlens_k) if need_v else None
-    for to, gradient in ((g.dq, dq), (g.dk, dk), (g.dv, dv)):
-        if gradient is not None:
-            _put(to, gradient, _strides(gradient))
-    dslopes = torch.empty_like(p.alibi_slopes, memory_format=torch.contiguous_format) if need_slopes else None
-    dbias = torch.empty_like(p.bias, memory_format=torch.contiguous_format) if need_bias else None
-    dsinks = torch.empty_like(p.sinks) if need_sinks else None
-    if dslopes is not None:
-        g.d_slopes = dslopes.data_ptr()
-    if dbias is not None:
-        _put(g.d_bias, dbias, _broadcast_strides(dbias))
-    if dsinks is not None:
-        g.d_sinks = dsinks.data_ptr()
-    return g, (dq, dk, dv, dslopes, dbias, dsinks)
+def empty_gradients(problem: Problem, needs: tuple[bool, ...]) -> Gradient6:
+    """Where the gradients of q, k, v, alibi_slopes, bias and sinks go."""
+    p, (need_q, need_k, need_v, need_slopes, need_bias, need_sinks) = problem, needs
+    return (
+        _gradient_of(p.q, p.cu_seqlens_q) if need_q else None,
+        _gradient_of(p.k, p.cu_seqlens_k) if need_k else None,
+        _gradient_of(p.v, p.cu_seqlens_k) if need_v else None,
+        torch.empty_like(p.alibi_slopes, memory_format=torch.contiguous_format) if need_slopes else None,
+        torch.empty_like(p.bias, memory_format=torch.contiguous_format) if need_bias else None,
+        torch.empty_like(p.sinks) if need_sinks else None,
+    )
 
 
 def backward(
@@ -382,7 +243,8 @@ def backward(
     put_outputs(attention, out, lse, None)
     if problem.rng_state is not None:
         set_seed(attention, problem.rng_state)
-    gradients, results = fill_gradients(problem, dout, dlse, needs)
+    results = empty_gradients(problem, needs)
+    gradients = fill_gradients(dout, dlse, results)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)
     workspace = _set_resources(device, problem.q, exec_, *addresses)
     status = fw.lib.fw_backward(device, *addresses, ctypes.addressof(exec_))
@@ -414,9 +276,9 @@ def _layouts(problem: Problem, backward: bool) -> tuple[fw.Attention, fw.Gradien
 def validate(problem: Problem, backward: bool = False) -> None:
     """The library's rules, without running anything: for problems that some other code will compute."""
     shapes.check(problem)
-    structs = _layouts(readable(problem), backward)
+    filled = _layouts(readable(problem), backward)
     size = ctypes.c_size_t()
-    parts = [None if part is None else ctypes.addressof(part) for part in structs]
+    parts = [None if part is None else ctypes.addressof(part) for part in filled]
     fw.check(fw.lib.fw_workspace_size(fw.device("cpu"), *parts, None, ctypes.byref(size)))
 
 

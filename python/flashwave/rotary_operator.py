@@ -225,7 +225,7 @@ def _turn_by_torch(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Turn)
         out[..., rotary_dim:].copy_(x[..., rotary_dim:])
 
 
-# ------------------------------------------------------------------------------------------------- all spans of a tensor
+# ------------------------------------------------------------------------------------------------ all spans of a tensor
 
 
 def _span(x: Tensor, first: int, count: int) -> Tensor:

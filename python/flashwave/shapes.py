@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from .errors import InvalidArgument
 from .problem import TENSOR_FIELDS, Problem
+from .structs import Tensor, dtype_name
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INDICES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
 
 
@@ -16,13 +15,13 @@ def _rule(holds: bool, message: str) -> None:
         raise InvalidArgument(message)
 
 
-def _check_shape(name: str, tensor: torch.Tensor, expected: tuple, meaning: str) -> None:
+def _check_shape(name: str, tensor: Tensor, expected: tuple, meaning: str) -> None:
     _rule(tuple(tensor.shape) == expected, f"{name} must be {meaning} = {expected}, got shape {tuple(tensor.shape)}")
 
 
 def _check_types(problem: Problem) -> None:
     q = problem.q
-    _rule(q.dtype in FLOATS, f"q must be float16, bfloat16, float32 or float64, got {q.dtype}")
+    _rule(dtype_name(q.dtype) in _FLOATS, f"q must be float16, bfloat16, float32 or float64, got {q.dtype}")
     for name in TENSOR_FIELDS:
         tensor = getattr(problem, name)
         if tensor is None:
@@ -31,10 +30,10 @@ def _check_types(problem: Problem) -> None:
         if name in ("k", "v", "k_new", "v_new"):
             _rule(tensor.dtype == q.dtype, f"{name} must have the dtype of q, {q.dtype}, got {tensor.dtype}")
         elif name in _INDICES:
-            _rule(tensor.dtype == torch.int32, f"{name} must be int32, got {tensor.dtype}")
+            _rule(dtype_name(tensor.dtype) == "int32", f"{name} must be int32, got {tensor.dtype}")
         elif name in ("rotary_cos", "rotary_sin"):
             _rule(
-                tensor.dtype in (q.dtype, torch.float32),
+                tensor.dtype == q.dtype or dtype_name(tensor.dtype) == "float32",
                 f"{name} must be float32 or have the dtype of q, {q.dtype}, got {tensor.dtype}",
             )
 

@@ -9,86 +9,29 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _library as fw
-from . import native, shapes
+from . import native, shapes, structs
+from .device_memory import Memory, contiguous
 from .errors import InvalidArgument
 from .operators import DIFFERENTIABLE, Outputs, needs_gradient
 from .problem import FORWARD_FIELDS, Problem
 
 Tensor = torch.Tensor
-_TO_DEVICE, _TO_HOST = 0, 1
-
-
-class _Memory:
-    """Memory of one device for the length of one call."""
-
-    def __init__(self, device: int) -> None:
-        self.device = device
-        self.results: list[tuple[int, Tensor]] = []  # what comes back: (address there, tensor here)
-        self.addresses: list[int] = []
-
-    def __enter__(self) -> _Memory:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for address in self.addresses:
-            fw.lib.fw_device_free(self.device, address)
-
-    def _copy(self, to: int, source: int, size: int, kind: int) -> None:
-        if size > 0:
-            fw.check(fw.lib.fw_device_copy(self.device, to, source, size, kind, None))
-
-    def place(self, tensor: Tensor, written: bool = False) -> int:
-        """The address of a copy of the tensor; what a kernel writes there returns into the tensor."""
-        assert tensor.is_contiguous()
-        size = tensor.numel() * tensor.element_size()
-        address = ctypes.c_void_p()
-        fw.check(fw.lib.fw_device_alloc(self.device, size, ctypes.byref(address)))
-        if address.value is None:
-            return 0
-        self.addresses.append(address.value)
-        self._copy(address.value, tensor.data_ptr(), size, _TO_DEVICE)
-        if written:
-            self.results.append((address.value, tensor))
-        return address.value
-
-    def fetch(self) -> None:
-        fw.check(fw.lib.fw_device_synchronize(self.device, None))
-        for address, tensor in self.results:
-            self._copy(tensor.data_ptr(), address, tensor.numel() * tensor.element_size(), _TO_HOST)
-        fw.check(fw.lib.fw_device_synchronize(self.device, None))
-
-
-def _contiguous(problem: Problem) -> Problem:
-    copies = {}
-    for name in problem._fields:
-        value = getattr(problem, name)
-        if isinstance(value, Tensor) and not value.is_contiguous():
-            copies[name] = value.contiguous()
-    return problem._replace(**copies)
-
-
-def _place_inputs(memory: _Memory, attention: fw.Attention, problem: Problem) -> None:
-    words = memoryview(attention).cast("B").cast("Q")
-    for place, word in native.ADDRESSES:
-        if problem[place] is not None:
-            appended_to = problem.k_new is not None and Problem._fields[place] in ("k", "v")
-            words[word] = memory.place(problem[place], written=appended_to)
 
 
 def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     shapes.check(problem)
     if not problem.q.is_cpu:
         raise InvalidArgument(f"device='{device}' takes CPU tensors, got q on {problem.q.device}")
-    handle, here = fw.device(device), _contiguous(problem)
-    out = torch.zeros(native.out_shape(here), dtype=here.q.dtype)
-    lse = torch.full(native.lse_shape(here), -torch.inf)
-    matrix = torch.empty(native.probs_shape(here)) if probs else None
-    attention = native.fill(here)
-    native.put_outputs(attention, out, lse, matrix)
+    handle, here = fw.device(device), contiguous(problem)
+    out = torch.zeros(structs.out_shape(here), dtype=here.q.dtype)
+    lse = torch.full(structs.lse_shape(here), -torch.inf)
+    matrix = torch.empty(structs.probs_shape(here)) if probs else None
+    attention = structs.fill(here)
+    structs.put_outputs(attention, out, lse, matrix)
     if here.rng_state is not None:
-        native.set_seed(attention, here.rng_state)
-    with _Memory(handle) as memory:
-        _place_inputs(memory, attention, here)
+        structs.set_seed(attention, here.rng_state)
+    with Memory(handle) as memory:
+        memory.place_inputs(attention, here)
         attention.o.data, attention.lse.data = memory.place(out, True), memory.place(lse, True)
         if matrix is not None:
             attention.probs.data = memory.place(matrix, True)
@@ -104,27 +47,18 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
 def _backward(
     device: str, problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: tuple
 ) -> native.Gradient6:
-    handle, here = fw.device(device), _contiguous(problem)
+    handle, here = fw.device(device), contiguous(problem)
     dout, dlse = dout.contiguous(), None if dlse is None else dlse.contiguous()
-    attention = native.fill(here)
-    native.put_outputs(attention, out, lse, None)
+    attention = structs.fill(here)
+    structs.put_outputs(attention, out, lse, None)
     if here.rng_state is not None:
-        native.set_seed(attention, here.rng_state)
-    gradients, results = native.fill_gradients(here, dout, dlse, needs)
-    dq, dk, dv, dslopes, dbias, dsinks = results
-    with _Memory(handle) as memory:
-        _place_inputs(memory, attention, here)
+        structs.set_seed(attention, here.rng_state)
+    results = native.empty_gradients(here, needs)
+    gradients = structs.fill_gradients(dout, dlse, results)
+    with Memory(handle) as memory:
+        memory.place_inputs(attention, here)
         attention.o.data, attention.lse.data = memory.place(out), memory.place(lse)
-        gradients.d_o.data = memory.place(dout)
-        if dlse is not None:
-            gradients.d_lse.data = memory.place(dlse)
-        for to, tensor in ((gradients.dq, dq), (gradients.dk, dk), (gradients.dv, dv), (gradients.d_bias, dbias)):
-            if tensor is not None:
-                to.data = memory.place(tensor, True)
-        if dslopes is not None:
-            gradients.d_slopes = memory.place(dslopes, True)
-        if dsinks is not None:
-            gradients.d_sinks = memory.place(dsinks, True)
+        memory.place_gradients(gradients, dout, dlse, results)
         fw.check(fw.lib.fw_backward(handle, ctypes.addressof(attention), ctypes.addressof(gradients), None))
         memory.fetch()
     return results

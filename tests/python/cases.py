@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from flashwave.problem import TENSOR_FIELDS, Problem
 from hypothesis import strategies as st
+
+from flashwave.problem import TENSOR_FIELDS, Problem
 
 NAN, INF = float("nan"), float("inf")
 

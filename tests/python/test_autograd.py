@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
-import flashwave
 import pytest
 import torch
+
+import flashwave
 from numeric import assert_within_rule, error
 from standard import attention as standard
 

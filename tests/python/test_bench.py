@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+
 from flashwave import interface
 from flashwave.bench import memory, svg
 from flashwave.bench.__main__ import TABLES, main

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import flashwave
 import pytest
 import torch
+
+import flashwave
 from flashwave.api import make_problem
 from flashwave.problem import FORWARD_FIELDS
 from numeric import error

@@ -8,16 +8,17 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from cases import INF, NAN, Features, features, make, to
 from flashwave import composed
 from flashwave.composed import blocks
 from flashwave.composed import philox as composed_philox
 from flashwave.composed.products import Products
 from flashwave.problem import Problem
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from oracle import attention, dropout_bits, philox
-from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 INPUTS = ("q", "k", "v", "alibi_slopes", "bias", "sinks")
@@ -204,7 +205,9 @@ def test_nothing_to_do(batch, queries, total):
 
 
 def test_philox_gives_the_documented_words():
-    tensor = lambda *numbers: tuple(torch.tensor(n, device=DEVICE) for n in numbers)
+    def tensor(*numbers):
+        return tuple(torch.tensor(n, device=DEVICE) for n in numbers)
+
     rows = {0: "43891be6 98441154 be4fbe68 027071b6", 1: "4760d2e5 b32dddbd 8445848f d9fa4348"}
     for block, words in rows.items():
         want = [int(word, 16) for word in words.split()]

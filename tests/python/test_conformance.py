@@ -9,11 +9,12 @@ import os
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from cases import NAN, Features, features, make, to
 from flashwave import operators
 from flashwave.problem import Problem
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numeric import assert_within_rule
 from oracle import attention as oracle
 

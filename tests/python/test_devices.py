@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import flashwave
 import pytest
 import torch
+
+import flashwave
 from flashwave import InvalidArgument, NoDevice, api, native, operators
 from numeric import error
 
@@ -70,7 +71,7 @@ def test_explain_names_the_kernel_and_the_reasons():
     text = flashwave.explain(q, k, v, causal=True)
     assert "kernel " in text and "refused" in text
     assert "reference_bwd" not in flashwave.explain(q, k, v, backward=True).split("refused")[0]
-    with pytest.raises(NoDevice, match="no kernels for torch.float64"):
+    with pytest.raises(NoDevice, match=r"no kernels for torch\.float64"):
         flashwave.explain(*inputs(dtype=torch.float64))
 
 
@@ -111,7 +112,7 @@ def test_staging_of_packed_and_paged_problems():
 
 
 def test_staging_through_an_absent_device_says_why():
-    with pytest.raises(NoDevice, match="emu:gfx942|nonsense"):
+    with pytest.raises(NoDevice, match=r"emu:gfx942|nonsense"):
         flashwave.attention(*inputs(), device="nonsense")
 
 

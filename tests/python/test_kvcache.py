@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import flashwave
 import pytest
 import torch
+
+import flashwave
 from flashwave import InvalidArgument
 from numeric import error
 from standard import attention as standard

@@ -1,0 +1,80 @@
+/* Lets a library linked on a new Linux run on an old one (x86-64; the Python wheel, see wheel.cmake). The linker binds
+ * each function of glibc at the newest version it finds; where a function got a new version for reasons that do not
+ * concern us (it moved to another library, it stopped setting errno), the older one is asked for here, and what the
+ * static C++ runtime takes from the newest glibc alone is defined here. Nothing of this is exported. */
+#define _GNU_SOURCE
+#include <link.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#pragma GCC visibility push(hidden)
+
+/* Defines NAME, for this library, as a jump to that version of it. */
+#define FROM_GLIBC(name, version)                                                                                \
+  __asm__(".text\n.globl " #name "\n.hidden " #name "\n.type " #name ", @function\n.symver old_" #name "," #name \
+          "@GLIBC_" version "\n" #name ": jmp *old_" #name "@GOTPCREL(%rip)\n.size " #name ", . - " #name "\n")
+
+/* 2.29: no longer calls the error handler of System V. */
+FROM_GLIBC(exp, "2.2.5");
+FROM_GLIBC(log, "2.2.5");
+FROM_GLIBC(pow, "2.2.5");
+
+/* 2.32 and 2.34: moved from libpthread and libdl to libc. */
+FROM_GLIBC(pthread_create, "2.2.5");
+FROM_GLIBC(pthread_detach, "2.2.5");
+FROM_GLIBC(pthread_join, "2.2.5");
+FROM_GLIBC(pthread_key_create, "2.2.5");
+FROM_GLIBC(__pthread_key_create, "2.2.5");
+FROM_GLIBC(pthread_once, "2.2.5");
+FROM_GLIBC(pthread_sigmask, "2.2.5");
+FROM_GLIBC(dladdr, "2.2.5");
+FROM_GLIBC(dlclose, "2.2.5");
+FROM_GLIBC(dlerror, "2.2.5");
+FROM_GLIBC(dlopen, "2.2.5");
+FROM_GLIBC(dlsym, "2.2.5");
+
+/* 2.33: a function of its own; before, the header turned it into this. */
+__asm__(".symver old_fxstat64,__fxstat64@GLIBC_2.2.5");
+extern int old_fxstat64(int version, int descriptor, struct stat64 *status) __attribute__((visibility("default")));
+int fstat64(int descriptor, struct stat64 *status) { return old_fxstat64(1, descriptor, status); }
+
+/* 2.32: lets the C++ runtime count references without atomic instructions. Never, here. */
+char __libc_single_threaded = 0;
+
+/* 2.35: how the C++ runtime finds the unwind tables of a program counter. Only on the way of an exception, so that
+ * looking through the loaded objects is fast enough. */
+struct search {
+  uintptr_t address;
+  struct dl_find_object *found;
+};
+
+static int covers_address(struct dl_phdr_info *object, size_t size, void *context) {
+  struct search *search = context;
+  const void *unwind_tables = NULL;
+  int covered = 0;
+  (void)size;
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr) *header = &object->dlpi_phdr[i];
+    const uintptr_t start = object->dlpi_addr + header->p_vaddr;
+    if (header->p_type == PT_LOAD && search->address - start < header->p_memsz) {
+      covered = 1;
+      search->found->dlfo_map_start = (void *)start;
+      search->found->dlfo_map_end = (void *)(start + header->p_memsz);
+    }
+    if (header->p_type == PT_GNU_EH_FRAME) {
+      unwind_tables = (const void *)start;
+    }
+  }
+  if (covered == 0 || unwind_tables == NULL) {
+    return 0;
+  }
+  search->found->dlfo_eh_frame = (void *)unwind_tables;
+  return 1;
+}
+
+int _dl_find_object(void *address, struct dl_find_object *found) {
+  struct search search = {(uintptr_t)address, found};
+  *found = (struct dl_find_object){0};
+  return dl_iterate_phdr(covers_address, &search) == 1 ? 0 : -1;
+}

@@ -1,0 +1,16 @@
+# What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, and the header.
+option(FLASHWAVE_OLD_GLIBC "Let the library run on a glibc much older than this system's (x86-64)" OFF)
+
+set_target_properties(flashwave_core PROPERTIES EXCLUDE_FROM_ALL ON)  # it is for the unit tests
+set_property(TARGET flashwave PROPERTY VERSION)  # no links in a wheel
+set_property(TARGET flashwave PROPERTY SOVERSION)
+set_property(TARGET flashwave PROPERTY INSTALL_RPATH)
+target_link_options(flashwave PRIVATE -static-libstdc++ -static-libgcc LINKER:--gc-sections)
+if(FLASHWAVE_OLD_GLIBC)
+  target_sources(flashwave PRIVATE ${CMAKE_CURRENT_LIST_DIR}/old_glibc.c)
+  # Parts of libc since 2.34, and empty since; before, the functions are found there.
+  target_link_options(flashwave PRIVATE LINKER:--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
+endif()
+
+install(TARGETS flashwave LIBRARY DESTINATION lib)
+install(DIRECTORY include/flashwave DESTINATION include)
