@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flashwave.padding import (
     index_first_axis,
     index_first_axis_residual,

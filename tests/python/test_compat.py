@@ -12,11 +12,12 @@ import sys
 import types
 from pathlib import Path
 
-import flashwave.compat
 import pytest
-import standard
 import torch
 import torch.nn.functional as F
+
+import flashwave.compat
+import standard
 from flashwave.compat import flash_attn_2_cuda as raw
 from flashwave.compat.flash_attn import flash_attn_interface as interface
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import standard
 import torch
+from torch import nn
+
+import standard
 from flashwave.compat.flash_attn.flash_attention import (
     FlashAttention as PackedFlashAttention,
 )
@@ -21,7 +23,6 @@ from flashwave.compat.flash_attn.modules.mha import (
 from flashwave.modules import FlashAttention, FlashMHA
 from flashwave.rotary import apply_rotary_emb_torch
 from numeric import assert_within_rule
-from torch import nn
 
 RIGHT = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0]]).bool()
 LEFT = RIGHT.flip(1)
