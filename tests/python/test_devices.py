@@ -69,7 +69,9 @@ def test_a_kernel_that_refuses_falls_to_composed_operations(monkeypatch, capfd):
 def test_explain_names_the_kernel_and_the_reasons():
     q, k, v = inputs()
     text = flashwave.explain(q, k, v, causal=True)
-    assert "kernel " in text and "refused" in text
+    assert "kernel " in text and "reference_fwd" not in text
+    long = [torch.randn(1, 64, 2, 16) for _ in range(3)]  # too many queries for the kernels of decoding
+    assert "decode" in flashwave.explain(*long).split("refused")[1]
     assert "reference_bwd" not in flashwave.explain(q, k, v, backward=True).split("refused")[0]
     with pytest.raises(NoDevice, match=r"no kernels for torch\.float64"):
         flashwave.explain(*inputs(dtype=torch.float64))

@@ -19,7 +19,9 @@ transformers = pytest.importorskip("transformers", minversion="4.53")
 
 import flashwave.compat  # noqa: E402
 import flashwave.integrations.transformers as integration  # noqa: E402
+import flashwave.operators  # noqa: E402
 
+DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 SIZES = {
     "vocab_size": 64,
     "hidden_size": 64,
@@ -74,7 +76,7 @@ AUTO = {
 }
 
 
-def _model(name, implementation, dtype):
+def _model(name, implementation, dtype, device=DEVICE):
     torch.manual_seed(0)
     options = {"attn_implementation": implementation}
     if name == "gpt_oss" and int(transformers.__version__.split(".")[0]) >= 5:
@@ -84,10 +86,12 @@ def _model(name, implementation, dtype):
         for key, parameter in model.named_parameters():
             # Larger than transformers' initial weights, so that the attention is far from uniform.
             values = torch.randn(parameter.shape) * (0.15 if parameter.dim() > 1 else 0.1)
+            if name == "t5" and key.endswith(".q.weight"):
+                values /= 4  # it does not scale scores: 1/sqrt(dim) is part of its initial weights
             is_scale = "norm" in key.lower() and key.endswith("weight")
             parameter.copy_(values.to(torch.bfloat16) + (1.0 if is_scale else 0.0))
     assert model.config._attn_implementation == implementation
-    return model.to(dtype).eval()
+    return model.to(device, dtype).eval()
 
 
 @pytest.fixture(autouse=True)
@@ -133,24 +137,29 @@ def _inputs(padding):
     return {"input_ids": ids, "attention_mask": mask}
 
 
+def _there(inputs):
+    return {key: value.to(DEVICE) for key, value in inputs.items()}
+
+
 def _backward(model, logits):
     torch.manual_seed(2)
-    (logits * torch.randn(logits.shape, dtype=torch.float64).to(logits.dtype)).sum().backward()
-    return {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
+    (logits * torch.randn(logits.shape, dtype=torch.float64).to(logits)).sum().backward()
+    return {key: value.grad.cpu() for key, value in model.named_parameters() if value.grad is not None}
 
 
 def _run(name, implementation, dtype, inputs):
     """Logits of the tokens, and the gradient of every parameter."""
     model = _model(name, implementation, dtype)
+    inputs = _there(inputs)
     logits = model(**inputs).logits
     tokens = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     logits = logits.flatten(0, 1) if tokens is None else logits[tokens.bool()]
-    return logits.detach(), _backward(model, logits)
+    return logits.detach().cpu(), _backward(model, logits)
 
 
 def _truth(name, inputs):
     """`_run` of each sequence alone, without its padding, at the positions it has in the batch."""
-    model = _model(name, "eager", torch.float64)
+    model = _model(name, "eager", torch.float64, "cpu")
     rows = []
     for row, mask in enumerate(inputs["attention_mask"].bool()):
         arguments = {"input_ids": inputs["input_ids"][row, mask][None]}
@@ -166,9 +175,9 @@ def _truth(name, inputs):
 def _check(name, implementation, dtype, inputs):
     truth, true_gradients = _truth(name, inputs)
     plain, plain_gradients = _run(name, "eager", dtype, inputs)
-    with mock.patch("flashwave.interface.attend", wraps=flashwave.interface.attend) as attend:
+    with mock.patch("flashwave.operators.forward", wraps=flashwave.operators.forward) as forward:
         ours, our_gradients = _run(name, implementation, dtype, inputs)
-    assert attend.called  # not another attention that transformers chose
+    assert forward.called  # not another attention that transformers chose
     _within(2, ours, plain, truth, truth.abs().max(), "logits")
     assert our_gradients.keys() == plain_gradients.keys() == true_gradients.keys()
     # Some gradients are 0 in truth, such as that of the keys' bias: rounding of the others is all there is to them.
@@ -216,7 +225,7 @@ def test_packed_sequences(name, implementation):
     ids = torch.randint(2, 64, (1, sum(lengths)))
     positions = torch.cat([torch.arange(n) for n in lengths])[None]
     packed, gradients = _run(name, implementation, torch.float32, {"input_ids": ids, "position_ids": positions})
-    model = _model(name, "eager", torch.float32)
+    model = _model(name, "eager", torch.float32, "cpu")
     rows = [model(input_ids=part).logits[0] for part in ids.split(lengths, dim=1)]
     torch.testing.assert_close(packed, torch.cat(rows), rtol=1e-4, atol=1e-4)
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
@@ -226,9 +235,9 @@ def test_mask_that_is_no_known_kind():
     """A 4-D mask of the caller's is followed, whatever it is."""
     integration.register()
     torch.manual_seed(4)
-    ids = torch.randint(2, 64, (2, 10))
-    visible = (torch.rand(2, 1, 10, 10) < 0.5) | torch.eye(10, dtype=torch.bool)
-    mask = torch.zeros(2, 1, 10, 10).masked_fill(~visible, torch.finfo(torch.float32).min)
+    ids = torch.randint(2, 64, (2, 10)).to(DEVICE)
+    visible = ((torch.rand(2, 1, 10, 10) < 0.5) | torch.eye(10, dtype=torch.bool)).to(DEVICE)
+    mask = torch.zeros(2, 1, 10, 10, device=DEVICE).masked_fill(~visible, torch.finfo(torch.float32).min)
     for given in (mask, visible):
         ours = _model("llama", "flashwave", torch.float32)(input_ids=ids, attention_mask=given).logits
         eager = _model("llama", "eager", torch.float32)(input_ids=ids, attention_mask=mask).logits
@@ -272,7 +281,7 @@ def test_generate(name, padding, implementation):
     _needs(name, implementation)
     if name == "bart" and implementation == "flash_attention_2":
         pytest.skip("transformers' own padding code takes the queries of cross-attention for the encoder's tokens")
-    inputs = _inputs(padding)
+    inputs = _there(_inputs(padding))
     options = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     expected = _model(name, "eager", torch.float32).generate(**inputs, **options)
     got = _model(name, implementation, torch.float32).generate(**inputs, **options)
@@ -282,7 +291,7 @@ def test_generate(name, padding, implementation):
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_generate_with_static_cache(name):
     integration.register()
-    inputs = _inputs("left")
+    inputs = _there(_inputs("left"))
     options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     expected = _model(name, "eager", torch.float32).generate(**inputs, **options)
     options.update(cache_implementation="static", disable_compile=True)
@@ -292,7 +301,7 @@ def test_generate_with_static_cache(name):
 def test_continued_from_a_cache():
     """Several new tokens behind a cache, in one call."""
     integration.register()
-    ids = _inputs(None)["input_ids"]
+    ids = _inputs(None)["input_ids"].to(DEVICE)
     results = []
     for implementation in ("eager", "flashwave"):
         model = _model("llama", implementation, torch.float32)
@@ -303,7 +312,7 @@ def test_continued_from_a_cache():
 
 def test_dropout_is_used_in_training():
     integration.register()
-    inputs = _inputs("right")
+    inputs = _there(_inputs("right"))
     model = _model("llama", "flashwave", torch.float32)
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.5
@@ -321,13 +330,13 @@ def test_what_is_refused():
     integration.register()
     model = _model("llama", "flashwave", torch.float32)
     attend = integration.attention_forward
-    q = torch.randn(1, 4, 3, 16)
+    q = torch.randn(1, 4, 3, 16, device=DEVICE)
     with pytest.raises(ValueError, match="head_mask"):
         attend(model, q, q, q, None, head_mask=torch.ones(4))
     with pytest.raises(ValueError, match="output_attentions"):
         attend(model, q, q, q, None, output_attentions=True)
     with pytest.raises(ValueError, match="attention_mask"):
-        attend(model, q, q, q, torch.ones(3))
+        attend(model, q, q, q, torch.ones(3, device=DEVICE))
 
 
 def test_transformers_refuses_cpus_without_install():
