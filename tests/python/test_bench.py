@@ -66,7 +66,15 @@ def test_a_table_in_every_format(table, tmp_path, capsys):
 
 def test_times_and_counts_of_a_row(tmp_path):
     path = tmp_path / "numbers.json"
-    arguments = ["--quick", "--device=cpu", "--causal", "--dtype=bf16", "--peers=sdpa", "--tables=backward"]
+    arguments = [
+        "--quick",
+        "--device=cpu",
+        "--causal",
+        "--dtype=bf16",
+        "--peers=sdpa",
+        "--tables=backward",
+        "--budget=1",
+    ]
     assert main([*arguments, f"--json={path}"]) == 0
     for row in json.loads(path.read_text())["tables"][0]["rows"]:
         assert set(row["seconds"]) == {OURS, "sdpa"} and row["causal"]
