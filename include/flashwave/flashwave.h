@@ -167,6 +167,11 @@ typedef struct fw_executor {
   void (*run)(void* context, int32_t workers, void (*job)(void* arg, int32_t worker), void* arg);
 } fw_executor;
 
+/* An executor on the threads of an OpenMP runtime that the program has loaded, named as dlopen knows it: libgomp, or
+ * libomp or libiomp5. A program with OpenMP regions of its own should lend them: an OpenMP thread spins for
+ * milliseconds after its last region and takes the core from a second pool of threads. Lives as long as the process. */
+FW_API fw_status fw_openmp_executor(const char* library, const fw_executor** executor);
+
 /* What ran. Filled when fw_exec.report is set. */
 typedef struct fw_report {
   uint32_t struct_size;

@@ -184,6 +184,7 @@ def _load() -> ctypes.CDLL:
         "fw_device_free": (c_int32, [c_void_p, c_void_p]),
         "fw_device_copy": (c_int32, [c_void_p, c_void_p, c_void_p, c_size_t, c_int32, c_void_p]),
         "fw_device_synchronize": (c_int32, [c_void_p, c_void_p]),
+        "fw_openmp_executor": (c_int32, [c_char_p, POINTER(c_void_p)]),
         "fw_kernel_name": (c_char_p, [c_void_p, c_int32]),
         "fw_version_string": (c_char_p, []),
         "fw_status_name": (c_char_p, [c_int32]),

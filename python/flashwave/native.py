@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from . import _library as fw
-from . import shapes
+from . import shapes, threads
 from .errors import FlashwaveError, NoDevice
 from .problem import Problem
 from .structs import (
@@ -153,7 +153,7 @@ def _empty_outputs(
 def _set_resources(device: int, q: Tensor, exec_: fw.Exec, attention: int, gradients: int | None) -> Tensor | None:
     """Threads of the CPU; of a GPU torch's current stream, and memory of its allocator, which graph capture allows."""
     if q.is_cpu:
-        exec_.num_threads = _num_threads()
+        exec_.num_threads, exec_.executor = _num_threads(), threads.executor()
         return None
     exec_.stream = torch.cuda.current_stream(q.device).cuda_stream
     size = ctypes.c_size_t()

@@ -8,6 +8,7 @@ which are the same functions.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Optional
 
 import torch
@@ -35,6 +36,12 @@ def _composed_settings(q: torch.Tensor) -> dict[str, Any]:
     return {"products": torch.bfloat16, "round_toward_zero": settings.round_toward_zero()}
 
 
+def _refuse_if_forced() -> None:
+    """After the library found no kernel: nothing stands in for one that was asked for by name."""
+    if os.environ.get("FLASHWAVE_FORCE_KERNEL"):
+        raise native.fw.error_of(native.fw.UNSUPPORTED)
+
+
 def _say_composed(problem: Problem, op: str) -> None:
     if settings.debug():
         q = problem.q
@@ -50,6 +57,7 @@ def forward(problem: Problem, out: torch.Tensor | None = None, lse: bool = True,
         results = native.forward(device, problem, out, lse, probs)
         if results is not None:
             return results
+        _refuse_if_forced()
     native.validate(problem)
     _say_composed(problem, "fwd")
     results = composed.forward(problem, probs, **_composed_settings(problem.q))
@@ -73,6 +81,7 @@ def backward(
         gradients = native.backward(device, problem, dout, dlse, out, lse, needs)
         if gradients is not None:
             return gradients
+        _refuse_if_forced()
     native.validate(problem, backward=True)
     _say_composed(problem, "bwd")
     return composed.backward(problem, dout, dlse, out, lse, needs, **_composed_settings(problem.q))

@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 import torch
 
 from . import _library as fw
-from . import native
+from . import native, threads
 from .operators import attend, is_plain
 from .problem import Problem
 
@@ -72,7 +72,7 @@ def _learn(tensors: tuple, problem: Problem) -> _Call | None:
     if any(id(problem[place]) not in places for place, _ in fields):
         return None
     attention, exec_, shape = native.fill(problem), fw.new_exec(), native.out_shape(problem)
-    exec_.num_threads = _num_threads()
+    exec_.num_threads, exec_.executor = _num_threads(), threads.executor()
     native.put_outputs(attention, torch.empty(shape, dtype=problem.q.dtype, device="cpu"), None, None)
     return _Call(
         attention,

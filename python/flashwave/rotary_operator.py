@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _library as fw
-from . import native
+from . import native, threads
 from .errors import InvalidArgument
 from .operators import is_plain
 
@@ -175,7 +175,7 @@ def _turn_by_library(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Tur
         offsets = turn.offsets.to(torch.int32).contiguous()
         r.seqlen_offsets = offsets.data_ptr()
     exec_ = fw.new_exec()
-    exec_.num_threads = torch.get_num_threads()
+    exec_.num_threads, exec_.executor = torch.get_num_threads(), threads.executor()
     status = fw.lib.fw_rotary(fw.device("cpu"), ctypes.addressof(r), ctypes.addressof(exec_))
     if status == fw.UNSUPPORTED:  # the forced kernel is not one of these
         return False

@@ -6,6 +6,7 @@
 #include "api/guard.h"
 #include "api/structs.h"
 #include "catalog/catalog.h"
+#include "device/cpu/openmp.h"
 
 namespace flashwave::api {
 namespace {
@@ -128,4 +129,13 @@ const char* fw_kernel_name(fw_device* device, int32_t index) {
     report(FW_INTERNAL_ERROR, error.what());
   }
   return nullptr;
+}
+
+fw_status fw_openmp_executor(const char* library, const fw_executor** executor) {
+  return guarded([&]() -> Status {
+    if (Status status = check_not_null(executor, "executor"); !status.ok()) return status;
+    *executor = nullptr;
+    if (Status status = check_not_null(library, "library"); !status.ok()) return status;
+    return openmp_executor(library, executor);
+  });
 }

@@ -229,6 +229,23 @@ def test_threads_of_python_share_the_library(device):
     assert not wrong
 
 
+def test_torchs_threads_are_lent_to_the_library(device):
+    if device != "cpu":
+        pytest.skip("threads are the CPU's")
+    from flashwave import threads
+
+    if "OpenMP" not in torch.__config__.parallel_info().split("ATen parallel backend:")[1]:
+        pytest.skip("this torch has other threads")
+    assert threads.executor() is not None
+    first, second = (
+        "7f00-7f10 r-xp 0 08:01 5 /usr/lib/libgomp.so.1\n",
+        "7f20-7f30 r-xp 0 08:01 6 /x/torch/lib/libgomp-a34b.so.1\n",
+    )
+    assert threads.openmp_library(first + "7f40-7f50 rw-p 0 00:00 0\n") == "/usr/lib/libgomp.so.1"
+    assert threads.openmp_library(first + second) == "/x/torch/lib/libgomp-a34b.so.1"
+    assert threads.openmp_library("7f00-7f10 r-xp 0 08:01 5 /usr/lib/libgompose.so.1\n") is None
+
+
 def test_torchs_number_of_threads_is_used(device, capfd, monkeypatch):
     if device != "cpu":
         pytest.skip("threads are the CPU's")

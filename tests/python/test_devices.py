@@ -35,6 +35,8 @@ def test_a_forced_kernel_runs_or_the_call_fails(monkeypatch):
     expected = flashwave.flash_attn_func(*tensors)
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", "reference_fwd")
     assert error(flashwave.flash_attn_func(*tensors), expected) < 1e-5
+    with pytest.raises(flashwave.Unsupported, match="names no"):
+        flashwave.flash_attn_func(*inputs(grad=True)).sum().backward()
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", "no_such_kernel")
     with pytest.raises(flashwave.FlashwaveError, match="no_such_kernel"):
         flashwave.flash_attn_func(*tensors)
