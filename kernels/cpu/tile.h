@@ -35,6 +35,13 @@ template <int M, int Ld>
 FW_INLINE void store_tile(float* p, const V (&c)[M][NV]) {
   FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) store(p + i * Ld + j * W, c[i][j]);
 }
+template <int M, int Ld>
+FW_INLINE void add_tile(float* p, const V (&c)[M][NV]) {
+  FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
+    float* at = p + i * Ld + j * W;
+    store(at, load(at) + c[i][j]);
+  }
+}
 
 // ---- strips: how a head dimension is cut into tile rows -------------------------------------------------------------
 
