@@ -1,8 +1,7 @@
 """The threads of torch, lent to the library.
 
 After a parallel region an OpenMP thread spins for milliseconds before it sleeps, and takes the core from any other
-pool of threads: between two operations of torch, flashwave on its own threads ran 1.6 times as fast on two cores as on
-one; on torch's own threads it does not wait for them (docs/benchmarks.md).
+pool of threads (docs/decisions/0005-cpu-kernels-run-on-torchs-threads.md has the measurement).
 """
 
 from __future__ import annotations
