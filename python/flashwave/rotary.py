@@ -139,10 +139,12 @@ class RotaryEmbedding(torch.nn.Module):
         base: float = 10000.0,
         interleaved: bool = False,
         scale_base: float | None = None,
-        pos_idx_in_fp32: bool = True,
         device: Any = None,
+        pos_idx_in_fp32: bool = True,
     ):
-        """pos_idx_in_fp32: positions are fp32 even where the module was converted to a 16-bit type."""
+        """pos_idx_in_fp32: positions are fp32 even where the module was converted to a 16-bit type, as they always
+        are in flash-attn from 2.8 on; before it was the argument before device.
+        """
         super().__init__()
         self.dim, self.base, self.interleaved = dim, float(base), interleaved
         self.scale_base, self.pos_idx_in_fp32 = scale_base, pos_idx_in_fp32

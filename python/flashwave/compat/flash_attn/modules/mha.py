@@ -81,6 +81,17 @@ class FlashSelfAttention(_Attention):
 
 
 class FlashCrossAttention(_Attention):
+    def __init__(  # upstream has the slopes before the window here, and after it in FlashSelfAttention
+        self,
+        causal=False,
+        softmax_scale=None,
+        attention_dropout=0.0,
+        alibi_slopes=None,
+        window_size=(-1, -1),
+        deterministic=False,
+    ):
+        super().__init__(causal, softmax_scale, attention_dropout, window_size, alibi_slopes, deterministic)
+
     def forward(
         self,
         q,

@@ -9,7 +9,7 @@ from flashwave.compat.flash_attn.ops.layer_norm import (
     dropout_add_layer_norm,
     dropout_add_layer_norm_parallel_residual,
 )
-from flashwave.compat.flash_attn.ops.triton.layer_norm import RMSNorm, rms_norm_fn
+from flashwave.compat.flash_attn.ops.triton import layer_norm
 
 __all__ = [
     "DropoutAddRMSNorm",
@@ -21,11 +21,16 @@ __all__ = [
 
 
 def rms_norm(x, weight, epsilon):
-    return rms_norm_fn(x, weight, None, eps=epsilon)
+    return layer_norm.rms_norm_fn(x, weight, None, eps=epsilon)
 
 
 dropout_add_rms_norm = partial(dropout_add_layer_norm, is_rms_norm=True)
 dropout_add_rms_norm_parallel_residual = partial(dropout_add_layer_norm_parallel_residual, is_rms_norm=True)
+
+
+class RMSNorm(layer_norm.RMSNorm):
+    def __init__(self, hidden_size, eps=1e-5, device=None, dtype=None):
+        super().__init__(hidden_size, eps, device=device, dtype=dtype)
 
 
 class DropoutAddRMSNorm(DropoutAddLayerNorm):
