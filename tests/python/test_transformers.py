@@ -180,7 +180,6 @@ def _check(name, implementation, dtype, inputs):
     assert forward.called  # not another attention that transformers chose
     _within(2, ours, plain, truth, truth.abs().max(), "logits")
     assert our_gradients.keys() == plain_gradients.keys() == true_gradients.keys()
-    # Some gradients are 0 in truth, such as that of the keys' bias: rounding of the others is all there is to them.
     scale = max(gradient.abs().max() for gradient in true_gradients.values())
     for key, gradient in our_gradients.items():
         if key.endswith("router.bias"):
@@ -189,8 +188,14 @@ def _check(name, implementation, dtype, inputs):
 
 
 def _within(factor, ours, plain, truth, scale, what):
+    """At most `factor` times eager's error, and a few roundings of the largest number of its kind."""
     error = (ours.double() - truth).abs().max()
-    allowed = factor * (plain.double() - truth).abs().max() + 4 * torch.finfo(torch.float32).eps * scale
+    rounding = 4 * torch.finfo(torch.float32).eps
+    if truth.abs().max() < 1e-9 * scale:
+        # 0 in truth, as the gradient of a bias of the keys: a softmax does not mind a shift. Eager's error then is as
+        # random as ours; both are sums of numbers that were rounded to the model's type and should cancel.
+        rounding = max(rounding, torch.finfo(ours.dtype).eps)
+    allowed = factor * (plain.double() - truth).abs().max() + rounding * scale
     assert error <= allowed, f"{what}: {error:.2e} > {allowed:.2e}"
 
 
