@@ -110,8 +110,10 @@ def flash_attn_qkvpacked_func(
     """qkv (batch, seqlen, 3, heads, dim)."""
     _check_packed("qkv", qkv, 3, 5)
     q, k, v = qkv.unbind(2)
-    problem = make_problem(
-        *autocast(q, k, v),
+    return flash_attn_func(
+        q,
+        k,
+        v,
         dropout_p,
         softmax_scale,
         causal,
@@ -119,10 +121,12 @@ def flash_attn_qkvpacked_func(
         softcap,
         alibi_slopes,
         deterministic,
-        bias,
-        sinks,
+        return_attn_probs,
+        bias=bias,
+        sinks=sinks,
+        return_lse=return_lse,
+        out=out,
     )
-    return _run(problem, return_attn_probs, return_lse, out)
 
 
 def flash_attn_kvpacked_func(
@@ -145,8 +149,10 @@ def flash_attn_kvpacked_func(
     """q (batch, seqlen_q, heads, dim), kv (batch, seqlen_k, 2, heads_k, dim)."""
     _check_packed("kv", kv, 2, 5)
     k, v = kv.unbind(2)
-    problem = make_problem(
-        *autocast(q, k, v),
+    return flash_attn_func(
+        q,
+        k,
+        v,
         dropout_p,
         softmax_scale,
         causal,
@@ -154,10 +160,12 @@ def flash_attn_kvpacked_func(
         softcap,
         alibi_slopes,
         deterministic,
-        bias,
-        sinks,
+        return_attn_probs,
+        bias=bias,
+        sinks=sinks,
+        return_lse=return_lse,
+        out=out,
     )
-    return _run(problem, return_attn_probs, return_lse, out)
 
 
 def flash_attn_varlen_func(

@@ -106,20 +106,19 @@ def kept() -> dict[tuple, _Kept]:
 
 
 def _layout(tensor: Tensor | None) -> tuple | None:
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 def _key(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> tuple:
-    """Everything the struct holds but addresses and the seed of the dropout."""
-    q, k, v = problem[:3]
-    plain = (q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, v.shape, v.stride(), v.dtype)
-    for tensor in problem[3:12]:
+    """Everything the struct holds but addresses and the seed of the dropout, and where they point to."""
+    layouts = tuple([_layout(tensor) for tensor in problem[:3]])
+    for tensor in problem[3:13]:
         if tensor is not None:
-            plain += tuple([_layout(tensor) for tensor in problem[3:12]])
+            layouts += tuple([_layout(tensor) for tensor in problem[3:13]])
             break
     if problem[23] is not None:
-        plain += (*map(_layout, problem[23:27]), problem[27])
-    return plain, problem[13:23], None if out is None else out.stride(), lse, probs, q.device
+        layouts += (*map(_layout, problem[23:27]), problem[27])
+    return layouts, problem[13:23], _layout(out), lse, probs
 
 
 def _prepare(problem: Problem, shapes_: _Shapes, results: tuple) -> _Kept:

@@ -45,7 +45,7 @@ def _key(tensors: tuple, scalars: tuple, differentiable: bool) -> tuple | None:
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return None
-    return tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in tensors]), scalars
+    return tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.is_cpu) for t in tensors]), scalars
 
 
 def _repeat(known: _Call, tensors: tuple) -> Tensor | None:

@@ -265,8 +265,12 @@ def test_types_and_devices_are_checked(device):
         flashwave.flash_attn_func(q, k.half(), v)
     with pytest.raises(InvalidArgument, match="q must be float16, bfloat16, float32 or float64"):
         flashwave.flash_attn_func(q.int(), k.int(), v.int())
-    with pytest.raises(InvalidArgument, match="v must be on the device of q"):
-        flashwave.flash_attn_func(q, k, v.to("meta"))
+    for _ in range(2):  # the layout is known by then
+        flashwave.flash_attn_func(q, k, v)
+        flashwave.flash_attn_func(q, k, v, return_lse=True)
+    for arguments in ({}, {"return_lse": True}):
+        with pytest.raises(InvalidArgument, match="v must be on the device of q"):
+            flashwave.flash_attn_func(q, k, v.to("meta"), **arguments)
     with pytest.raises(InvalidArgument, match="bias must be a floating-point tensor"):
         flashwave.flash_attn_func(q, k, v, bias=torch.ones(4, 4, dtype=torch.bool, device=device))
 
