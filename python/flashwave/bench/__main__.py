@@ -82,7 +82,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         torch.cuda.set_device(arguments.device)  # events are recorded on the current device's stream
     budget = arguments.budget
     if budget is None:
-        budget = 0.02 if arguments.quick else 1.0 if on_gpu else 10.0
+        budget = 0.25 if arguments.quick else 1.0 if on_gpu else 10.0
     gibibytes = arguments.memory_budget
     return Settings(
         device=arguments.device,
