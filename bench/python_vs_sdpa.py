@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
 from flashwave import _library as fw
 from flashwave.bench import overhead
 from flashwave.bench.progress import Progress

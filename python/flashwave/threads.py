@@ -23,7 +23,7 @@ def openmp_library(maps: str) -> str | None:
     return found[0] if found else None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def executor() -> int | None:
     """The address of an fw_executor on torch's threads, or None: the library has its own."""
     try:
