@@ -6,6 +6,7 @@ Importing the package loads the C library and nothing else; torch is imported wi
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from . import _library
@@ -65,7 +66,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        home = _HOMES[name]
+        if name == "attention" and importlib.util.find_spec("torch") is None:
+            home = "arrays"  # the one of these functions that also takes arrays
+        module = importlib.import_module(f"{__name__}.{home}")
         value = globals()[name] = getattr(module, name)
         return value
     if name in _MODULES:

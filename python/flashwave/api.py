@@ -159,10 +159,42 @@ def attention(
     cu_seqlens_*; k and v (pages, page_size, heads_k, dim) with block_table. Returns out, or a tuple of out, lse
     (-inf where a row sees nothing) and probs as asked for. rng_state is (seed, offset) as an int64 tensor; without it
     dropout draws one from torch's generator. device names a device of the library ("emu:gfx942") through which CPU
-    tensors are staged.
+    tensors are staged. NumPy arrays and DLPack objects go to `flashwave.arrays.attention`; rng_state is (0, 0) for them
+    if not given.
     """
     if not isinstance(q, torch.Tensor):
-        raise TypeError(f"q must be a torch.Tensor, got {type(q).__name__}; flashwave.arrays takes NumPy and DLPack")
+        from . import arrays
+
+        seed, offset = (0, 0) if rng_state is None else (int(number) for number in rng_state)
+        return arrays.attention(
+            q,
+            k,
+            v,
+            causal=causal,
+            window=window,
+            softmax_scale=softmax_scale,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            bias=bias,
+            sinks=sinks,
+            dropout_p=dropout_p,
+            seed=seed,
+            offset=offset,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            seqused_k=seqused_k,
+            leftpad_k=leftpad_k,
+            cache_batch_idx=cache_batch_idx,
+            block_table=block_table,
+            num_splits=num_splits,
+            deterministic=deterministic,
+            return_lse=return_lse,
+            return_probs=return_probs,
+            out=out,
+            device=device or "cpu",
+        )
     if window[0] < -1 or window[1] < -1:
         raise InvalidArgument(f"window must be (left, right), each at least -1 (-1: no limit), got {tuple(window)}")
     if cu_seqlens_q is not None and max_seqlen_q is None:

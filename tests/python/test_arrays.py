@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+import flashwave
 from cases import features, make
 from flashwave import InvalidArgument, NoDevice, Unsupported, arrays, views
 from flashwave.problem import TENSOR_FIELDS, Problem
@@ -298,6 +299,14 @@ def test_memory_lives_as_long_as_the_call_needs_it():
     np.testing.assert_allclose(out, 3.0, rtol=1e-6)
 
 
+def test_flashwave_attention_takes_arrays():
+    q = np.random.default_rng(0).standard_normal((2, 9, 4, 16)).astype(np.float32)
+    options = {"causal": True, "dropout_p": 0.25, "return_lse": True, "return_probs": True}
+    mine = flashwave.attention(q, q, q, rng_state=(3, 5), **options)
+    theirs = arrays.attention(q, q, q, seed=3, offset=5, **options)
+    assert all(isinstance(a, np.ndarray) and np.array_equal(a, b) for a, b in zip(mine, theirs))
+
+
 # Without torch ------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +319,7 @@ from flashwave import arrays
 q = np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32)
 out, lse = arrays.attention(q, q, q, causal=True, alibi_slopes=[0.5, 0.25], return_lse=True)
 np.testing.assert_allclose(out[:, 0], q[:, 0], rtol=1e-6)
+assert np.array_equal(flashwave.attention(q, q, q, causal=True, alibi_slopes=[0.5, 0.25]), out)
 gradients = arrays.attention_backward(q, q, q, q, out, lse, causal=True, alibi_slopes=[0.5, 0.25])
 assert np.isfinite(gradients.dq).all() and gradients.dv.any()
 try:
