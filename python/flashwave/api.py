@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import settings
+from . import native, settings
 from .errors import InvalidArgument
 from .operators import attend
 from .problem import Problem
@@ -252,6 +252,4 @@ def checked_out(out: Tensor | None, problem: Problem) -> Tensor | None:
 
 def explain(q: Tensor, k: Tensor, v: Tensor, *, backward: bool = False, json: bool = False, **arguments: Any) -> str:
     """Which kernel `attention` would run on these arguments, and why not the ones before it."""
-    from . import native
-
     return native.explain(make_problem(*autocast(q, k, v), **arguments), backward, json)

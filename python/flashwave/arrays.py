@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _library as fw
 from . import shapes, structs, views
-from .device_memory import Memory, contiguous
+from .device_memory import contiguous, staged_backward, staged_forward
 from .errors import InvalidArgument
 from .problem import Problem
 from .views import View
@@ -183,29 +183,16 @@ def _result(name: str, shape: tuple[int, ...], dtype: str, packed: bool = False)
 
 
 def _run_forward(handle: int, problem: Problem, out: View, lse: View, probs: View | None, kernel: str | None) -> None:
-    attention, exec_ = structs.fill(problem), _exec(kernel)
-    structs.put_outputs(attention, out, lse, probs)
-    if problem.rng_state is not None:
-        structs.set_seed(attention, problem.rng_state)
-    fw.check(fw.lib.fw_forward(handle, ctypes.addressof(attention), ctypes.addressof(exec_)))
-
-
-def _run_forward_staged(
-    handle: int, problem: Problem, out: View, lse: View, probs: View | None, kernel: str | None
-) -> None:
-    """As _run_forward, through the device's own memory."""
-    here, out_here = contiguous(problem), out.contiguous()
-    attention, exec_ = structs.fill(here), _exec(kernel)
-    structs.put_outputs(attention, out_here, lse, probs)
-    if here.rng_state is not None:
-        structs.set_seed(attention, here.rng_state)
-    with Memory(handle) as memory:
-        memory.place_inputs(attention, here)
-        attention.o.data, attention.lse.data = memory.place(out_here, True), memory.place(lse, True)
-        if probs is not None:
-            attention.probs.data = memory.place(probs, True)
+    exec_ = _exec(kernel)
+    if _is_cpu(handle):
+        taken = structs.readable(problem)  # holds the copies for the length of the call
+        attention = structs.fill(taken)
+        structs.put_outputs(attention, out, lse, probs)
+        structs.set_seed(attention, taken.rng_state)
         fw.check(fw.lib.fw_forward(handle, ctypes.addressof(attention), ctypes.addressof(exec_)))
-        memory.fetch()
+        return
+    here, out_here = contiguous(problem), out.contiguous()
+    staged_forward(handle, here, out_here, lse, probs, exec_)
     for copy, original in ((out_here, out), (here.k, problem.k), (here.v, problem.v)):
         if copy.array is not original.array and (original is out or problem.k_new is not None):
             original.array[...] = copy.array
@@ -245,11 +232,7 @@ def attention(
         result = _checked_output("out", out, shape, dtype)
     lse = View(np.full(structs.lse_shape(problem), -np.inf, np.float32), "float32")
     probs = View(np.zeros(structs.probs_shape(problem), np.float32), "float32") if return_probs else None
-    handle = fw.device(device)
-    if _is_cpu(handle):
-        _run_forward(handle, structs.readable(problem), result, lse, probs, kernel)
-    else:
-        _run_forward_staged(handle, problem, result, lse, probs, kernel)
+    _run_forward(fw.device(device), problem, result, lse, probs, kernel)
     wanted = [result.array if out is None else out]
     if return_lse:
         wanted.append(lse.array)
@@ -325,24 +308,17 @@ def attention_backward(
 def _run_backward(
     handle: int, problem: Problem, given: dict[str, View], results: tuple[View | None, ...], kernel: str | None
 ) -> None:
-    staged = not _is_cpu(handle)
-    here = contiguous(problem) if staged else problem
-    places = tuple([r if r is None or not staged else r.contiguous() for r in results])
-    attention_, exec_ = structs.fill(here), _exec(kernel)
-    structs.put_outputs(attention_, given["out"], given["lse"], None)
-    if here.rng_state is not None:
-        structs.set_seed(attention_, here.rng_state)
-    gradients = structs.fill_gradients(given["dout"], given.get("dlse"), places)
-    addresses = ctypes.addressof(attention_), ctypes.addressof(gradients), ctypes.addressof(exec_)
-    if not staged:
+    exec_ = _exec(kernel)
+    dout, dlse, out, lse = given["dout"], given.get("dlse"), given["out"], given["lse"]
+    if _is_cpu(handle):
+        attention, gradients = structs.fill(problem), structs.fill_gradients(dout, dlse, results)
+        structs.put_outputs(attention, out, lse, None)
+        structs.set_seed(attention, problem.rng_state)
+        addresses = [ctypes.addressof(struct) for struct in (attention, gradients, exec_)]
         fw.check(fw.lib.fw_backward(handle, *addresses))
         return
-    with Memory(handle) as memory:
-        memory.place_inputs(attention_, here)
-        attention_.o.data, attention_.lse.data = memory.place(given["out"]), memory.place(given["lse"])
-        memory.place_gradients(gradients, given["dout"], given.get("dlse"), places)
-        fw.check(fw.lib.fw_backward(handle, *addresses))
-        memory.fetch()
+    places = tuple([None if result is None else result.contiguous() for result in results])
+    staged_backward(handle, contiguous(problem), dout, dlse, out, lse, places, exec_)
     for place, result in zip(places, results):
         if result is not None and place.array is not result.array:
             result.array[...] = place.array

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _library as fw
 from .problem import TENSOR_FIELDS, Problem
-from .structs import ADDRESSES, Tensor, Tensor6
+from .structs import ADDRESSES, Tensor, Tensor6, fill, fill_gradients, put_outputs, set_seed
 
 _TO_DEVICE, _TO_HOST = 0, 1
 
@@ -77,3 +77,43 @@ class Memory:
         for address, tensor in self.results:
             self._copy(tensor.data_ptr(), address, tensor.numel() * tensor.element_size(), _TO_HOST)
         fw.check(fw.lib.fw_device_synchronize(self.device, None))
+
+
+def staged_forward(
+    device: int, problem: Problem, out: Tensor, lse: Tensor, probs: Tensor | None, exec_: fw.Exec | None = None
+) -> None:
+    """fw_forward of tensors without gaps, through the device's memory; caches that are appended to come back too."""
+    attention = fill(problem)
+    put_outputs(attention, out, lse, probs)
+    set_seed(attention, problem.rng_state)
+    with Memory(device) as memory:
+        memory.place_inputs(attention, problem)
+        attention.o.data, attention.lse.data = memory.place(out, True), memory.place(lse, True)
+        if probs is not None:
+            attention.probs.data = memory.place(probs, True)
+        exec_address = None if exec_ is None else ctypes.addressof(exec_)
+        fw.check(fw.lib.fw_forward(device, ctypes.addressof(attention), exec_address))
+        memory.fetch()
+
+
+def staged_backward(
+    device: int,
+    problem: Problem,
+    dout: Tensor,
+    dlse: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    results: Tensor6,
+    exec_: fw.Exec | None = None,
+) -> None:
+    """fw_backward in the same way."""
+    attention, gradients = fill(problem), fill_gradients(dout, dlse, results)
+    put_outputs(attention, out, lse, None)
+    set_seed(attention, problem.rng_state)
+    with Memory(device) as memory:
+        memory.place_inputs(attention, problem)
+        attention.o.data, attention.lse.data = memory.place(out), memory.place(lse)
+        memory.place_gradients(gradients, dout, dlse, results)
+        exec_address = None if exec_ is None else ctypes.addressof(exec_)
+        fw.check(fw.lib.fw_backward(device, ctypes.addressof(attention), ctypes.addressof(gradients), exec_address))
+        memory.fetch()

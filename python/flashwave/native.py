@@ -176,9 +176,11 @@ def forward(
         taken = readable(problem)
         if taken is not problem:
             return forward(device, taken, out, lse, probs)
-        shape, like_q = out_shape(problem), problem.q.is_contiguous() and out_shape(problem) == problem.q.shape
+        shape = out_shape(problem)
         wanted = _Shapes(
-            None if like_q else shape, lse_shape(problem) if lse else None, probs_shape(problem) if probs else None
+            None if problem.q.is_contiguous() and shape == problem.q.shape else shape,
+            lse_shape(problem) if lse else None,
+            probs_shape(problem) if probs else None,
         )
         results = _empty_outputs(problem, wanted, out)
         kept = _prepare(problem, wanted, results)
@@ -192,8 +194,7 @@ def forward(
             words[LSE] = results[1].data_ptr()
         if probs:
             words[PROBS] = results[2].data_ptr()
-    if problem.rng_state is not None:
-        set_seed(kept.attention, problem.rng_state)
+    set_seed(kept.attention, problem.rng_state)
     workspace = _set_resources(device, problem.q, kept.exec_, kept.attention_address, None)
     status = _fw_forward(device, kept.attention_address, kept.exec_address)
     del workspace  # freed in stream order
@@ -240,8 +241,7 @@ def backward(
         dout = dout.contiguous()
     attention, exec_ = fill(problem), fw.new_exec()
     put_outputs(attention, out, lse, None)
-    if problem.rng_state is not None:
-        set_seed(attention, problem.rng_state)
+    set_seed(attention, problem.rng_state)
     results = empty_gradients(problem, needs)
     gradients = fill_gradients(dout, dlse, results)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)

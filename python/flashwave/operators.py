@@ -90,7 +90,8 @@ def backward(
 # ------------------------------------------------------------------------------------------------------------ autograd
 
 
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+def save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    """What the backward needs of a problem's fields and of the forward's results."""
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:_TENSORS], output[0], output[1])
     ctx.scalars = inputs[_TENSORS:_SCALARS]
@@ -123,7 +124,7 @@ class _Attention(torch.autograd.Function):
         results = forward(Problem(*inputs[:_SCALARS]), probs=inputs[_SCALARS])
         if results[2] is not None:
             ctx.mark_non_differentiable(results[2])
-        _save(ctx, inputs, results)
+        save(ctx, inputs, results)
         return results
 
     backward = staticmethod(once_differentiable(_differentiate))
@@ -254,4 +255,4 @@ for _name, _operator, _fake in (
 ):
     _library.impl(_name, _operator, "CompositeExplicitAutograd")
     torch.library.register_fake(f"flashwave::{_name}", _fake, lib=_library)
-torch.library.register_autograd("flashwave::forward", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd("flashwave::forward", _differentiate, setup_context=save, lib=_library)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -10,9 +9,9 @@ from torch.autograd.function import once_differentiable
 
 from . import _library as fw
 from . import native, shapes, structs
-from .device_memory import Memory, contiguous
+from .device_memory import contiguous, staged_backward, staged_forward
 from .errors import InvalidArgument
-from .operators import DIFFERENTIABLE, Outputs, needs_gradient
+from .operators import DIFFERENTIABLE, Outputs, needs_gradient, save
 from .problem import FORWARD_FIELDS, Problem
 
 Tensor = torch.Tensor
@@ -26,17 +25,7 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     out = torch.zeros(structs.out_shape(here), dtype=here.q.dtype)
     lse = torch.full(structs.lse_shape(here), -torch.inf)
     matrix = torch.empty(structs.probs_shape(here)) if probs else None
-    attention = structs.fill(here)
-    structs.put_outputs(attention, out, lse, matrix)
-    if here.rng_state is not None:
-        structs.set_seed(attention, here.rng_state)
-    with Memory(handle) as memory:
-        memory.place_inputs(attention, here)
-        attention.o.data, attention.lse.data = memory.place(out, True), memory.place(lse, True)
-        if matrix is not None:
-            attention.probs.data = memory.place(matrix, True)
-        fw.check(fw.lib.fw_forward(handle, ctypes.addressof(attention), None))
-        memory.fetch()
+    staged_forward(handle, here, out, lse, matrix)
     if problem.k_new is not None:  # the caller's caches, where they had to be copied to lie without gaps
         for cache, copy in ((problem.k, here.k), (problem.v, here.v)):
             if cache is not copy:
@@ -49,32 +38,20 @@ def _backward(
 ) -> native.Gradient6:
     handle, here = fw.device(device), contiguous(problem)
     dout, dlse = dout.contiguous(), None if dlse is None else dlse.contiguous()
-    attention = structs.fill(here)
-    structs.put_outputs(attention, out, lse, None)
-    if here.rng_state is not None:
-        structs.set_seed(attention, here.rng_state)
     results = native.empty_gradients(here, needs)
-    gradients = structs.fill_gradients(dout, dlse, results)
-    with Memory(handle) as memory:
-        memory.place_inputs(attention, here)
-        attention.o.data, attention.lse.data = memory.place(out), memory.place(lse)
-        memory.place_gradients(gradients, dout, dlse, results)
-        fw.check(fw.lib.fw_backward(handle, ctypes.addressof(attention), ctypes.addressof(gradients), None))
-        memory.fetch()
+    staged_backward(handle, here, dout, dlse, out, lse, results)
     return results
 
 
 class _Staged(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, device: str, probs: bool, *fields: Any) -> Outputs:  # type: ignore[override]
-        problem = Problem(*fields)
-        out, lse, matrix = _forward(device, problem, probs)
-        ctx.set_materialize_grads(False)
-        if matrix is not None:
-            ctx.mark_non_differentiable(matrix)
-        ctx.device, ctx.scalars = device, fields[13:]
-        ctx.save_for_backward(*fields[:13], out, lse)
-        return out, lse, matrix
+        results = _forward(device, Problem(*fields), probs)
+        if results[2] is not None:
+            ctx.mark_non_differentiable(results[2])
+        ctx.device = device
+        save(ctx, fields, results)
+        return results
 
     @staticmethod
     @once_differentiable

@@ -155,7 +155,10 @@ def put_outputs(attention: fw.Attention, out: Tensor, lse: Tensor | None, probs:
         put(attention.probs, probs, probs.stride())
 
 
-def set_seed(attention: fw.Attention, rng_state: Tensor) -> None:
+def set_seed(attention: fw.Attention, rng_state: Tensor | None) -> None:
+    """Reads the state, so it is not part of `fill`: to ask about a problem must not wait for a GPU."""
+    if rng_state is None:
+        return
     seed, offset = rng_state.tolist()
     attention.dropout_seed, attention.dropout_offset = seed & _MASK64, offset & _MASK64
 

@@ -192,7 +192,7 @@ def test_calls_take_turns_and_one_without_memory_is_left_out():
 
     measured = measure({"a": lambda: order.append("a"), "full": full, "b": lambda: order.append("b")}, CPU, 1e-3)
     assert measured["full"].seconds is None
-    assert measured["a"].samples and measured["b"].samples
+    assert measured["a"].samples and measured["b"].samples  # how many each gets depends on the machine's load
     assert "".join(order).count("ab") >= 1 and measured["a"].seconds > 0.0
     with pytest.raises(RuntimeError, match="something else"):
         measure({"broken": lambda: (_ for _ in ()).throw(RuntimeError("something else"))}, CPU, 1e-3)
