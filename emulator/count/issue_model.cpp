@@ -124,8 +124,9 @@ class Model {
     std::vector<size_t> order;
     for (size_t i = simd; i < waves_.size(); i += simds_.size()) order.push_back(i);
     if (machine_.cdna) {
-      std::stable_sort(order.begin(), order.end(),
-                       [this](size_t a, size_t b) { return waves_[a].priority > waves_[b].priority; });
+      std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+        return waves_[a].priority != waves_[b].priority ? waves_[a].priority > waves_[b].priority : a < b;
+      });
       const bool odd = static_cast<u64>(step) & 1;
       if (order.size() == 2 && waves_[order[0]].priority == waves_[order[1]].priority && odd) {
         std::swap(order[0], order[1]);
