@@ -47,10 +47,9 @@ struct Lanes16 {
 };
 
 template <class T>
-using LanesOf =
-    std::conditional_t<sizeof(T) == 8, Source64,
-                       std::conditional_t<sizeof(T) == 2, Lanes16,
-                                          std::conditional_t<std::is_same_v<T, float>, LanesF32, Lanes32>>>;
+using LanesOf = std::conditional_t<
+    sizeof(T) == 8, Source64,
+    std::conditional_t<sizeof(T) == 2, Lanes16, std::conditional_t<std::is_same_v<T, float>, LanesF32, Lanes32>>>;
 template <class T>
 auto value_of(u64 bits) {
   if constexpr (std::is_same_v<T, float>) {
@@ -72,7 +71,8 @@ u64 compare_lanes(Wave& w, const Instruction& in) {
   return lane_bits(w, [&](int l) { return holds<relation>(value_of<T>(a[l]), value_of<T>(b[l])); }) & mask;
 }
 
-// --- classes -----------------------------------------------------------------------------------------------------------
+// --- classes
+// -----------------------------------------------------------------------------------------------------------
 template <class T>
 struct FloatBits;
 template <>
@@ -113,7 +113,8 @@ u64 class_lanes(Wave& w, const Instruction& in) {
   return lane_bits(w, [&](int l) { return classes[l] >> class_of<T>(value[l]) & 1; }) & mask;
 }
 
-// --- handlers ----------------------------------------------------------------------------------------------------------
+// --- handlers
+// ----------------------------------------------------------------------------------------------------------
 using LanesFunction = u64 (*)(Wave&, const Instruction&);
 
 template <LanesFunction F>
@@ -128,9 +129,15 @@ void compare_and_set_exec(Wave& w, const Instruction& in) {
 }
 
 template <class T>
-std::string bind_cycles(Instruction& in, const Target& target) {
+std::string bind_type(Instruction& in, const Target& target) {
   if constexpr (sizeof(T) == 8) {
     in.cycles = std::is_same_v<T, double> ? cycles_of_f64(target) : cycles_of_64bit(target);
+  }
+  if constexpr (std::is_same_v<T, i64>) {  // a 32-bit literal is sign-extended
+    for (int i = in.dest_count; i < in.operand_count; ++i) {
+      Operand& o = in.operand[i];
+      if (o.is_constant() && o.constant >> 32 == 0) o.constant = static_cast<u64>(i64{static_cast<i32>(o.constant)});
+    }
   }
   return {};
 }
@@ -144,7 +151,9 @@ std::string bind_exec(Instruction& in, const Target& target) {
   in.operand[0].width = static_cast<u8>(target.wave_size / 32);
   ++in.operand_count;
   in.dest_count = 1;
-  return bind_cycles<T>(in, target);
+  // With no destination printed, the second source's op_sel was taken for the destination's.
+  if (in.op_sel & 8) in.op_sel = static_cast<u8>((in.op_sel & 1) | 2);
+  return bind_type<T>(in, target);
 }
 
 constexpr u32 kGfx9 = 1u << static_cast<int>(Family::gfx9);
@@ -186,7 +195,7 @@ class Table {
   }
   template <class T, LanesFunction F>
   void add(const char* relation, const TypeRow& type) {
-    append(relation, type, compare<F>, compare_and_set_exec<F>, bind_cycles<T>, bind_exec<T>);
+    append(relation, type, compare<F>, compare_and_set_exec<F>, bind_type<T>, bind_exec<T>);
   }
   using Bind = std::string (*)(Instruction&, const Target&);
   void append(const std::string& relation, const TypeRow& type, Handler one, Handler both, Bind printed, Bind implied) {

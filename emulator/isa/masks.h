@@ -1,4 +1,4 @@
-// Lane masks as results: a bit per lane from a condition per lane.
+// Bits and lanes: masks made of a condition per lane, masks taken apart, bits counted.
 #pragma once
 
 #include "isa/lanes.h"
@@ -23,5 +23,13 @@ struct MaskLanes {
   explicit MaskLanes(u64 mask) : half{static_cast<u32>(mask), static_cast<u32>(mask >> 32)} {}
   u32 operator[](int lane) const { return half[lane >> 5] >> (lane & 31) & 1; }
 };
+
+// std::popcount keeps a loop over lanes from becoming vector code; these sums do not.
+constexpr u32 count_ones(u32 a) {
+  a -= a >> 1 & 0x55555555;
+  a = (a & 0x33333333) + (a >> 2 & 0x33333333);
+  a = (a + (a >> 4)) & 0x0f0f0f0f;
+  return a * 0x01010101 >> 24;
+}
 
 }  // namespace emu

@@ -8,7 +8,7 @@
 namespace emu {
 
 inline u16 cycles_of_int_multiply(const Target& target) { return target.cdna >= 2 ? 4 : 16; }  // 32-bit mul, mad_u64
-inline u16 cycles_of_64bit(const Target& target) { return target.cdna >= 2 ? 4 : 8; }           // shifts, compares
+inline u16 cycles_of_64bit(const Target& target) { return target.cdna >= 2 ? 4 : 8; }          // shifts, compares
 inline u16 cycles_of_f64(const Target& target) { return target.cdna >= 2 ? 4 : target.cdna == 1 ? 8 : 64; }
 
 }  // namespace emu

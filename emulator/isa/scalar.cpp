@@ -63,9 +63,8 @@ constexpr auto extract_signed = [](T a, u32 field) {
   return nonzero<T>(static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << above) >> above);
 };
 template <class T>
-constexpr auto field_mask = [](u32 width, u32 offset) {
-  return ((T{1} << (width % kBits<T>)) - 1) << (offset % kBits<T>);
-};
+constexpr auto field_mask =
+    [](u32 width, u32 offset) { return ((T{1} << (width % kBits<T>)) - 1) << (offset % kBits<T>); };
 
 template <class T>
 constexpr auto count_ones = [](T a) { return nonzero<u32>(static_cast<u32>(std::popcount(a))); };
@@ -119,9 +118,9 @@ constexpr auto clear_bit = [](Old<T> old, u32 bit) { return old.value & ~(T{1} <
 template <class T>
 constexpr auto set_bit = [](Old<T> old, u32 bit) { return old.value | T{1} << (bit % kBits<T>); };
 template <class T>
-constexpr auto test_bit = [](T a, u32 bit) { return (a >> (bit % kBits<T>) & 1) != 0; };
+constexpr auto test_bit = [](T a, u32 bit) { return (a >> (bit % kBits<T>)&1) != 0; };
 template <class T>
-constexpr auto test_no_bit = [](T a, u32 bit) { return (a >> (bit % kBits<T>) & 1) == 0; };
+constexpr auto test_no_bit = [](T a, u32 bit) { return (a >> (bit % kBits<T>)&1) == 0; };
 
 constexpr auto absolute = [](i32 a) { return nonzero<u32>(a < 0 ? 0u - static_cast<u32>(a) : static_cast<u32>(a)); };
 constexpr auto absolute_difference = [](u32 a, u32 b) {
@@ -171,14 +170,13 @@ Opcode row(const char* name, Handler handler, const char* signature, u32 flags =
   return {name, handler, Class::scalar, signature, 0, flags};
 }
 
-#define EMU_COMPARE(name, op)                                                                            \
-  row("s_cmp_" name "_i32", scalar<[](i32 a, i32 b) { return a op b; }>, "=uu", kWritesScc),             \
-      row("s_cmp_" name "_u32", scalar<[](u32 a, u32 b) { return a op b; }>, "=uu", kWritesScc),         \
+#define EMU_COMPARE(name, op)                                                                              \
+  row("s_cmp_" name "_i32", scalar<[](i32 a, i32 b) { return a op b; }>, "=uu", kWritesScc),               \
+      row("s_cmp_" name "_u32", scalar<[](u32 a, u32 b) { return a op b; }>, "=uu", kWritesScc),           \
       row("s_cmpk_" name "_i32", scalar<[](i32 a, Simm16 k) { return a op k.value; }>, "=uu", kWritesScc), \
       row("s_cmpk_" name "_u32", scalar<[](u32 a, Simm16 k) { return a op unsigned_constant(k); }>, "=uu", kWritesScc)
-#define EMU_BOTH(name, function, flags)                            \
-  row(name "_b32", scalar<function<u32>>, "u=uu", flags),          \
-      row(name "_b64", scalar<function<u64>>, "q=qq", flags)
+#define EMU_BOTH(name, function, flags) \
+  row(name "_b32", scalar<function<u32>>, "u=uu", flags), row(name "_b64", scalar<function<u64>>, "q=qq", flags)
 
 }  // namespace
 

@@ -40,9 +40,10 @@ void change_exec(Wave& w, const Instruction& in) {
   write_scalar(w, in, WithScc<T>{gives == Gives::old_mask ? old : changed, changed != 0});
 }
 
-#define EMU_EXEC(name, function, gives)                                                             \
-  Opcode{name "_b32", change_exec<u32, function<u32>, gives>, Class::scalar, "u=u", 0, kWritesScc}, \
-      Opcode { name "_b64", change_exec<u64, function<u64>, gives>, Class::scalar, "q=q", 0, kWritesScc }
+#define EMU_EXEC(name, function, gives)                                                                      \
+  Opcode{name "_b32", change_exec<u32, function<u32>, gives>, Class::scalar, "u=u", 0, kWritesScc}, Opcode { \
+    name "_b64", change_exec<u64, function<u64>, gives>, Class::scalar, "q=q", 0, kWritesScc                 \
+  }
 
 }  // namespace
 

@@ -45,9 +45,7 @@ u32 to_u32(float a) {
 // --- V_S_* ---------------------------------------------------------------------------------------------------------
 // f32 results and arguments below the normal range count as zero, as for the vector instructions.
 constexpr auto exp2_of = [](float a) { return flush_denormal(static_cast<float>(std::exp2(static_cast<double>(a)))); };
-constexpr auto log2_of = [](float a) {
-  return static_cast<float>(std::log2(static_cast<double>(flush_denormal(a))));
-};
+constexpr auto log2_of = [](float a) { return static_cast<float>(std::log2(static_cast<double>(flush_denormal(a)))); };
 constexpr auto reciprocal = [](float a) { return 1.0f / a; };
 constexpr auto reciprocal_root = [](float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); };
 constexpr auto root = [](float a) { return std::sqrt(a); };
@@ -56,7 +54,6 @@ constexpr auto exp2_of_f16 = [](float a) { return static_cast<float>(std::exp2(s
 constexpr auto log2_of_f16 = [](float a) { return static_cast<float>(std::log2(static_cast<double>(a))); };
 
 float with_modifiers(const Operand& o, float value) {
-  if (o.is_constant()) return value;  // applied when the code was loaded
   if (o.absolute) value = __builtin_fabsf(value);
   return o.negate ? -value : value;
 }
@@ -84,12 +81,12 @@ Opcode transcendental(const char* name, Handler handler, const char* signature) 
   return {name, handler, Class::transcendental, signature, kTakesSign | kTakesClamp | kTakesOmod, 0, 16};
 }
 
-#define EMU_FLOAT1(name, expression)                                                      \
-  row(name "_f32", scalar<[](float a) -> float { return expression; }>, "f=f"),           \
-      row(name "_f16", scalar<[](Float16 in) -> Float16 {                                 \
-            const float a = in.value;                                                     \
-            return {expression};                                                          \
-          }>,                                                                             \
+#define EMU_FLOAT1(name, expression)                                            \
+  row(name "_f32", scalar<[](float a) -> float { return expression; }>, "f=f"), \
+      row(name "_f16", scalar<[](Float16 in) -> Float16 {                       \
+            const float a = in.value;                                           \
+            return {expression};                                                \
+          }>,                                                                   \
           "h=h")
 #define EMU_FLOAT2(name, expression)                                                      \
   row(name "_f32", scalar<[](float a, float b) -> float { return expression; }>, "f=ff"), \
@@ -98,12 +95,12 @@ Opcode transcendental(const char* name, Handler handler, const char* signature) 
             return {expression};                                                          \
           }>,                                                                             \
           "h=hh")
-#define EMU_COMPARE(name, expression)                                                                 \
+#define EMU_COMPARE(name, expression)                                                                        \
   row("s_cmp_" name "_f32", scalar<[](float a, float b) -> bool { return expression; }>, "=ff", kWritesScc), \
-      row("s_cmp_" name "_f16", scalar<[](Float16 in0, Float16 in1) -> bool {                         \
-            const float a = in0.value, b = in1.value;                                                 \
-            return expression;                                                                        \
-          }>,                                                                                         \
+      row("s_cmp_" name "_f16", scalar<[](Float16 in0, Float16 in1) -> bool {                                \
+            const float a = in0.value, b = in1.value;                                                        \
+            return expression;                                                                               \
+          }>,                                                                                                \
           "=hh", kWritesScc)
 
 }  // namespace
@@ -112,7 +109,7 @@ std::span<const Opcode> scalar_float_opcodes() {
   static const std::vector<Opcode> rows = {
       EMU_FLOAT2("s_add", a + b),
       EMU_FLOAT2("s_sub", a - b),
-      EMU_FLOAT2("s_mul", a* b),
+      EMU_FLOAT2("s_mul", a * b),
       EMU_FLOAT2("s_min_num", min_num(a, b)),
       EMU_FLOAT2("s_max_num", max_num(a, b)),
       EMU_FLOAT2("s_minimum", minimum(a, b)),

@@ -45,6 +45,11 @@ inline float flush_f16_denormal(float value) {
   return __builtin_fabsf(value) < 0x1p-14f ? __builtin_copysignf(0.0f, value) : value;
 }
 
+// A 32-bit literal of a signed 64-bit operand is sign-extended; it is kept as printed.
+inline i64 signed64(u64 value, const Operand& o) {
+  return o.is_constant() && value >> 32 == 0 ? static_cast<i32>(value) : static_cast<i64>(value);
+}
+
 template <class T>
 T read_scalar(const Wave& w, const Operand& o) {
   if constexpr (std::is_same_v<T, float>) {
@@ -53,6 +58,8 @@ T read_scalar(const Wave& w, const Operand& o) {
   } else if constexpr (std::is_same_v<T, Float16>) {
     const float value = f32_of_f16(scalar32(w, o) & 0xffff);
     return {w.flush_f16_f64 ? flush_f16_denormal(value) : value};
+  } else if constexpr (std::is_same_v<T, i64>) {
+    return signed64(scalar64(w, o), o);
   } else if constexpr (sizeof(T) == 8) {
     return static_cast<T>(scalar64(w, o));
   } else {

@@ -1,15 +1,15 @@
 // Vector instructions on bit fields and on the bytes of a register.
 #include <vector>
 
+#include "isa/masks.h"
 #include "isa/vector_int_op.h"
 
 namespace emu {
 namespace {
 
-// --- bits --------------------------------------------------------------------------------------------------------------
-constexpr auto bfe_u32 = [](u32 a, u32 offset, u32 width) {
-  return (a >> (offset & 31)) & ((1u << (width & 31)) - 1);
-};
+// --- bits
+// --------------------------------------------------------------------------------------------------------------
+constexpr auto bfe_u32 = [](u32 a, u32 offset, u32 width) { return (a >> (offset & 31)) & ((1u << (width & 31)) - 1); };
 constexpr auto bfe_i32 = [](u32 a, u32 offset, u32 width) {
   width &= 31;
   const u32 above = (32 - width) & 31;
@@ -25,23 +25,16 @@ constexpr auto reverse = [](u32 a) {
   a = (a >> 8 & 0x00ff00ff) | (a & 0x00ff00ff) << 8;
   return a >> 16 | a << 16;
 };
-// The host's own bit counts do not vectorise; these sums do.
-constexpr u32 ones(u32 a) {
-  a -= a >> 1 & 0x55555555;
-  a = (a & 0x33333333) + (a >> 2 & 0x33333333);
-  a = (a + (a >> 4)) & 0x0f0f0f0f;
-  return a * 0x01010101 >> 24;
-}
 constexpr u32 zeros_above(u32 a) {  // 32 for 0
   a |= a >> 1;
   a |= a >> 2;
   a |= a >> 4;
   a |= a >> 8;
   a |= a >> 16;
-  return ones(~a);
+  return count_ones(~a);
 }
 constexpr auto leading_zeros = [](u32 a) { return a ? zeros_above(a) : ~0u; };
-constexpr auto trailing_zeros = [](u32 a) { return a ? ones(~a & (a - 1)) : ~0u; };
+constexpr auto trailing_zeros = [](u32 a) { return a ? count_ones(~a & (a - 1)) : ~0u; };
 constexpr auto leading_signs = [](u32 a) { return leading_zeros(a ^ static_cast<u32>(static_cast<i32>(a) >> 31)); };
 
 // The last source of these is 16 bits wide since gfx11, and op_sel may choose its upper half.
@@ -93,7 +86,8 @@ void bitop3_b16(Wave& w, const Instruction& in) {
   write16(w, in, r, mask);
 }
 
-// --- bytes -------------------------------------------------------------------------------------------------------------
+// --- bytes
+// -------------------------------------------------------------------------------------------------------------
 constexpr u32 byte(u32 a, int i) { return a >> (8 * i) & 255; }
 
 // Selectors 0..7: bytes of {a, b}, b the lower. 8..11: the sign of bytes 1, 3, 5, 7. 12: 0. Above: 255.
@@ -107,7 +101,9 @@ constexpr auto perm = [](u32 a, u32 b, u32 selectors) {
          permuted_byte(a, b, byte(selectors, 2)) << 16 | permuted_byte(a, b, byte(selectors, 3)) << 24;
 };
 // Averages of bytes; bit 0 of each byte of c says whether a half rounds up.
-constexpr u32 average(u32 a, u32 b, u32 c, int i) { return (byte(a, i) + byte(b, i) + (byte(c, i) & 1)) >> 1 << (8 * i); }
+constexpr u32 average(u32 a, u32 b, u32 c, int i) {
+  return (byte(a, i) + byte(b, i) + (byte(c, i) & 1)) >> 1 << (8 * i);
+}
 constexpr auto lerp = [](u32 a, u32 b, u32 c) {
   return average(a, b, c, 0) | average(a, b, c, 1) | average(a, b, c, 2) | average(a, b, c, 3);
 };
@@ -158,9 +154,7 @@ void four_sums_u32(Wave& w, const Instruction& in) {
   const u32* reference = source32(w, in, 1, reference_space, mask);
   for (int i = 0; i < 4; ++i) {
     const u32* addend = plain_row(w, in.source(2), addend_space, i);
-    for_lanes(w, [&](int l) {
-      result[i].lane[l] = F(static_cast<u32>(a[l] >> (8 * i)), reference[l]) + addend[l];
-    });
+    for_lanes(w, [&](int l) { result[i].lane[l] = F(static_cast<u32>(a[l] >> (8 * i)), reference[l]) + addend[l]; });
   }
   for (int i = 0; i < 4; ++i) write_row(w, static_cast<u16>(in.operand[0].reg + i), result[i].lane, mask);
 }
@@ -178,7 +172,7 @@ std::span<const Opcode> vector_bits_opcodes() {
       row3("v_bfi_b32", int3<bfi>),
       row2("v_bfm_b32", int2<bfm>),
       row1("v_bfrev_b32", int1<reverse>),
-      row2("v_bcnt_u32_b32", int2<[](u32 a, u32 b) { return ones(a) + b; }>),
+      row2("v_bcnt_u32_b32", int2<[](u32 a, u32 b) { return count_ones(a) + b; }>),
       row1("v_ffbh_u32", int1<leading_zeros>),
       row1("v_clz_i32_u32", int1<leading_zeros>),
       row1("v_ffbl_b32", int1<trailing_zeros>),

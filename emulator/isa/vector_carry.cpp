@@ -8,7 +8,8 @@
 namespace emu {
 namespace {
 
-// --- carries -----------------------------------------------------------------------------------------------------------
+// --- carries
+// -----------------------------------------------------------------------------------------------------------
 enum class Sum { add, sub, subrev };
 
 struct NoCarry {
@@ -48,16 +49,29 @@ void add_carry_in_out(Wave& w, const Instruction& in) {
 
 template <Sum sum>
 Opcode carry_out(const char* name) {
-  return {name, add_carry_out<sum, false>,  Class::vector, "um=uu", kVopInt | kTakesClamp, 0,
-          4,    bind_saturation<add_carry_out<sum, true>>};
+  return {name,
+          add_carry_out<sum, false>,
+          Class::vector,
+          "um=uu",
+          kVopInt | kTakesClamp,
+          0,
+          4,
+          bind_saturation<add_carry_out<sum, true>>};
 }
 template <Sum sum>
 Opcode carry_in_out(const char* name) {
-  return {name, add_carry_in_out<sum, false>, Class::vector, "um=uum", kVopInt | kTakesClamp, 0,
-          4,    bind_saturation<add_carry_in_out<sum, true>>};
+  return {name,
+          add_carry_in_out<sum, false>,
+          Class::vector,
+          "um=uum",
+          kVopInt | kTakesClamp,
+          0,
+          4,
+          bind_saturation<add_carry_in_out<sum, true>>};
 }
 
-// --- choosing by a mask ------------------------------------------------------------------------------------------------
+// --- choosing by a mask
+// ------------------------------------------------------------------------------------------------
 void cndmask(Wave& w, const Instruction& in) {
   const MaskLanes chosen(lane_mask(w, in.source(2)));
   Row a, b, r;
@@ -78,7 +92,8 @@ std::string bind_vcc(Instruction& in, const Target& target) {
   return {};
 }
 
-// --- 64 bits -----------------------------------------------------------------------------------------------------------
+// --- 64 bits
+// -----------------------------------------------------------------------------------------------------------
 void move64(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const Source64 a(w, in, 0, mask);

@@ -19,7 +19,8 @@ void move(Wave& w, const Instruction& in) {
 }
 void nothing(Wave&, const Instruction&) {}
 
-// --- functions ---------------------------------------------------------------------------------------------------------
+// --- functions
+// ---------------------------------------------------------------------------------------------------------
 constexpr i32 sign(u32 a) { return static_cast<i32>(a); }
 constexpr i32 sign24(u32 a) { return sign(a << 8) >> 8; }
 constexpr u32 low24(u32 a) { return a & 0xffffff; }
