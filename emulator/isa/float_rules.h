@@ -134,6 +134,23 @@ inline void write16_keeping(Wave& w, const Instruction& in, const Row& values, u
   write_row(w, d.reg, merged.lane, mask);
 }
 
+// Output modifier, clamp and denormal mode of an f16 result, then the destination: as write_f16, or keeping the other
+// half on every target.
+inline void finish_f16(Wave& w, const Instruction& in, Row& values, u64 mask, bool keeps_other_half) {
+  if (w.flush_f16_f64) {
+    for_lanes(w, [&](int l) { values.lane[l] = flush_f16_bits(values.lane[l]); });
+  }
+  if (!keeps_other_half) return write_f16(w, in, values, mask);
+  const float factor = in.omod == 1 ? 2.f : (in.omod == 2 ? 4.f : (in.omod == 3 ? 0.5f : 1.f));
+  if (in.omod || in.clamp) {
+    for_lanes(w, [&](int l) {
+      const float x = f32_of_f16(values.lane[l]) * factor;
+      values.lane[l] = f16_of_f32(in.clamp ? (x > 1.f ? 1.f : (x > 0.f ? x : 0.f)) : x);
+    });
+  }
+  write16_keeping(w, in, values, mask);
+}
+
 // OPSEL of a VOP3 encoding as encoded (bits 14:11). The conversions of 8-bit floats use it to choose bytes, which the
 // operand-wise meaning of op_sel cannot say. 0 for the other encodings.
 inline u32 encoded_op_sel(const Instruction& in) {
