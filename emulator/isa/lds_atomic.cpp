@@ -7,17 +7,6 @@ namespace {
 
 using namespace atomics;
 
-template <class T>
-T register_value(const Wave& w, const Operand& o, int l) {
-  if constexpr (sizeof(T) == 8) return static_cast<T>(w.vgpr[o.reg][l] | static_cast<u64>(w.vgpr[o.reg + 1][l]) << 32);
-  return static_cast<T>(w.vgpr[o.reg][l]);
-}
-template <class T>
-void set_register_value(Wave& w, u32 reg, int l, T value) {
-  w.vgpr[reg][l] = static_cast<u32>(value);
-  if constexpr (sizeof(T) == 8) w.vgpr[reg + 1][l] = static_cast<u32>(static_cast<u64>(value) >> 32);
-}
-
 // Calls next(old, lane) for each lane to get what to store; old values go to the destination if there is one.
 template <class T, class Next>
 void update(Wave& w, const Instruction& in, const Row& address, int dword, Next next) {
@@ -31,7 +20,7 @@ void update(Wave& w, const Instruction& in, const Row& address, int dword, Next 
       old = load_as<T>(at);
       store_as(at, next(old, l));
     }
-    if (in.dest_count) set_register_value<T>(w, in.operand[0].reg + static_cast<u32>(dword), l, old);
+    if (in.dest_count) set_lane_value<T>(w, in.operand[0].reg + static_cast<u32>(dword), l, old);
   });
 }
 
@@ -46,7 +35,7 @@ void update_at_offset(Wave& w, const Instruction& in, Next next) {
 template <class T, class Op>
 void lds_atomic(Wave& w, const Instruction& in) {
   const FloatMode mode{w.flush_f32};
-  update_at_offset<T>(w, in, [&](T old, int l) { return Op::apply(old, register_value<T>(w, in.source(1), l), mode); });
+  update_at_offset<T>(w, in, [&](T old, int l) { return Op::apply(old, lane_value<T>(w, in.source(1).reg, l), mode); });
 }
 
 // gfx9: data0 is compared, data1 is stored. gfx11 on: data0 is stored, data1 is compared.
@@ -55,7 +44,7 @@ void compare_store(Wave& w, const Instruction& in) {
   const Operand& compare = in.source(kCompareFirst ? 1 : 2);
   const Operand& data = in.source(kCompareFirst ? 2 : 1);
   update_at_offset<T>(w, in, [&](T old, int l) {
-    return old == register_value<T>(w, compare, l) ? register_value<T>(w, data, l) : old;
+    return old == lane_value<T>(w, compare.reg, l) ? lane_value<T>(w, data.reg, l) : old;
   });
 }
 // As floats: -0 equals +0, NaN nothing.
@@ -65,29 +54,29 @@ void compare_store_float(Wave& w, const Instruction& in) {
   const Operand& compare = in.source(kCompareFirst ? 1 : 2);
   const Operand& data = in.source(kCompareFirst ? 2 : 1);
   update_at_offset<T>(w, in, [&](T old, int l) {
-    const T other = register_value<T>(w, compare, l);
-    return std::bit_cast<F>(old) == std::bit_cast<F>(other) ? register_value<T>(w, data, l) : old;
+    const T other = lane_value<T>(w, compare.reg, l);
+    return std::bit_cast<F>(old) == std::bit_cast<F>(other) ? lane_value<T>(w, data.reg, l) : old;
   });
 }
 
 template <class T>
 void mask_or(Wave& w, const Instruction& in) {
   update_at_offset<T>(w, in, [&](T old, int l) {
-    return static_cast<T>((old & ~register_value<T>(w, in.source(1), l)) | register_value<T>(w, in.source(2), l));
+    return static_cast<T>((old & ~lane_value<T>(w, in.source(1).reg, l)) | lane_value<T>(w, in.source(2).reg, l));
   });
 }
 
 void wrap(Wave& w, const Instruction& in) {
   update_at_offset<u32>(w, in, [&](u32 old, int l) {
-    const u32 data = register_value<u32>(w, in.source(1), l);
-    return old >= data ? old - data : old + register_value<u32>(w, in.source(2), l);
+    const u32 data = lane_value<u32>(w, in.source(1).reg, l);
+    return old >= data ? old - data : old + lane_value<u32>(w, in.source(2).reg, l);
   });
 }
 
 // Each dword is replaced if bit 31 of its data says so; that bit is not stored.
 void conditional_exchange(Wave& w, const Instruction& in) {
   update_at_offset<u64>(w, in, [&](u64 old, int l) {
-    const u64 data = register_value<u64>(w, in.source(1), l);
+    const u64 data = lane_value<u64>(w, in.source(1).reg, l);
     u64 next = old;
     if (data >> 31 & 1) next = (next & ~0xffffffffull) | (data & 0x7fffffff);
     if (data >> 63) next = (next & 0xffffffff) | (data & 0x7fffffff00000000ull);
@@ -103,7 +92,7 @@ void exchange2(Wave& w, const Instruction& in) {
   lds_addresses(w, in.source(0), static_cast<u32>(in.offset1) * sizeof(T) * kStride, second.lane);
   T data[2][kLanes];
   for_each_lane(w.exec(), [&](int l) {
-    for (int i = 0; i < 2; ++i) data[i][l] = register_value<T>(w, in.source(1 + i), l);
+    for (int i = 0; i < 2; ++i) data[i][l] = lane_value<T>(w, in.source(1 + i).reg, l);
   });
   update<T>(w, in, first, 0, [&](T, int l) { return data[0][l]; });
   update<T>(w, in, second, sizeof(T) / 4, [&](T, int l) { return data[1][l]; });
@@ -116,7 +105,8 @@ constexpr Opcode returning_row(const char* name, Handler handler) {
   return {name, handler, Class::lds_atomic, "x=uxx", kTakesOffset};
 }
 // ds_NAME_TYPE and ds_NAME_rtn_TYPE
-#define ATOMIC(name, type, ...) row("ds_" name "_" type, __VA_ARGS__), returning_row("ds_" name "_rtn_" type, __VA_ARGS__)
+#define ATOMIC(name, type, ...) \
+  row("ds_" name "_" type, __VA_ARGS__), returning_row("ds_" name "_rtn_" type, __VA_ARGS__)
 #define ATOMIC_32_AND_64(name, type, Op) \
   ATOMIC(name, type "32", lds_atomic<u32, Op<u32>>), ATOMIC(name, type "64", lds_atomic<u64, Op<u64>>)
 

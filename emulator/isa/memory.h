@@ -27,6 +27,18 @@ inline void store_as(u8* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
+// 32 or 64 bits of one lane.
+template <class T>
+inline T lane_value(const Wave& w, u32 reg, int l) {
+  if constexpr (sizeof(T) == 8) return static_cast<T>(w.vgpr[reg][l] | static_cast<u64>(w.vgpr[reg + 1][l]) << 32);
+  return static_cast<T>(w.vgpr[reg][l]);
+}
+template <class T>
+inline void set_lane_value(Wave& w, u32 reg, int l, T value) {
+  w.vgpr[reg][l] = static_cast<u32>(value);
+  if constexpr (sizeof(T) == 8) w.vgpr[reg + 1][l] = static_cast<u32>(static_cast<u64>(value) >> 32);
+}
+
 // --- rows <-> memory, every lane active ----------------------------------------------------------------------------
 using Lanes4 [[gnu::vector_size(16)]] = u32;
 using Lanes8 [[gnu::vector_size(32)]] = u32;
@@ -68,7 +80,8 @@ inline void gather_rows(u32 (*rows)[kLanes], int lanes, At at) {
     } else {
       Lanes8 v[4];
       for (int i = 0; i < 4; ++i) {
-        v[i] = __builtin_shufflevector(load_vector<N>(at(l + i)), load_vector<N>(at(l + i + 4)), 0, 1, 2, 3, 4, 5, 6, 7);
+        v[i] =
+            __builtin_shufflevector(load_vector<N>(at(l + i)), load_vector<N>(at(l + i + 4)), 0, 1, 2, 3, 4, 5, 6, 7);
       }
       transpose(v);
       for (int d = 0; d < N; ++d) std::memcpy(&rows[d][l], &v[d], 32);
@@ -102,6 +115,7 @@ struct Dwords {
   static constexpr int kDwords = N;  // that a buffer's range check looks at one by one
   using Part = Dwords<1>;
 
+  static void copy(u8* to, const u8* from) { std::memcpy(to, from, kBytes); }
   template <class At>
   static void load(Wave& w, const Operand& o, int dword, u64 active, u64 allowed, At at) {
     u32(*rows)[kLanes] = &w.vgpr[o.reg + dword];
@@ -144,6 +158,7 @@ struct Small {
     if constexpr (H == Half::whole) return static_cast<u32>(static_cast<i32>(value));
     return static_cast<u16>(static_cast<i16>(value));
   }
+  static void copy(u8* to, const u8* from) { store_as(to, extended(load_as<T>(from))); }
   template <class At>
   static void load(Wave& w, const Operand& o, int, u64 active, u64 allowed, At at) {
     u32* row = w.vgpr[o.reg];
@@ -185,6 +200,25 @@ inline void global_addresses(const Wave& w, const Operand& vaddr, const Operand&
   }
 }
 
+// What a load straight to LDS writes: lane l's dwords at M0 + offset + l * size, inactive lanes left out. Bytes and
+// halves are extended to a dword; lanes that may not read write 0 (CDNA3 ISA 9.1.9, "Memory Buffer Load to LDS").
+template <class Data, class At>
+inline void write_to_lds(Wave& w, const Instruction& in, u64 active, u64 allowed, At at) {
+  constexpr u32 kSize = Data::kBytes < 4 ? 4 : Data::kBytes;
+  Row to;
+  const u32 base = lds_base_in_m0(w) + static_cast<u32>(in.offset);
+  for_lanes(w, [&](int l) { to.lane[l] = base + kSize * static_cast<u32>(l); });
+  u8* lds = w.group->lds.data();
+  for_each_lane(begin_lds_from_memory(w, in, to.lane, active, kSize), [&](int l) {
+    u8* lane = lds + to.lane[l];
+    if (!(allowed >> l & 1)) {
+      std::memset(lane, 0, kSize);
+    } else {
+      Data::copy(lane, at(l));
+    }
+  });
+}
+
 // Lanes whose bytes may be in memory, LDS or scratch. Scratch is not contiguous, so its lanes work on a copy.
 class FlatAccess {
  public:
@@ -216,24 +250,27 @@ class BufferAccess {
  public:
   BufferAccess(const Wave& wave, const Instruction& in, const Operand& vaddr, const Operand& rsrc,
                const Operand& soffset);
-  // Linear and every lane of `active` wholly in range: addresses() then serves them all.
-  bool linear_and_inside(u64 active, u32 bytes) const;
-  const AddressRow& addresses() const { return address_; }
+  // Not swizzled and every active lane wholly in range, the usual case: addresses() then serves them all.
+  bool is_plain(u64 active, u32 bytes) const;
+  void addresses(AddressRow& out) const;
   // Addresses and in-range lanes of `bytes` bytes that start `skip` bytes into each lane's access.
   u64 part(u64 active, u32 skip, u32 bytes, AddressRow& out) const;
 
  private:
-  u64 end_of_swizzle(u32 lane, u32 offset) const;
-  bool inside(u32 lane, u32 skip, u32 bytes) const;
-  enum class Check : u8 { none, index, index_and_stride, records_exist, bytes };
+  enum class RangeCheck : u8 { none, index, index_and_stride, not_empty, bytes };
+  void read_gfx9(u32 word1, u32 word3, bool idxen);
+  void read_rdna(u32 word1, u32 word3, bool idxen);
+  bool inside(u32 index, u64 begin, u64 end) const;
+
   const Wave& wave_;
   u64 base_;
   u32 records_, stride_, soffset_;
-  u32 index_stride_ = 1, element_ = 4;
-  bool swizzled_ = false, has_index_ = false;
-  Check check_ = Check::bytes;
-  Row offset_, index_;
-  AddressRow address_;  // when not swizzled
+  u32 index_stride_ = 1, element_ = 4;  // of the swizzle
+  bool swizzled_ = false;
+  RangeCheck check_ = RangeCheck::bytes;
+  Row offset_;         // VGPR + immediate
+  Row index_;          // as the address takes it
+  Row checked_index_;  // as the range check takes it
 };
 
 }  // namespace emu

@@ -12,14 +12,16 @@ i64 scalar_offset(const Wave& w, const Instruction& in) {
 }
 
 template <int N>
+void set_scalars(Wave& w, const Operand& o, const u32 (&data)[N]) {
+  if (o.reg != kNull) std::memcpy(&w.sgpr[o.reg], data, sizeof data);
+}
+
+template <int N>
 void scalar_load(Wave& w, const Instruction& in) {
   const u64 address = (scalar64(w, in.operand[1]) + static_cast<u64>(scalar_offset(w, in))) & ~3ull;
-  u32* to = &w.sgpr[in.operand[0].reg];
-  if (begin_scalar(w, in, address, 4 * N)) {
-    std::memcpy(to, memory_at(address), 4 * N);
-  } else {
-    std::memset(to, 0, 4 * N);
-  }
+  u32 data[N] = {};
+  if (begin_scalar(w, in, address, 4 * N)) std::memcpy(data, memory_at(address), sizeof data);
+  set_scalars(w, in.operand[0], data);
 }
 template <class T>
 void scalar_load_small(Wave& w, const Instruction& in) {
@@ -51,7 +53,7 @@ void scalar_buffer_load(Wave& w, const Instruction& in) {
   if (count && begin_scalar(w, in, address, static_cast<u32>(4 * count))) {
     std::memcpy(data, memory_at(address), 4 * count);
   }
-  std::memcpy(&w.sgpr[in.operand[0].reg], data, sizeof data);
+  set_scalars(w, in.operand[0], data);
 }
 template <class T>
 void scalar_buffer_load_small(Wave& w, const Instruction& in) {
