@@ -273,7 +273,6 @@ const Opcode kOpcodes[] = {
     nop_row("global_inv"),
     nop_row("global_wb"),
     nop_row("global_wbinv"),
-    nop_row("s_icache_inv"),
 };
 
 }  // namespace

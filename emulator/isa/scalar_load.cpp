@@ -117,8 +117,6 @@ const Opcode kOpcodes[] = {
     nop_row("s_dcache_inv_vol"),
     nop_row("s_dcache_wb"),
     nop_row("s_dcache_wb_vol"),
-    nop_row("s_dcache_discard"),
-    nop_row("s_dcache_discard_x2"),
     nop_row("s_gl1_inv"),
     nop_row("s_prefetch_inst"),
     nop_row("s_prefetch_inst_pc_rel"),
