@@ -50,7 +50,7 @@ struct Operand {
   bool negate = false, absolute = false, sign_extend = false;
   bool is_float = false;  // a constant written with a point: its bits depend on the type the opcode wants
   u16 reg = 0;
-  // Constants: the bits (modifiers applied for VALU sources), and the same value in every lane.
+  // Constants: the bits in the type the opcode wants, and their low dword in every lane.
   u64 constant = 0;
   const Row* broadcast = nullptr;
 
@@ -102,19 +102,19 @@ struct Instruction {
   bool bound_ctrl = false, fetch_inactive = false;
   u8 row_mask = 15, bank_mask = 15;
   u16 dpp_control = 0;
-  u32 dpp8_select = 0;  // 3 bits a lane
+  u32 dpp8_select = 0;                            // 3 bits a lane
   u8 sdwa_dest_select = 6, sdwa_dest_unused = 0;  // unused: 0 pad, 1 sign-extend, 2 preserve
-  u8 cbsz = 0, abid = 0, blgp = 0;
+  u8 cbsz = 0, abid = 0, blgp = 0, index_key = 0;
+  u8 byte_sel = 0;
   bool offen = false, idxen = false, to_lds = false, returns = false, gds = false, tfe = false;
-  u16 matrix_a_fmt = 0, matrix_b_fmt = 0;
   u32 bitop3 = 0;
   i32 offset = 0, offset1 = 0;
-  i32 simm16 = 0;          // of SOPP and SOPK, sign-extended
-  int target = -1;         // branches: index of the instruction jumped to
-  u16 cycles = 4;          // issue cycles on one SIMD, as the counters take them
-  u32 index = 0;           // in Program::code
-  u32 word[2] = {0, 0};    // raw encoding
-  u64 address = 0;         // in the code object's image
+  i32 simm16 = 0;                       // of SOPP and SOPK, sign-extended
+  int target = -1;                      // branches: index of the instruction jumped to
+  u16 cycles = 4;                       // issue cycles on one SIMD, as the counters take them
+  u32 index = 0;                        // in Program::code
+  u32 word[2] = {0, 0};                 // raw encoding
+  u64 address = 0;                      // in the code object's image
   const Instruction* second = nullptr;  // VOPD: the Y half
 
   const Operand& source(int i) const { return operand[dest_count + i]; }

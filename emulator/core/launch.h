@@ -20,22 +20,23 @@ struct LaunchShape {
 struct RunOptions {
   bool check = true;
   CheckOptions checks;
-  bool count = false;   // bank conflicts and bytes; instructions are always counted
-  bool trace = false;   // keep the instruction order of one workgroup for the issue model
-  u64 seed = 0;         // 0: waves and workgroups in order; else a random interleaving of both
-  bool reverse = false; // workgroups from last to first
-  int threads = 0;      // workgroups at a time; 0: one per core
+  bool count = false;                  // bank conflicts and bytes; instructions are always counted
+  bool trace = false;                  // keep the instruction order of one workgroup for the issue model
+  u64 seed = 0;                        // 0: waves and workgroups in order; else a random interleaving of both
+  bool reverse = false;                // workgroups from last to first
+  int threads = 0;                     // workgroups at a time; 0: one per core
+  u64 instruction_limit = 1ull << 33;  // of one wave: a kernel that never ends is an error
   // Called after every instruction when set (one thread then).
   std::function<void(const Wave&, const Instruction&)> on_instruction;
 };
 
 struct LaunchResult {
   std::vector<Report> reports;
-  std::string error;               // not empty: the kernel did not finish
-  u64 instructions = 0;            // executed by all waves
-  std::vector<u64> executed;       // by instruction index
-  std::unique_ptr<AccessCounter> accesses;       // when counting
-  std::vector<std::vector<u32>> trace;           // when tracing: instruction indices, per wave of workgroup 0
+  std::string error;                        // not empty: the kernel did not finish
+  u64 instructions = 0;                     // executed by all waves
+  std::vector<u64> executed;                // by instruction index
+  std::unique_ptr<AccessCounter> accesses;  // when counting
+  std::vector<std::vector<u32>> trace;      // when tracing: instruction indices, per wave of workgroup 0
   u32 waves_per_group = 0, lds_bytes = 0;
   double seconds = 0;
 };

@@ -42,15 +42,15 @@ struct SourceLine {
 
 struct Program {
   const Target* target = nullptr;
-  std::vector<u8> file;           // the ELF as given
-  u8* image = nullptr;            // loaded segments; an address in the image is an offset from here
+  std::vector<u8> file;  // the ELF as given
+  u8* image = nullptr;   // loaded segments; an address in the image is an offset from here
   u64 image_bytes = 0;
   std::map<std::string, Kernel> kernels;
   std::map<std::string, std::pair<u64, u64>> globals;  // variables: address in the image, size
   std::vector<Instruction> code;
   std::deque<Instruction> second_halves;  // of VOPD
   std::deque<Row> constant_rows;
-  std::vector<std::string> text;  // as disassembled, by Instruction::index
+  std::vector<std::string> text;          // as disassembled, by Instruction::index
   std::unordered_map<u64, u32> index_of;  // image address -> index in code
 
   Program() = default;

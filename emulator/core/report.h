@@ -17,9 +17,9 @@ enum class Check : u8 {
   uninitialised,  // register or LDS byte read before it was written
   bounds,         // outside every allocation, freed, outside LDS or scratch
   misaligned,
-  barrier,        // not every wave of the workgroup reaches it
-  replication,    // gfx11 WMMA: lanes 16..31 must repeat lanes 0..15
-  hazard,         // wait states the hardware does not insert
+  barrier,      // not every wave of the workgroup reaches it
+  replication,  // gfx11 WMMA: lanes 16..31 must repeat lanes 0..15
+  hazard,       // wait states the hardware does not insert
   trap,
   count
 };
@@ -27,7 +27,7 @@ const char* check_name(Check check);
 
 struct Report {
   Check check = Check::wait;
-  std::string message;      // the rule that was broken, with register or address
+  std::string message;  // the rule that was broken, with register or address
   std::string kernel;
   std::string instruction;  // as disassembled
   u64 code_address = 0;     // in the code object's image
@@ -36,7 +36,7 @@ struct Report {
   int wave = 0, lane = -1;  // lane -1: the whole wave
   u64 address = 0;          // of memory, where the rule is about memory
   bool has_address = false;
-  u64 count = 1;            // how often this instruction broke this rule
+  u64 count = 1;  // how often this instruction broke this rule
   std::string text() const;
 };
 

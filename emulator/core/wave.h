@@ -18,6 +18,7 @@ class LdsChecker;     // check/: races and uninitialised bytes
 class AccessCounter;  // count/: bank conflicts, bytes moved
 class LaunchLog;      // check/: where reports go
 
+struct Wave;
 struct Workgroup {
   const Program* program = nullptr;
   const Kernel* kernel = nullptr;
@@ -26,9 +27,10 @@ struct Workgroup {
   std::vector<u8> lds;
   u32 id[3] = {0, 0, 0};
   int wave_count = 0;
-  LdsChecker* lds_checker = nullptr;    // nullptr: not checking
-  AccessCounter* counter = nullptr;     // nullptr: not counting
-  LaunchLog* log = nullptr;             // never nullptr
+  Wave* const* waves = nullptr;       // wave_count of them
+  LdsChecker* lds_checker = nullptr;  // nullptr: not checking
+  AccessCounter* counter = nullptr;   // nullptr: not counting
+  LaunchLog* log = nullptr;           // never nullptr
 };
 
 enum class WaveState : u8 { running, at_barrier, done };
@@ -58,5 +60,8 @@ struct Wave {
   void set_exec(u64 mask) { store64(&sgpr[kExec], mask); }
   u64 vcc() const { return lanes == 32 ? sgpr[kVcc] : load64(&sgpr[kVcc]); }
 };
+
+// Of the MODE register; throws ExecutionError for rounding modes that are not modelled.
+void set_mode(Wave& wave, u32 mode);
 
 }  // namespace emu

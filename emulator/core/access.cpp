@@ -1,0 +1,127 @@
+#include "core/access.h"
+
+#include "check/checker.h"
+#include "core/memory_map.h"
+#include "core/report.h"
+#include "count/counters.h"
+
+namespace emu {
+namespace {
+
+int first_lane(u64 lanes) { return __builtin_ctzll(lanes); }
+
+template <class F>
+void each_lane(u64 lanes, F f) {
+  for (; lanes; lanes &= lanes - 1) f(__builtin_ctzll(lanes));
+}
+
+// Dword and wider LDS accesses need dword alignment even in unaligned access mode, which amdhsa switches on
+// (LLVM "AMDGPU Backend", unaligned-access-mode); atomics need that of their size.
+u32 lds_alignment(u32 bytes, AccessKind kind) { return kind == AccessKind::atomic ? bytes : bytes >= 4 ? 4 : 1; }
+
+bool checks(const Wave& wave) { return wave.checker != nullptr; }
+
+u64 lds_lanes_inside(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind) {
+  const u64 size = wave.group->lds.size();
+  u64 outside = 0;
+  u32 all_bits = 0;
+  each_lane(lanes, [&](int lane) {
+    if (static_cast<u64>(address[lane]) + bytes > size) outside |= 1ull << lane;
+    all_bits |= address[lane];
+  });
+  if (outside) {
+    const int lane = first_lane(outside);
+    wave.group->log->add_at(
+        Check::bounds, wave, at,
+        std::to_string(bytes) + " bytes outside the workgroup's " + std::to_string(size) + " bytes of LDS", lane,
+        address[lane]);
+  }
+  if (checks(wave) && (all_bits & (lds_alignment(bytes, kind) - 1))) {
+    each_lane(lanes, [&](int lane) {
+      if (address[lane] & (lds_alignment(bytes, kind) - 1)) {
+        wave.group->log->add_at(Check::misaligned, wave, at,
+                                "LDS access of " + std::to_string(bytes) + " bytes is not aligned", lane,
+                                address[lane]);
+      }
+    });
+  }
+  return lanes & ~outside;
+}
+
+u64 through_lds(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind,
+                bool from_memory) {
+  lanes = lds_lanes_inside(wave, at, address, lanes, bytes, kind);
+  Workgroup& group = *wave.group;
+  if (group.lds_checker && lanes) group.lds_checker->access(wave, at, address, lanes, bytes, kind, from_memory);
+  if (group.counter) group.counter->lds(wave, at, address, lanes, bytes, kind);
+  return lanes;
+}
+
+}  // namespace
+
+u64 begin_lds(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind) {
+  return through_lds(wave, at, address, lanes, bytes, kind, false);
+}
+
+u64 begin_lds_from_memory(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes) {
+  return through_lds(wave, at, address, lanes, bytes, AccessKind::write, true);
+}
+
+u64 begin_global(Wave& wave, const Instruction& at, const u64* address, u64 lanes, u32 bytes, AccessKind kind) {
+  const MemoryMap& memory = *wave.group->memory;
+  const bool writes = kind != AccessKind::read;
+  u64 refused = 0, all_bits = 0;
+  u64 begin = 1, end = 0;  // of the region the last lane was in: neighbours are mostly in the same one
+  each_lane(lanes, [&](int lane) {
+    const u64 a = address[lane];
+    all_bits |= a;
+    if (a >= begin && a + bytes <= end) return;
+    const Region* region = memory.find(a, bytes);
+    if (region && (region->writable || !writes)) {
+      begin = region->begin;
+      end = region->end;
+      return;
+    }
+    refused |= 1ull << lane;
+    const std::string what = region ? "write to " + region->name
+                                    : std::string(writes ? "write of " : "read of ") + std::to_string(bytes) +
+                                          " bytes " + memory.describe(a, bytes);
+    wave.group->log->add_at(Check::bounds, wave, at, what, lane, a);
+  });
+  if (kind == AccessKind::atomic && (all_bits & (bytes - 1))) {
+    each_lane(lanes & ~refused, [&](int lane) {
+      if (!(address[lane] & (bytes - 1))) return;
+      refused |= 1ull << lane;  // the hardware raises a memory violation
+      wave.group->log->add_at(Check::misaligned, wave, at,
+                              "atomic of " + std::to_string(bytes) + " bytes is not aligned", lane, address[lane]);
+    });
+  }
+  if (wave.group->counter) wave.group->counter->global(wave, at, address, lanes & ~refused, bytes, kind);
+  return lanes & ~refused;
+}
+
+bool begin_scalar(Wave& wave, const Instruction& at, u64 address, u32 bytes) {
+  const MemoryMap& memory = *wave.group->memory;
+  if (memory.find(address, bytes)) return true;
+  wave.group->log->add_at(Check::bounds, wave, at,
+                          "scalar read of " + std::to_string(bytes) + " bytes " + memory.describe(address, bytes), -1,
+                          address);
+  return false;
+}
+
+u64 begin_scratch(Wave& wave, const Instruction& at, const u32* offset, u64 lanes, u32 bytes, AccessKind kind) {
+  u64 outside = 0;
+  each_lane(lanes, [&](int lane) {
+    if (static_cast<u64>(offset[lane]) + bytes > wave.scratch_bytes_per_lane) outside |= 1ull << lane;
+  });
+  if (outside) {
+    const int lane = first_lane(outside);
+    wave.group->log->add_at(Check::bounds, wave, at,
+                            std::to_string(bytes) + " bytes outside the lane's " +
+                                std::to_string(wave.scratch_bytes_per_lane) + " bytes of scratch",
+                            lane, offset[lane]);
+  }
+  return lanes & ~outside;
+}
+
+}  // namespace emu
