@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "hip/devices.h"
 #include "hip/errors.h"
@@ -156,7 +157,7 @@ using namespace emu::hip;
 hipError_t hipInit(unsigned flags) {
   return guarded([&] {
     if (flags != 0) return fail(hipErrorInvalidValue, "flags must be 0");
-    if (device_count() == 0) return fail(hipErrorNoDevice, "FLASHWAVE_EMU_ARCH names no GPU that is emulated");
+    if (device_count() == 0) return no_device();
     return hipSuccess;
   });
 }
@@ -173,7 +174,7 @@ hipError_t hipGetDeviceCount(int* count) {
   return guarded([&] {
     if (count == nullptr) return null_argument("count");
     *count = device_count();
-    return *count > 0 ? hipSuccess : fail(hipErrorNoDevice, "FLASHWAVE_EMU_ARCH names no GPU that is emulated");
+    return *count > 0 ? hipSuccess : no_device();
   });
 }
 

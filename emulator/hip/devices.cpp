@@ -13,11 +13,22 @@ namespace {
 
 thread_local int chosen_device = 0;
 
+// The emulator's vector code is compiled for these.
+bool cpu_can_emulate() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+  return true;
+#endif
+}
+
 struct DeviceList {
   std::mutex mutex;
   std::deque<const Target*> targets;
 
   DeviceList() {
+    if (!cpu_can_emulate()) return;
     const char* listed = std::getenv("FLASHWAVE_EMU_ARCH");
     const std::string list = listed == nullptr || *listed == '\0' ? "gfx942" : listed;
     for (size_t begin = 0; begin <= list.size();) {
@@ -39,7 +50,11 @@ DeviceList& list() {
   return devices;
 }
 
-hipError_t unknown_architecture(const std::string& name) {
+// Fails unless there is such a GPU and this CPU can emulate it.
+hipError_t find_architecture(const std::string& name, const Target** target) {
+  if (!cpu_can_emulate()) return fail(hipErrorNoDevice, "the emulator needs a CPU with AVX2, FMA and F16C");
+  *target = find_target(name);
+  if (*target != nullptr) return hipSuccess;
   return fail(hipErrorInvalidDevice, "'" + name + "' is not an emulated GPU; there are: " + architectures());
 }
 
@@ -58,6 +73,11 @@ const Target* device_target(int index) {
   return devices.targets[static_cast<size_t>(index)];
 }
 
+hipError_t no_device() {
+  return fail(hipErrorNoDevice, cpu_can_emulate() ? "FLASHWAVE_EMU_ARCH names no GPU that is emulated"
+                                                  : "the emulator needs a CPU with AVX2, FMA and F16C");
+}
+
 std::string architectures() {
   std::string names;
   for (const Target& target : all_targets()) names += (names.empty() ? "" : ", ") + target.name;
@@ -65,8 +85,8 @@ std::string architectures() {
 }
 
 hipError_t open_device(const std::string& architecture, int* index) {
-  const Target* target = find_target(architecture);
-  if (target == nullptr) return unknown_architecture(architecture);
+  const Target* target = nullptr;
+  if (const hipError_t error = find_architecture(architecture, &target); error != hipSuccess) return error;
   DeviceList& devices = list();
   const std::lock_guard lock(devices.mutex);
   const auto found = std::find(devices.targets.begin(), devices.targets.end(), target);
@@ -76,8 +96,8 @@ hipError_t open_device(const std::string& architecture, int* index) {
 }
 
 hipError_t add_device(const std::string& architecture, int* index) {
-  const Target* target = find_target(architecture);
-  if (target == nullptr) return unknown_architecture(architecture);
+  const Target* target = nullptr;
+  if (const hipError_t error = find_architecture(architecture, &target); error != hipSuccess) return error;
   DeviceList& devices = list();
   const std::lock_guard lock(devices.mutex);
   *index = static_cast<int>(devices.targets.size());

@@ -10,6 +10,7 @@ namespace emu::hip {
 
 int device_count();
 const Target* device_target(int index);  // nullptr if there is no such device
+hipError_t no_device();                  // says why there is none at all
 std::string architectures();             // "gfx908, gfx90a, ..."
 
 // The first device of that architecture, added if there is none; or always a new one. Fails for unknown architectures.

@@ -15,7 +15,7 @@ hipError_t allocate(void** pointer, size_t bytes, Home home, u32 flags) {
   if (pointer == nullptr) return null_argument("pointer");
   *pointer = nullptr;
   const int device = current_device();
-  if (device_target(device) == nullptr) return fail(hipErrorNoDevice, "there is no device");
+  if (device_target(device) == nullptr) return no_device();
   if (bytes == 0) return hipSuccess;
   *pointer = memory_pool().allocate(bytes, home, device, flags);
   if (*pointer != nullptr) return hipSuccess;

@@ -30,11 +30,11 @@ std::string size_text(size_t bytes) { return std::to_string(bytes) + (bytes == 1
 std::string name_of(const Allocation& a) {
   switch (a.home) {
     case Home::device:
-      return "allocation of " + size_text(a.bytes);
+      return "the allocation of " + size_text(a.bytes);
     case Home::host:
-      return "host allocation of " + size_text(a.bytes);
+      return "the host allocation of " + size_text(a.bytes);
     default:
-      return "code object of " + size_text(a.bytes);
+      return "a code object of " + size_text(a.bytes);
   }
 }
 
@@ -151,24 +151,24 @@ std::string MemoryPool::fault(const void* pointer, size_t bytes, bool on_device)
   const u64 begin = reinterpret_cast<u64>(pointer);
   if (const Allocation* found = holder(begin)) {
     if (bytes <= found->end() - begin) return "";
-    return size_text(bytes) + " from offset " + std::to_string(begin - found->begin) + " do not fit in the " +
+    return size_text(bytes) + " from offset " + std::to_string(begin - found->begin) + " do not fit in " +
            name_of(*found);
   }
   for (const Freed& freed : freed_) {
     if (begin >= freed.allocation.begin && begin < freed.allocation.end()) {
-      return address_text(begin) + " is in the " + name_of(freed.allocation) + " that was freed";
+      return address_text(begin) + " is in " + name_of(freed.allocation) + ", which was freed";
     }
   }
   return on_device ? address_text(begin) + " is not memory of a device" : "";
 }
 
-std::vector<Region> MemoryPool::regions(int device) const {
+std::vector<Region> MemoryPool::regions(int device, const void* launched_image) const {
   const std::lock_guard lock(mutex_);
   std::vector<Region> regions;
   regions.reserve(live_.size() + freed_.size());
   const auto visible = [&](const Allocation& a) { return a.home == Home::host || a.device == device; };
   for (const auto& [begin, a] : live_) {
-    if (a.home != Home::module && visible(a)) regions.push_back({a.begin, a.end(), name_of(a), true, false});
+    if (begin != reinterpret_cast<u64>(launched_image) && visible(a)) regions.push_back({a.begin, a.end(), name_of(a), true, false});
   }
   for (const Freed& freed : freed_) {
     const Allocation& a = freed.allocation;

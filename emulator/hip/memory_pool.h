@@ -39,8 +39,8 @@ class MemoryPool {
   // Empty if the bytes are host memory we know nothing of, or lie in one allocation; else what is wrong. With
   // `on_device`, memory we know nothing of is wrong too.
   std::string fault(const void* pointer, size_t bytes, bool on_device) const;
-  // What a kernel on the device may touch (images of modules are left to the launch), and what was freed.
-  std::vector<Region> regions(int device) const;
+  // What a kernel on the device may touch, and what was freed. The launch itself adds the image of its code object.
+  std::vector<Region> regions(int device, const void* launched_image) const;
 
   size_t allocated(int device) const;
 

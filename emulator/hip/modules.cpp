@@ -39,7 +39,7 @@ hipError_t load(hipModule_t* handle, const void* bytes, size_t size) {
   if (bytes == nullptr) return null_argument("image");
   const int device = current_device();
   const Target* target = device_target(device);
-  if (target == nullptr) return fail(hipErrorNoDevice, "there is no device");
+  if (target == nullptr) return no_device();
   const Image image = find_image(bytes, size, *target);
   if (image.code.empty()) return fail(image.wrong_target ? hipErrorNoBinaryForGpu : hipErrorInvalidImage, image.error);
   auto module = std::make_shared<Module>();
