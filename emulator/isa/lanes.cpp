@@ -115,7 +115,7 @@ float omod_factor(u8 omod) { return omod == 1 ? 2.0f : omod == 2 ? 4.0f : 0.5f; 
 
 }  // namespace
 
-const u32* source32(Wave& w, const Instruction& in, int i, Row& space, u64& mask) {
+const u32* modified_source32(Wave& w, const Instruction& in, int i, Row& space, u64& mask) {
   const u32* x = selected_row(w, in, i, space, mask);
   return apply_sign(w, in.source(i), x, space, 0x80000000u);
 }
@@ -131,11 +131,8 @@ const u32* source16(Wave& w, const Instruction& in, int i, Row& space, u64& mask
   return apply_sign(w, o, x, space, 0x8000u);
 }
 
-const u32* source_f32(Wave& w, const Instruction& in, int i, Row& space, u64& mask) {
-  const u32* x = source32(w, in, i, space, mask);
-  if (!w.flush_f32) [[likely]]
-    return x;
-  for_lanes(w, [&](int l) { space.lane[l] = flushed_f32(x[l]); });
+const u32* flush_row(const Wave& w, const u32* values, Row& space) {
+  for_lanes(w, [&](int l) { space.lane[l] = flushed_f32(values[l]); });
   return space.lane;
 }
 

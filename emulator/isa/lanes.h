@@ -57,11 +57,21 @@ inline const u32* plain_row(const Wave& w, const Operand& o, Row& space, int dwo
 }
 // Source i of a 32-bit instruction with DPP, SDWA, true16 halves and sign modifiers applied. `mask` loses the lanes
 // that DPP says must not be written. The row returned may be the register itself: read it before writing results.
-const u32* source32(Wave& w, const Instruction& in, int i, Row& space, u64& mask);
+const u32* modified_source32(Wave& w, const Instruction& in, int i, Row& space, u64& mask);
+inline const u32* source32(Wave& w, const Instruction& in, int i, Row& space, u64& mask) {
+  const Operand& o = in.source(i);
+  if (o.plain) [[likely]]
+    return o.is_vgpr() ? w.vgpr[o.reg] : o.broadcast->lane;
+  return modified_source32(w, in, i, space, mask);
+}
 // The same for 16-bit sources: the value in bits 15:0, zeros above.
 const u32* source16(Wave& w, const Instruction& in, int i, Row& space, u64& mask);
 // As source32, flushing f32 denormals if the wave's mode says so.
-const u32* source_f32(Wave& w, const Instruction& in, int i, Row& space, u64& mask);
+const u32* flush_row(const Wave& w, const u32* values, Row& space);
+inline const u32* source_f32(Wave& w, const Instruction& in, int i, Row& space, u64& mask) {
+  const u32* values = source32(w, in, i, space, mask);
+  return w.flush_f32 ? flush_row(w, values, space) : values;
+}
 struct Source64 {
   Row low_space, high_space;
   const u32 *low, *high;

@@ -17,6 +17,9 @@ struct Decoder {
   void give_rows(Instruction& in) {
     for (int i = 0; i < in.operand_count; ++i) {
       Operand& o = in.operand[i];
+      const bool moved = in.dpp != DppKind::none && i == in.dest_count;
+      o.plain = (o.is_vgpr() || o.is_constant()) && !o.negate && !o.absolute && !moved && o.sdwa_select == 6 &&
+                o.half == Half::whole;
       if (!o.is_constant()) continue;
       const u32 value = static_cast<u32>(o.constant);
       const Row*& row = rows[value];
