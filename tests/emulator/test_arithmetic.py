@@ -25,7 +25,7 @@ def quotient(a, b):
 def bit_facts(u, bits):
     leading = bits - (u | 1).bit_length()
     top = u | 1 << (bits - 1)
-    return u.bit_count(), leading, (top & -top).bit_length() - 1
+    return bin(u).count("1"), leading, (top & -top).bit_length() - 1
 
 
 def interesting(seed, bits, count=128):
@@ -292,7 +292,7 @@ def test_uniform(gpu):
     s = signed(a * u + b, 32)
     s = s ^ b if s > 100 else signed(s + signed(b << (u & 7), 32), 32)
     low = (s & MASK32) | 16
-    s = signed(s + (s & MASK32).bit_count() + (low & -low).bit_length() - 1 + int(math.fmod(s >> 3, 7)), 32)
+    s = signed(s + bin(s & MASK32).count("1") + (low & -low).bit_length() - 1 + int(math.fmod(s >> 3, 7)), 32)
     wide = signed(s * a * 1000003 + (b << 20), 64)
     for i in range(u & 15):
         s = signed(s * 3 + signed(wide >> (i & 31), 32), 32)
