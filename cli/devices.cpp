@@ -20,11 +20,31 @@ std::vector<std::string> kernels_of(fw_device* device) {
   }
 }
 
+// Those that kernels are written for. Opened by name only, and only if the emulator is installed.
+constexpr const char* kEmulated[] = {"emu:gfx90a", "emu:gfx942", "emu:gfx950", "emu:gfx1100", "emu:gfx1201"};
+
+std::string emulated_devices() {
+  std::string names;
+  for (const char* name : kEmulated) {
+    fw_device* device = nullptr;
+    if (fw_device_open(name, &device) == FW_OK) names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return names;
+}
+
+std::string kernel_list(const std::string& device, const std::vector<std::string>& kernels) {
+  if (kernels.empty()) return "\nthere are no kernels for " + device + " yet\n";
+  std::string text = "\nkernels of " + device + ", in the order they are tried:\n";
+  for (const std::string& kernel : kernels) text += "  " + kernel + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string devices_help() {
   return "usage: flashwave devices [--json]\n\n"
-         "Lists the real devices present on this machine and the kernels each can run, in the order they are tried.\n";
+         "Lists the real devices present on this machine and the kernels each can run, in the order they are tried.\n"
+         "Emulated GPUs are named below the table if the emulator is installed; --json leaves them out.\n";
 }
 
 int devices_command(const Arguments& arguments) {
@@ -48,10 +68,12 @@ int devices_command(const Arguments& arguments) {
     }
     table.add({info.name, info.arch, std::to_string(info.compute_units), human_bytes(double(info.memory_bytes)),
                info.description});
-    kernels_text += std::string("\nkernels of ") + info.name + ", in the order they are tried:\n";
-    for (const std::string& kernel : kernels_of(device)) kernels_text += "  " + kernel + "\n";
+    kernels_text += kernel_list(info.name, kernels_of(device));
   }
-  if (!options.has("--json")) std::printf("%s%s", table.str().c_str(), kernels_text.c_str());
+  if (options.has("--json")) return 0;
+  std::printf("%s%s", table.str().c_str(), kernels_text.c_str());
+  const std::string emulated = emulated_devices();
+  if (!emulated.empty()) std::printf("\nemulated AMD GPUs, for --device: %s\n", emulated.c_str());
   return 0;
 }
 

@@ -84,21 +84,26 @@ std::string cell(fw_device* device, const char* words, bool backward) {
 }  // namespace
 
 std::string support_help() {
-  return "usage: flashwave support [--markdown]\n\n"
-         "Asks every real device which kernel would take each feature, in all three element types. A cell says\n"
+  return "usage: flashwave support [--device D] [--markdown]\n\n"
+         "Asks every real device, or device D, which kernel would take each feature, in all three element types. A cell says\n"
          "fast (a tuned kernel), reference (correct but slow), refused, or - (does not apply).\n";
 }
 
 int support_command(const Arguments& arguments) {
-  const Options options(arguments, {"--markdown"});
+  const Options options(arguments, {"--device=", "--markdown"});
   options.no_words();
   std::vector<Column> columns = {{"feature", false}};
   std::vector<fw_device*> devices;
-  for (int32_t i = 0; i < fw_device_count(); ++i) {
-    fw_device* device = nullptr;
-    require(fw_device_at(i, &device), "fw_device_at");
+  if (options.has("--device")) {
+    devices.push_back(open_device(options.text("--device", "")));
+  } else {
+    for (int32_t i = 0; i < fw_device_count(); ++i) {
+      devices.push_back(nullptr);
+      require(fw_device_at(i, &devices.back()), "fw_device_at");
+    }
+  }
+  for (fw_device* device : devices) {
     const fw_device_info info = query_device(device);
-    devices.push_back(device);
     columns.push_back({std::string(info.name) + " forward", false});
     columns.push_back({std::string(info.name) + " backward", false});
   }

@@ -12,6 +12,12 @@ struct CheckOptions {
   // Also demand that a wave's LDS reads had returned before a barrier lets others overwrite the bytes. Hand-written
   // pipelines rely on the LDS unit being in order here, so this is off by default.
   bool strict_write_after_read = false;
+  // Waves that meet at one barrier must be at the same instruction. Pipelines whose waves do different work may turn
+  // this off: the hardware counts arrivals only.
+  bool same_barrier_instruction = true;
+  // Also say so when a wave ends having passed fewer barriers than others. Legal (an ended wave holds nobody up), and
+  // usual where whole waves leave early.
+  bool skipped_barriers = false;
   bool on(Check check) const { return enabled >> static_cast<int>(check) & 1; }
 };
 
@@ -29,20 +35,25 @@ class WaveChecker {
   u32 lds_done() const;
   u32 vmem_issued() const;
   u32 vmem_done() const;
+  const CheckOptions& options() const;
 
  private:
   struct State;
   State* state_;
 };
 
-// One per workgroup: the last accesses of every LDS byte.
+// One per workgroup: the last accesses of every LDS byte. Access B of one wave comes after access A of another if
+// that one signalled a barrier after A which the first has passed before B; a write must also have been waited for
+// before that signal. Other ways to order waves (flags in LDS that are polled) are not understood.
 class LdsChecker {
  public:
   LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves);
   ~LdsChecker();
+  // Within the instruction's execution: its own sequence number is one past those issued.
   void access(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind,
               bool from_memory);
-  // Wave arrives at a barrier (its waits so far now count for the others).
+  // After a barrier instruction of any kind was executed: if it signalled, the wave's waits so far now count for the
+  // others.
   void barrier_signalled(const Wave& wave);
 
  private:
@@ -50,7 +61,8 @@ class LdsChecker {
   State* state_;
 };
 
-// At the end of a workgroup or when it can make no progress: waves at a barrier the others never reach.
+// At the end of a workgroup or when it can make no progress: waves at a barrier that never completes and, if asked
+// for, waves that passed fewer barriers than others.
 void check_barrier_divergence(const std::vector<std::unique_ptr<Wave>>& waves, const Program& program);
 
 }  // namespace emu

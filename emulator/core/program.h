@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,8 @@ struct Kernel {
   int wave_size = 64;
 };
 
+struct RegisterUseTable;  // check/: which registers each instruction reads and writes
+
 struct SourceLine {
   std::string file;
   u32 line = 0;
@@ -57,6 +60,10 @@ struct Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program();
+
+  // What the checkers know of each instruction, made when a launch first needs it.
+  mutable std::once_flag register_use_once;
+  mutable std::shared_ptr<const RegisterUseTable> register_use;
 
   // From debug information; line 0 if there is none. Slow: for reports.
   SourceLine line_of(u64 address) const;

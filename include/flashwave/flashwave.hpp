@@ -111,6 +111,18 @@ class Device {
   }
   Buffer alloc(std::size_t bytes) const { return Buffer(handle_, bytes); }
   void synchronize(void* stream = nullptr) const { check(fw_device_synchronize(handle_, stream)); }
+  // Counters of the launches since the last call, as JSON; throws for devices that have none (fw_device_counters).
+  std::string counters() const {
+    std::size_t needed = 0;
+    check(fw_device_counters(handle_, nullptr, 0, &needed));
+    std::string text;
+    while (needed > text.size()) {  // another thread may launch in between
+      text.assign(needed, '\0');
+      check(fw_device_counters(handle_, &text[0], text.size(), &needed));
+    }
+    text.resize(needed - 1);
+    return text;
+  }
   std::vector<std::string> kernels() const {
     std::vector<std::string> names;
     while (const char* name = fw_kernel_name(handle_, static_cast<int32_t>(names.size()))) names.emplace_back(name);

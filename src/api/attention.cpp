@@ -1,6 +1,4 @@
 // The calls that take a problem: forward, backward, workspace, explain, cost.
-#include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "api/call.h"
@@ -102,12 +100,7 @@ fw_status fw_explain(fw_device* device, const fw_attention* attention, const fw_
       text = format == FW_JSON ? explain_json(call.problem, call.info(), plan, planned)
                                : explain_text(call.problem, call.info(), plan, planned);
     }
-    if (needed != nullptr) *needed = text.size() + 1;
-    if (capacity > 0) {
-      const size_t length = std::min(text.size(), capacity - 1);
-      std::memcpy(buffer, text.data(), length);
-      buffer[length] = '\0';
-    }
+    give_text(text, buffer, capacity, needed);
     return {};
   });
 }

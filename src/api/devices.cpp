@@ -118,6 +118,21 @@ fw_status fw_device_synchronize(fw_device* device, void* stream) {
   return with_device(device, [&](Device& d) -> Status { return d.synchronize(stream); });
 }
 
+fw_status fw_device_counters(fw_device* device, char* buffer, size_t capacity, size_t* needed) {
+  return with_device(device, [&](Device& d) -> Status {
+    if (capacity > 0) {
+      if (Status status = check_not_null(buffer, "buffer"); !status.ok()) return status;
+      buffer[0] = '\0';
+    }
+    if (needed != nullptr) *needed = 0;
+    std::string json;
+    if (Status status = d.counters(&json); !status.ok()) return status;
+    give_text(json, buffer, capacity, needed);
+    if (json.size() < capacity) d.reset_counters();
+    return {};
+  });
+}
+
 const char* fw_kernel_name(fw_device* device, int32_t index) {
   if (device == nullptr || index < 0) return nullptr;
   try {

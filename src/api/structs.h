@@ -58,4 +58,13 @@ void put(const std::string& text, char (&field)[N]) {
   field[length] = '\0';
 }
 
+// Text into a caller's buffer, cut if it is longer; `needed`, if given, gets its length with the final 0.
+inline void give_text(const std::string& text, char* buffer, size_t capacity, size_t* needed) {
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (capacity == 0) return;
+  const size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(buffer, text.data(), length);
+  buffer[length] = '\0';
+}
+
 }  // namespace flashwave::api

@@ -49,11 +49,20 @@ class Device {
   virtual void release_workspace(char* workspace) = 0;
   virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
                         const LaunchOptions& options) = 0;
+  // Whether any kernel was compiled for it.
+  virtual bool has_kernels() const { return true; }
+  // What launches cost, as JSON, counted since reset_counters; the first call may turn on what is counted. Emulated
+  // devices alone have counters.
+  virtual Status counters(std::string* json) {
+    json->clear();
+    return {FW_UNSUPPORTED, info().name + " has no counters; emulated devices do"};
+  }
+  virtual void reset_counters() {}
 };
 
-// Devices present, best last to first: [0] is the CPU. They live as long as the process.
+// Real devices of this machine: [0] is the CPU. They live as long as the process. The first call loads the drivers.
 const std::vector<Device*>& present_devices();
-// By name ("cpu", "cuda:1", "auto", ...).
+// By name ("cpu", "cuda:1", "auto", ...). auto: the first GPU that kernels were compiled for, else the CPU.
 Status find_device(const std::string& name, Device** device);
 
 }  // namespace flashwave

@@ -1,0 +1,248 @@
+// Races, missing waits and uninitialised bytes in LDS.
+//
+// State is kept per dword, and per byte for dwords that were ever accessed in part.
+#include <algorithm>
+#include <array>
+
+#include "check/checker.h"
+
+namespace emu {
+namespace {
+
+constexpr u32 kAll = ~0u;
+
+// The last write of a byte, in one word so that equal ones compare at once.
+struct Write {
+  u64 bits = 0;  // 0: never written
+  static constexpr int kSignals = 32, kWave = 54, kMemory = 60, kAtomic = 61, kValid = 62, kSplit = 63;
+  static constexpr u64 kSignalMask = (1ull << (kWave - kSignals)) - 1;
+
+  static Write make(u32 sequence, u32 signals, int wave, bool from_memory, bool atomic) {
+    return {sequence | (signals & kSignalMask) << kSignals | static_cast<u64>(wave) << kWave |
+            static_cast<u64>(from_memory) << kMemory | static_cast<u64>(atomic) << kAtomic | 1ull << kValid};
+  }
+  bool valid() const { return bits >> kValid & 1; }
+  bool split() const { return bits >> kSplit & 1; }
+  u32 sequence() const { return static_cast<u32>(bits); }
+  u32 signals() const { return static_cast<u32>(bits >> kSignals & kSignalMask); }
+  int wave() const { return static_cast<int>(bits >> kWave & 63); }
+  bool from_memory() const { return bits >> kMemory & 1; }
+  bool atomic() const { return bits >> kAtomic & 1; }
+};
+
+struct Cell {
+  Write write;
+  // Waves that have read since, and the number of barriers they had signalled (the latest such number only).
+  u32 readers = 0, reader_signals = 0;
+};
+
+// What a wave had waited for when it signalled its last barriers.
+struct SignalHistory {
+  static constexpr u32 kKept = 8;
+  u32 signals = 0;
+  u32 lds_done[kKept] = {}, vmem_done[kKept] = {};
+};
+
+}  // namespace
+
+struct LdsChecker::State {
+  const CheckOptions& options;
+  std::vector<Cell> cells;  // of each dword
+  std::vector<std::array<Cell, 4>> split;
+  std::vector<u64> free_split;
+  std::vector<SignalHistory> history;  // of each wave
+  std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
+  std::vector<u32> read_sequence;      // strict mode: of the last read of each dword
+
+  // The access in progress.
+  Wave* wave = nullptr;
+  const Instruction* at = nullptr;
+  Write mine;
+  u32 passed = 0, signals = 0, lds_done = 0, vmem_done = 0, bit = 0;
+  bool reported = false;
+  Write fine;  // the last write found to be in order
+
+  State(const CheckOptions& o, size_t bytes, int waves)
+      : options(o),
+        cells((bytes + 3) / 4),
+        history(static_cast<size_t>(waves)),
+        barrier_at(SignalHistory::kKept, kAll),
+        read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 : 0) {}
+
+  u32 done_at_signal(int other, u32 number, bool vmem) const {
+    const SignalHistory& h = history[static_cast<size_t>(other)];
+    if (number > h.signals) return kAll;  // the other wave has ended: the barrier did not wait for it
+    return (vmem ? h.vmem_done : h.lds_done)[number % SignalHistory::kKept];
+  }
+
+  void report(Check check, const char* rule, u32 address, int lane) {
+    if (reported || !options.on(check)) return;
+    reported = true;
+    wave->group->log->add_at(check, *wave, *at, rule, lane, address);
+  }
+  void report_other(const char* rule, int other, u32 address, int lane) {
+    if (reported || !options.on(Check::lds_race)) return;
+    reported = true;
+    wave->group->log->add_at(Check::lds_race, *wave, *at, rule + std::string(" of wave ") + std::to_string(other), lane,
+                             address);
+  }
+
+  void check_read(const Write& w, u32 address, int lane) {
+    if (w.bits == fine.bits && w.valid()) return;
+    if (!w.valid()) return report(Check::uninitialised, "LDS read before it was written", address, lane);
+    if (w.wave() == wave->id) {
+      if (w.from_memory() && w.sequence() > vmem_done) {
+        return report(Check::wait, "LDS read before the direct-to-LDS load was waited for", address, lane);
+      }
+    } else if (!(mine.atomic() && w.atomic())) {
+      if (w.signals() >= passed) {
+        return report_other("LDS read, without a barrier between, after the write", w.wave(), address, lane);
+      }
+      if (w.sequence() > done_at_signal(w.wave(), passed, w.from_memory())) {
+        return report_other(w.from_memory() ? "LDS read after a barrier which came before vmcnt waited for the load"
+                                            : "LDS read after a barrier which came before a wait for the write",
+                            w.wave(), address, lane);
+      }
+    }
+    fine = w;
+  }
+
+  void check_write(const Cell& cell, u32 address, int lane) {
+    const Write& w = cell.write;
+    if (w.valid() && w.bits != fine.bits) {
+      if (w.wave() == wave->id) {
+        if (w.from_memory() && !mine.from_memory() && w.sequence() > vmem_done) {
+          report(Check::wait, "LDS written before the direct-to-LDS load was waited for", address, lane);
+        }
+      } else if (!(mine.atomic() && w.atomic())) {
+        if (w.signals() >= passed) {
+          report_other("LDS written, without a barrier between, after the write", w.wave(), address, lane);
+        } else if (w.from_memory() && w.sequence() > done_at_signal(w.wave(), passed, true)) {
+          report_other("LDS written after a barrier which came before vmcnt waited for the load", w.wave(), address,
+                       lane);
+        }
+      }
+    }
+    const u32 others = cell.readers & ~bit;
+    if (!others) return;
+    const int reader = __builtin_ctz(others);
+    if (cell.reader_signals >= passed) {
+      report_other("LDS written, without a barrier between, after the read", reader, address, lane);
+    } else if (!read_sequence.empty() && read_sequence[address / 4] > done_at_signal(reader, passed, false)) {
+      report_other("LDS written after a barrier which came before a wait for the read", reader, address, lane);
+    }
+  }
+
+  template <AccessKind kind>
+  void touch(Cell& cell, u32 address, int lane) {
+    if constexpr (kind != AccessKind::write) check_read(cell.write, address, lane);
+    if constexpr (kind == AccessKind::read) {
+      if (cell.reader_signals == signals) {
+        cell.readers |= bit;
+      } else if (!cell.readers || cell.reader_signals < signals) {
+        cell.reader_signals = signals;
+        cell.readers = bit;
+      }
+      if (!read_sequence.empty()) read_sequence[address / 4] = mine.sequence();
+    } else {
+      check_write(cell, address, lane);
+      cell = {mine, 0, 0};
+    }
+  }
+
+  // Part of a dword, or a dword that is kept by bytes.
+  template <AccessKind kind>
+  void touch_bytes(Cell& cell, u32 address, u32 bytes, int lane) {
+    if (!cell.write.split()) {
+      u64 index = split.size();
+      if (free_split.empty()) {
+        split.emplace_back();
+      } else {
+        index = free_split.back();
+        free_split.pop_back();
+      }
+      split[index].fill(cell);
+      cell.write.bits = 1ull << Write::kSplit | index;
+    }
+    const u64 index = static_cast<u32>(cell.write.bits);
+    for (u32 b = 0; b < bytes; ++b) touch<kind>(split[index][address % 4 + b], address + b, lane);
+    if (kind != AccessKind::read && bytes == 4) {  // all bytes are alike again
+      free_split.push_back(index);
+      cell = {mine, 0, 0};
+    }
+  }
+
+  template <AccessKind kind>
+  void run(const u32* address, u64 lanes, u32 bytes) {
+    for (; lanes; lanes &= lanes - 1) {
+      const int lane = __builtin_ctzll(lanes);
+      u32 from = address[lane];
+      const u32 end = from + bytes;
+      while (from < end) {
+        Cell& cell = cells[from / 4];
+        const u32 part = std::min(end - from, 4 - from % 4);
+        if (part == 4 && !cell.write.split()) [[likely]] {
+          touch<kind>(cell, from, lane);
+        } else {
+          touch_bytes<kind>(cell, from, part, lane);
+        }
+        from += part;
+      }
+    }
+  }
+};
+
+LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
+    : state_(new State(options, lds_bytes, waves)) {}
+LdsChecker::~LdsChecker() { delete state_; }
+
+void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind,
+                        bool from_memory) {
+  State& s = *state_;
+  const WaveChecker& checker = *wave.checker;
+  s.wave = &wave;
+  s.at = &at;
+  s.passed = wave.barriers_passed;
+  s.signals = wave.barriers_signalled;
+  s.lds_done = checker.lds_done();
+  s.vmem_done = checker.vmem_done();
+  s.bit = 1u << wave.id;
+  s.reported = false;
+  s.fine = Write{};
+  const u32 sequence = (from_memory ? checker.vmem_issued() : checker.lds_issued()) + 1;
+  s.mine = Write::make(sequence, s.signals, wave.id, from_memory, kind == AccessKind::atomic);
+  switch (kind) {
+    case AccessKind::read:
+      return s.run<AccessKind::read>(address, lanes, bytes);
+    case AccessKind::write:
+      return s.run<AccessKind::write>(address, lanes, bytes);
+    case AccessKind::atomic:
+      return s.run<AccessKind::atomic>(address, lanes, bytes);
+  }
+}
+
+void LdsChecker::barrier_signalled(const Wave& wave) {
+  State& s = *state_;
+  SignalHistory& h = s.history[static_cast<size_t>(wave.id)];
+  if (wave.barriers_signalled == h.signals) return;  // a wait without a signal
+  h.signals = wave.barriers_signalled;
+  h.lds_done[h.signals % SignalHistory::kKept] = wave.checker->lds_done();
+  h.vmem_done[h.signals % SignalHistory::kKept] = wave.checker->vmem_done();
+  if (!s.options.same_barrier_instruction || !s.options.on(Check::barrier)) return;
+  // The first wave to give a signal decides where it is given.
+  u32& where = s.barrier_at[h.signals % SignalHistory::kKept];
+  const bool first = std::none_of(s.history.begin(), s.history.end(), [&](const SignalHistory& other) {
+    return &other != &h && other.signals >= h.signals;
+  });
+  const u32 here = wave.pc - 1;
+  if (first) {
+    where = here;
+  } else if (where != here) {
+    const Program& program = *wave.group->program;
+    wave.group->log->add_at(Check::barrier, wave, program.code[here],
+                            "the waves of the workgroup meet at different barrier instructions, another one at", -1,
+                            program.code[where].address);
+  }
+}
+
+}  // namespace emu

@@ -1,0 +1,61 @@
+// What WaveChecker keeps of a wave. Each part has a file of its own: waits.cpp, registers.cpp, hazards.cpp.
+#pragma once
+
+#include "check/checker.h"
+#include "check/hazards.h"
+#include "check/register_use.h"
+
+namespace emu {
+
+// One of the hardware's counters of memory instructions in flight.
+struct WaitCounter {
+  u32 issued = 0, done = 0;
+  u32 out_of_order = 0;  // sequence of the last one that may return out of order; until done, only a wait for 0 helps
+  struct Load {
+    u32 sequence = 0;
+    RegisterRange range;
+  };
+  // Loads not yet waited for, oldest first. The hardware counts to 63 at most and then stalls, so a ring does.
+  static constexpr u32 kLoads = 256;
+  Load load[kLoads];
+  u32 first = 0, last = 0;
+  // Of the last load into each register.
+  u32 sequence[kScalarBase + kScalarRegisters] = {};
+
+  bool idle() const { return issued == done; }
+};
+
+// Registers, 64 to a word: why one may not be read or overwritten just now.
+struct RegisterState {
+  u64 loading_vmem = 0;  // a load waits on vmcnt or loadcnt
+  u64 loading_lds = 0;   // on lgkmcnt, dscnt or kmcnt
+  u64 undefined = 0;     // never written, or a copy of such a one
+  u64 hazardous = 0;     // result or accumulator of a matrix instruction that may still run
+};
+
+struct WaveChecker::State {
+  explicit State(const CheckOptions& o) : options(o) {}
+
+  const CheckOptions& options;
+  const RegisterUseTable* table = nullptr;
+  Family family = Family::gfx9;
+  RegisterState words[kRegisterWords];
+  WaitCounter vmem, lds, scalar;  // scalar: kmcnt of gfx12; before, scalar loads share lgkmcnt
+  u32 stores_issued = 0;
+  bool flat_in_lds = false;  // the flat instruction being executed touches LDS
+  u64 new_undefined[kRegisterWords] = {};  // what the instruction being executed leaves undefined
+  bool leaves_undefined = false;
+  HazardTracker hazards;
+
+  // waits.cpp
+  void wait(const Instruction& in, WaitKind kind);
+  void issue(const Instruction& in, const RegisterUse& use);
+  void report_loading(Wave& wave, const Instruction& in, const RegisterUse& use);
+  const char* counter_name(bool vector_memory, bool scalar_register) const;
+  // registers.cpp
+  void start_registers(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);
+  void examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use);
+  bool undefined(int reg) const { return words[reg / 64].undefined >> (reg % 64) & 1; }
+};
+
+}  // namespace emu

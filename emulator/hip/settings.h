@@ -1,0 +1,31 @@
+// The options of include/flashwave_emu.h.
+#pragma once
+
+#include <string>
+
+#include "core/launch.h"
+
+namespace emu::hip {
+
+enum class CheckMode : u8 { off, report, fail };
+
+struct Settings {
+  CheckMode check = CheckMode::fail;
+  CheckOptions checks;
+  bool count = false, model = false, reverse = false, log = false;
+  bool fused_matrix = false;  // numerics=fma
+  u64 seed = 0;
+  int threads = 0;
+
+  RunOptions run_options() const;
+};
+
+// As they are now. The first use reads the environment.
+Settings current_settings();
+// Empty, or what is wrong with the name or the value.
+std::string set_option(const std::string& name, const std::string& value);
+
+// "wait,bounds" or "all" as bits of CheckOptions::enabled. Empty, or what is wrong.
+std::string parse_checks(const std::string& list, u32* enabled);
+
+}  // namespace emu::hip

@@ -1,0 +1,59 @@
+/* The emulator's own switches and results. libflashwave_emu.so is loaded in place of libamdhip64.so and exports its hip*
+ * functions; these functions come in addition. All are safe to call from any number of threads.
+ *
+ * Options, each also an environment variable FLASHWAVE_EMU_NAME that is read when the library is first used:
+ *   check     1 (default): a launch in which a checker finds a mistake fails with hipErrorLaunchFailure;
+ *             report: such mistakes are only collected; 0: no checking. An access outside of every allocation always
+ *             fails with hipErrorIllegalAddress.
+ *   checks    which checkers are on: names with commas between them, or all (default)
+ *   count     1: also count bank conflicts and bytes (slower); 0 (default): instructions only
+ *   model     1: also estimate issue cycles from the order of the instructions of one workgroup; 0 (default)
+ *   seed      0 (default): waves and workgroups in order; else a random interleaving of both
+ *   reverse   1: workgroups from last to first; 0 (default)
+ *   threads   workgroups that run at a time; 0 (default): one per core
+ *   numerics  how matrix instructions add: exact (default: as the hardware does) or fma
+ *   log       1: reports are also written to stderr; 0 (default)
+ * And FLASHWAVE_EMU_ARCH: the GPUs that hipGetDeviceCount counts, with commas between them (default gfx942).
+ */
+#ifndef FLASHWAVE_EMU_H
+#define FLASHWAVE_EMU_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FWEMU_API __attribute__((visibility("default")))
+
+FWEMU_API const char* fwemu_version(void);
+FWEMU_API const char* fwemu_architectures(void); /* "gfx90a, gfx942, ..." */
+
+/* 0, or a hipError_t; what is wrong is then in fwemu_last_error(). */
+FWEMU_API int fwemu_set_option(const char* name, const char* value);
+
+/* The index of the device of that architecture; the first call for one adds it. 0, or a hipError_t. */
+FWEMU_API int fwemu_open(const char* architecture, int* index);
+/* Always adds one. Its index, or -1. */
+FWEMU_API int fwemu_add_device(const char* architecture);
+
+/* The detail behind the calling thread's latest failed hip* or fwemu_* call; "" if there was none. Valid until the next
+ * call of this thread. */
+FWEMU_API const char* fwemu_last_error(void);
+
+/* What the checkers found since the last fwemu_clear_reports, as text. Writes at most capacity bytes including the
+ * final 0 and returns how many there are, the 0 included. */
+FWEMU_API size_t fwemu_reports(char* buffer, size_t capacity);
+FWEMU_API size_t fwemu_report_count(void);
+FWEMU_API void fwemu_clear_reports(void);
+
+/* The launches on a device (-1: on all) since fwemu_reset_counters, as a JSON array; the buffer as in fwemu_reports.
+ * An element has "kernel", "device", "arch", "grid", "block", "dynamic_lds" and "counters". The latest 1024 launches
+ * are kept. */
+FWEMU_API size_t fwemu_counters_json(int device, char* buffer, size_t capacity);
+FWEMU_API void fwemu_reset_counters(int device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,141 @@
+// MFMA of gfx950 on 8-, 6- and 4-bit floats, the two inputs each of a type of its own, and the same with a scale for
+// every 32 elements. AMD "CDNA4 ISA", section 7.1; layouts also in "Matrix Core Programming on AMD CDNA3 and CDNA4
+// architecture" (ROCm blogs, 2025).
+#include <cmath>
+#include <limits>
+
+#include "isa/lanes.h"
+#include "isa/matrix.h"
+
+namespace emu {
+std::span<const Opcode> scaled_mfma_opcodes();
+
+namespace {
+using namespace matrix;
+
+constexpr int kPerLane = 32, kBlock = 32;  // elements of a lane; elements with one scale
+
+// Formats as CBSZ (for A) and BLGP (for B) number them.
+constexpr Element kFormats[] = {Element::fp8, Element::bf8, Element::fp6, Element::bf6, Element::fp4};
+constexpr int kFormatCount = 5;
+constexpr int registers_of(int format) { return size_of(kFormats[format]); }  // 32 elements fill as many as they have bits
+
+void convert_format(int format, const u32 (*registers)[kLanes], Converted<float, kPerLane>& out) {
+  switch (kFormats[format]) {
+    case Element::fp8:
+      return convert<Element::fp8>(registers, out);
+    case Element::bf8:
+      return convert<Element::bf8>(registers, out);
+    case Element::fp6:
+      return convert<Element::fp6>(registers, out);
+    case Element::bf6:
+      return convert<Element::bf6>(registers, out);
+    default:
+      return convert<Element::fp4>(registers, out);
+  }
+}
+
+// 8-bit types: a group of lanes has 16 neighbours in k, and 16 more after all groups had theirs. Others: 32 neighbours.
+template <int M>
+const std::array<int, kPerLane * kLanes / M>& offsets_of(int format) {
+  constexpr int kGroups = kLanes / M;
+  static constexpr auto kSplit = k_offsets<kPerLane * kGroups, kGroups, M, 16>();
+  static constexpr auto kWhole = k_offsets<kPerLane * kGroups, kGroups, M, 32>();
+  return size_of(kFormats[format]) == 8 ? kSplit : kWhole;
+}
+
+// Byte op_sel + 2 * op_sel_hi of each lane's scale register: the exponent of a power of two, 255: NaN.
+void read_scales(const Wave& w, const Instruction& in, int which, double (&scale)[kLanes]) {
+  Row space;
+  const u32* row = plain_row(w, in.source(3 + which), space);
+  const int byte = (in.op_sel >> which & 1) + 2 * (in.op_sel_hi >> which & 1);
+  for (int l = 0; l < kLanes; ++l) {
+    const int exponent = static_cast<int>(row[l] >> (8 * byte) & 0xff);
+    scale[l] = exponent == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, exponent - 127);
+  }
+}
+
+template <int M, bool Scaled>
+void mfma_f8f6f4(Wave& w, const Instruction& in) {
+  constexpr int kGroups = kLanes / M, kK = kPerLane * kGroups, kVectors = M / 8;
+  Converted<float, kPerLane> a, b;
+  convert_format(in.cbsz, &w.vgpr[in.source(0).reg], a);
+  convert_format(in.blgp, &w.vgpr[in.source(1).reg], b);
+  const auto &a_offset = offsets_of<M>(in.cbsz), &b_offset = offsets_of<M>(in.blgp);
+  double a_scale[kLanes], b_scale[kLanes];  // of row (column) l % M and the elements k of block l / M
+  if constexpr (Scaled) {
+    read_scales(w, in, 0, a_scale);
+    read_scales(w, in, 1, b_scale);
+  }
+  const u16 destination = in.operand[0].reg;
+  const AccumulatorRows<M * M / kLanes> c(w, in.source(2), destination);
+  for (int i = 0; i < M; ++i) {
+    const int reg = (M == 32 ? i / 8 * 4 : 0) + i % 4, lane = i / 4 % kGroups * M;
+    Floats8 sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) sum[v] = Scaled ? Floats8::all(0) : Floats8::load(c[reg] + lane + 8 * v);
+    float total[M];
+    if constexpr (Scaled) std::memcpy(total, c[reg] + lane, sizeof(total));
+    for (size_t k = 0; k < kK; ++k) {
+      const Floats8 scale = Floats8::all(a.value[0][a_offset[k] + i]);
+      for (int v = 0; v < kVectors; ++v) {
+        sum[v].add_product(scale, Floats8::load(b.value[0] + b_offset[k] + 8 * v));
+      }
+      if (Scaled && k % kBlock == kBlock - 1) {
+        // The scales apply to the sum of the block's products. Their product may be outside f32.
+        const int group = static_cast<int>(k) / kBlock;
+        float block[M];
+        for (int v = 0; v < kVectors; ++v) {
+          sum[v].store(block + 8 * v);
+          sum[v] = Floats8::all(0);
+        }
+        for (int j = 0; j < M; ++j) {
+          total[j] = static_cast<float>(block[j] * (a_scale[group * M + i] * b_scale[group * M + j]) + total[j]);
+        }
+      }
+    }
+    u32* d = w.vgpr[destination + reg] + lane;
+    if constexpr (Scaled) {
+      std::memcpy(d, total, sizeof(total));
+    } else {
+      for (int v = 0; v < kVectors; ++v) sum[v].store(d + 8 * v);
+    }
+  }
+}
+
+template <int M>
+std::string bind_f8f6f4(Instruction& in, const Target&) {
+  if (in.cbsz >= kFormatCount || in.blgp >= kFormatCount) return "a format that is not defined";
+  if (in.abid || in.neg_lo || in.neg_hi) return "f8f6f4 forms have no abid and no neg";
+  for (int i = 0; i < 2; ++i) {
+    if (in.source(i).width < registers_of(i ? in.blgp : in.cbsz)) return "too few registers for the format";
+  }
+  const bool has_8_bits = in.cbsz < 2 || in.blgp < 2;
+  in.cycles = static_cast<u16>((M == 32 ? 32 : 16) * (has_8_bits ? 2 : 1));
+  return {};
+}
+
+template <int M, bool Scaled>
+constexpr Opcode row(const char* name) {
+  return {name,
+          mfma_f8f6f4<M, Scaled>,
+          Class::matrix,
+          Scaled ? "x=xxfuu" : "x=xxf",
+          Scaled ? kTakesMatrix | kTakesPacked : kTakesMatrix,
+          kIgnoresExec,
+          64,
+          bind_f8f6f4<M>,
+          1u << static_cast<int>(Family::gfx9)};
+}
+
+constexpr Opcode kScaled[] = {
+    row<16, false>("v_mfma_f32_16x16x128_f8f6f4"),
+    row<32, false>("v_mfma_f32_32x32x64_f8f6f4"),
+    row<16, true>("v_mfma_scale_f32_16x16x128_f8f6f4"),
+    row<32, true>("v_mfma_scale_f32_32x32x64_f8f6f4"),
+};
+
+}  // namespace
+
+std::span<const Opcode> scaled_mfma_opcodes() { return kScaled; }
+
+}  // namespace emu

@@ -1,0 +1,24 @@
+// AMD GPUs through a HIP runtime: real ones, and those of the emulator.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "device/driver.h"
+
+namespace flashwave {
+
+// What the machine's HIP runtime has. `status` says why the list is empty.
+struct HipDevices {
+  Status status;
+  std::vector<Device*> devices;
+};
+// Loads the runtime on the first call; the devices live as long as the process.
+const HipDevices& hip_devices();
+// False where it is plain that there is no AMD GPU, without loading anything.
+bool may_have_hip_devices();
+
+// The emulated GPU of that architecture ("gfx942"), made on the first call for it.
+Status find_emulated_device(const std::string& arch, Device** device);
+
+}  // namespace flashwave
