@@ -146,7 +146,8 @@ def main():
         for arch, opt, kernel, count, noticed, excused, missed in pool.imap_unordered(mutate, jobs):
             total, caught, excused_total = total + count, caught + noticed, excused_total + len(excused)
             verdict = "ok" if not missed and count else "FAILED"
-            print(f"{arch} {opt} {kernel}: {count} mutants, {noticed} noticed, {len(excused)} harmless, {len(missed)} missed: {verdict}", flush=True)
+            numbers = f"{noticed} noticed, {len(excused)} harmless, {len(missed)} missed"
+            print(f"{arch} {opt} {kernel}: {count} mutants, {numbers}: {verdict}", flush=True)
             if options.list:
                 for where, why in excused:
                     print(f"    {where}: {why}")

@@ -18,7 +18,9 @@ def same_bits(got, expected):
     alike = got.view(f"u{got.itemsize}") == expected.view(f"u{got.itemsize}")
     if got.dtype.kind not in "iu":
         alike |= np.isnan(got.astype(F64)) & np.isnan(expected.astype(F64))
-    assert alike.all(), f"{(~alike).sum()} differ, first at {np.argwhere(~alike)[0]}: {got[~alike][0]!r}, not {expected[~alike][0]!r}"
+    assert alike.all(), (
+        f"{(~alike).sum()} differ, first at {np.argwhere(~alike)[0]}: {got[~alike][0]!r}, not {expected[~alike][0]!r}"
+    )
 
 
 def fp8_types(arch):

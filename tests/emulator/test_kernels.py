@@ -176,7 +176,8 @@ def test_layer_norm(gpu):
 
 
 @pytest.mark.parametrize(
-    "kernel, d, length, keys", [("attention_64", 64, 70, 90), ("attention_64_causal", 64, 80, 80), ("attention_128", 128, 64, 50)]
+    "kernel, d, length, keys",
+    [("attention_64", 64, 70, 90), ("attention_64_causal", 64, 80, 80), ("attention_128", 128, 64, 50)],
 )
 def test_attention(gpu, kernel, d, length, keys):
     if gpu.opt == "O0" and d == 128:
@@ -242,7 +243,8 @@ def test_lds_atomics(gpu):
     assert (out == expected).all()
     w = x.astype(I64) << 8
     assert (
-        longs == [w.sum(), min(0, w.min()), max(0, w.max()), np.bitwise_or.reduce(w), np.bitwise_xor.reduce(w), -w.sum()]
+        longs
+        == [w.sum(), min(0, w.min()), max(0, w.max()), np.bitwise_or.reduce(w), np.bitwise_xor.reduce(w), -w.sum()]
     ).all()
 
 

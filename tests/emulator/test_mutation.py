@@ -17,7 +17,11 @@ def program(*text):
     lines = []
     for i, line in enumerate(text):
         name, _, operands = line.partition(" ")
-        lines.append(waits.Line(4 * i, 4 * i, name, operands, [0xBF820000 | int(operands) & 0xFFFF if "branch" in name else 0], "k"))
+        lines.append(
+            waits.Line(
+                4 * i, 4 * i, name, operands, [0xBF820000 | int(operands) & 0xFFFF if "branch" in name else 0], "k"
+            )
+        )
         lines[-1].registers = waits.registers_of(operands)
     return lines
 
@@ -33,12 +37,33 @@ def test_proofs_of_redundancy():
     loop = program("v_add_u32 v4, v1, v1", load, "s_waitcnt vmcnt(0)", "s_cbranch_scc1 -4", "s_endpgm")
     assert not waits.wait_is_redundant(loop, 2, "gfx942")
     # vmcnt(1) is enough for the first of two loads, and not for the second.
-    pair = program(load, "global_load_dword v5, v[2:3], off", "s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(1)", "v_add_u32 v4, v1, v1", "s_endpgm")
+    pair = program(
+        load,
+        "global_load_dword v5, v[2:3], off",
+        "s_waitcnt vmcnt(0)",
+        "s_waitcnt vmcnt(1)",
+        "v_add_u32 v4, v1, v1",
+        "s_endpgm",
+    )
     assert waits.wait_is_redundant(pair, 2, "gfx942") and waits.wait_is_redundant(pair, 3, "gfx942")
-    late = program(load, "global_load_dword v5, v[2:3], off", "s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(1)", "v_add_u32 v4, v5, v5", "s_endpgm")
+    late = program(
+        load,
+        "global_load_dword v5, v[2:3], off",
+        "s_waitcnt vmcnt(0)",
+        "s_waitcnt vmcnt(1)",
+        "v_add_u32 v4, v5, v5",
+        "s_endpgm",
+    )
     assert not waits.wait_is_redundant(late, 2, "gfx942")
     # Scalar loads come back in any order: only a wait for all of them will do.
-    scalar = program("s_load_dword s4, s[0:1], 0x0", "s_load_dword s5, s[0:1], 0x4", "s_waitcnt lgkmcnt(0)", "s_waitcnt lgkmcnt(1)", "s_add_u32 s6, s4, s4", "s_endpgm")
+    scalar = program(
+        "s_load_dword s4, s[0:1], 0x0",
+        "s_load_dword s5, s[0:1], 0x4",
+        "s_waitcnt lgkmcnt(0)",
+        "s_waitcnt lgkmcnt(1)",
+        "s_add_u32 s6, s4, s4",
+        "s_endpgm",
+    )
     assert not waits.wait_is_redundant(scalar, 2, "gfx942")
     # Writes to LDS must have happened before a barrier.
     shared = program("ds_write_b32 v0, v1", "s_waitcnt lgkmcnt(0)", "s_barrier", "ds_read_b32 v2, v3", "s_endpgm")

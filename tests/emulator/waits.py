@@ -49,8 +49,12 @@ def disassemble(code, arch):
     path.write_bytes(code)
     try:
         features = [] if arch.startswith("gfx9") else ["--mattr=+real-true16"]
-        dump = subprocess.run([hip.tool("llvm-objdump"), "-d", *features, str(path)], capture_output=True, text=True, check=True).stdout
-        sections = subprocess.run([hip.tool("llvm-readelf"), "-SW", str(path)], capture_output=True, text=True, check=True).stdout
+        dump = subprocess.run(
+            [hip.tool("llvm-objdump"), "-d", *features, str(path)], capture_output=True, text=True, check=True
+        ).stdout
+        sections = subprocess.run(
+            [hip.tool("llvm-readelf"), "-SW", str(path)], capture_output=True, text=True, check=True
+        ).stdout
     finally:
         path.unlink()
     address, offset = (int(x, 16) for x in re.search(r" \.text\s+PROGBITS\s+(\w+)\s+(\w+)", sections).groups())
@@ -90,17 +94,23 @@ def counters_of(line, arch):
     if re.match(r"s_(buffer_)?(load|scratch_load)|s_memtime|s_memrealtime|s_sendmsg_rtn|s_atomic", name):
         return [scalar], True, False
     if name.startswith("ds_"):
-        returns = re.match(r"ds_(read|load|bpermute|permute|swizzle|consume|append)|ds_\w*_rtn|ds_\w*rtn_", name) is not None
+        returns = (
+            re.match(r"ds_(read|load|bpermute|permute|swizzle|consume|append)|ds_\w*_rtn|ds_\w*rtn_", name) is not None
+        )
         moves = re.match(r"ds_(read|load|bpermute|permute|swizzle)", name) is not None
         return [LDS], returns, not moves
-    if re.match(r"(global|buffer|flat|scratch|tbuffer)_", name) and not re.match(r"(buffer|global)_(inv|wb|wbl2|gl\d_inv|wbinv)", name):
+    if re.match(r"(global|buffer|flat|scratch|tbuffer)_", name) and not re.match(
+        r"(buffer|global)_(inv|wb|wbl2|gl\d_inv|wbinv)", name
+    ):
         atomic = "atomic" in name
-        returns = ("load" in name and "lds" not in line.text) or (atomic and re.search(r"\b(glc|sc0)\b|TH_ATOMIC_RETURN", line.operands) is not None)
+        returns = ("load" in name and "lds" not in line.text) or (
+            atomic and re.search(r"\b(glc|sc0)\b|TH_ATOMIC_RETURN", line.operands) is not None
+        )
         to_lds = "load" in name and "lds" in line.text
         counters = [LOADS if gfx9 or returns or to_lds else STORES]
         if name.startswith("flat_"):
             counters.append(LDS)
-        return counters, returns, to_lds or (name.startswith("flat_") and not ("load" in name))
+        return counters, returns, to_lds or (name.startswith("flat_") and "load" not in name)
     return [], False, False
 
 

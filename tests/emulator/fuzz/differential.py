@@ -38,11 +38,29 @@ def inputs():
     def floats(dtype, shift):
         info = np.finfo(dtype)
         values = (draw.standard_normal(n) * np.exp2(draw.integers(-8, 8, n).astype(float))).astype(dtype)
-        special = [0.0, -0.0, np.inf, -np.inf, np.nan, info.max, info.tiny, info.smallest_subnormal, -info.tiny, 1.0, -1.0]
+        special = [
+            0.0,
+            -0.0,
+            np.inf,
+            -np.inf,
+            np.nan,
+            info.max,
+            info.tiny,
+            info.smallest_subnormal,
+            -info.tiny,
+            1.0,
+            -1.0,
+        ]
         values[shift : shift + len(special)] = special
         return values
 
-    return [ints.astype(np.int32), longs.astype(np.int64), floats(np.float16, 12), floats(np.float32, 40), floats(np.float64, 70)]
+    return [
+        ints.astype(np.int32),
+        longs.astype(np.int64),
+        floats(np.float16, 12),
+        floats(np.float32, 40),
+        floats(np.float64, 70),
+    ]
 
 
 def unit(seeds):
@@ -53,7 +71,11 @@ def host_results(seeds):
     text = unit(seeds)
 
     def make(path):
-        done = subprocess.run([hip.tool("clang++"), *HOST_FLAGS, *FLAGS, "-x", "c++", "-", "-o", str(path)], input=text.encode(), capture_output=True)
+        done = subprocess.run(
+            [hip.tool("clang++"), *HOST_FLAGS, *FLAGS, "-x", "c++", "-", "-o", str(path)],
+            input=text.encode(),
+            capture_output=True,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr.decode())
 
@@ -89,10 +111,12 @@ def check(arch, opt, seeds, expected=None):
             if len(wrong):
                 names = programs.output_names()
                 lines = [
-                    f"  item {item} {names[which]}: host {int(expected[seed][item, which]):#x}, emulator {int(out[item, which]):#x}"
-                    for item, which in wrong[:8]
+                    f"  item {i} {names[k]}: host {int(expected[seed][i, k]):#x}, emulator {int(out[i, k]):#x}"
+                    for i, k in wrong[:8]
                 ]
-                failures.append(f"{where}: {len(wrong)} values differ\n" + "\n".join(lines) + "\n" + programs.Program(seed).source())
+                failures.append(
+                    f"{where}: {len(wrong)} values differ\n" + "\n".join(lines) + "\n" + programs.Program(seed).source()
+                )
     return failures
 
 
@@ -115,7 +139,9 @@ def main():
     hip.library()  # says at once if there is none
     seeds = list(range(options.first, options.first + options.count))
     batches = [seeds[i : i + options.batch] for i in range(0, len(seeds), options.batch)]
-    jobs = [(arch, opt, batch) for batch in batches for arch in options.arch.split(",") for opt in options.opt.split(",")]
+    jobs = [
+        (arch, opt, batch) for batch in batches for arch in options.arch.split(",") for opt in options.opt.split(",")
+    ]
     passed = failed = 0
     os.environ["FLASHWAVE_EMU_THREADS"] = "1"
     with multiprocessing.Pool(options.jobs) as pool:

@@ -29,7 +29,9 @@ typedef _Float16 h2 __attribute__((ext_vector_type(2)));
 #endif
 template <class T> FN T divide(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)(0 - a) : (T)(a / b); }
 template <class T> FN T modulo(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)0 : (T)(a % b); }
-template <class T, class F> FN T to_int(F x, F low, F high) { return x != x ? (T)0 : x < low ? (T)low : x > high ? (T)high : (T)x; }
+template <class T, class F> FN T to_int(F x, F low, F high) {
+  return x != x ? (T)0 : x < low ? (T)low : x > high ? (T)high : (T)x;
+}
 FN u16 bits_of(f16 x) { return x != x ? 0x7e00 : __builtin_bit_cast(u16, x); }
 FN u32 bits_of(f32 x) { return x != x ? 0x7fc00000u : __builtin_bit_cast(u32, x); }
 FN u64 bits_of(f64 x) { return x != x ? 0x7ff8000000000000ul : __builtin_bit_cast(u64, x); }
@@ -118,10 +120,23 @@ class Program:
         r = self.random
         if t in INTEGERS:
             bits = INTEGERS[t]
-            value = r.choice([0, 1, -1, r.randint(-20, 20), r.getrandbits(bits), 1 << r.randrange(bits), (1 << r.randrange(bits)) - 1])
+            value = r.choice(
+                [
+                    0,
+                    1,
+                    -1,
+                    r.randint(-20, 20),
+                    r.getrandbits(bits),
+                    1 << r.randrange(bits),
+                    (1 << r.randrange(bits)) - 1,
+                ]
+            )
             return f"({t}){value & (1 << bits) - 1:#x}ull"
         if t in FLOATS:
-            return f"({t}){r.choice([0.0, 1.0, -1.0, 0.5, round(r.uniform(-8, 8), 3), r.uniform(-1, 1) * 10.0 ** r.randint(-6, 4)])!r}"
+            value = r.choice(
+                [0.0, 1.0, -1.0, 0.5, round(r.uniform(-8, 8), 3), r.uniform(-1, 1) * 10.0 ** r.randint(-6, 4)]
+            )
+            return f"({t}){value!r}"
         part = {"s2": "i16", "h2": "f16"}[t]
         return f"({t}){{{self.constant(part)}, {self.constant(part)}}}"
 
@@ -141,7 +156,11 @@ class Program:
     def integer(self, t, depth):
         bits, sub = INTEGERS[t], lambda kind=t: self.expr(kind, depth - 1)
         unsigned = "u" + t[1:]
-        kinds = ["binary"] * 5 + ["shift"] * 2 + ["divide", "unary", "convert", "convert", "from_float", "order", "saturate", "bits", "field"]
+        kinds = (
+            ["binary"] * 5
+            + ["shift"] * 2
+            + ["divide", "unary", "convert", "convert", "from_float", "order", "saturate", "bits", "field"]
+        )
         if self.in_helper is None:
             kinds += ["array", "lds", "input"]
         kind = self.pick(*kinds)
@@ -190,7 +209,10 @@ class Program:
         long = "l" if bits == 64 else ""
         choices.append(f"({t})__builtin_popcount{long}({value})")
         if bits >= 32:
-            choices += [f"({t})__builtin_clz{long}({value} | 1)", f"({t})__builtin_ctz{long}({value} | ({unsigned})1 << {bits - 1})"]
+            choices += [
+                f"({t})__builtin_clz{long}({value} | 1)",
+                f"({t})__builtin_ctz{long}({value} | ({unsigned})1 << {bits - 1})",
+            ]
             wide = {"i32": "i64", "u32": "u64", "i64": "__int128", "u64": "unsigned __int128"}[t]
             choices.append(f"({t})((({wide}){sub()} * ({wide}){sub()}) >> {bits})")
         if bits == 16:
@@ -205,7 +227,21 @@ class Program:
         def sub(kind=t):
             return self.expr(kind, depth - 1)
 
-        kind = self.pick(*["binary"] * 6, "divide", "fma", "fma", "root", "round", "order", "sign", "scale", "convert", "convert", "negate", "bits")
+        kind = self.pick(
+            *["binary"] * 6,
+            "divide",
+            "fma",
+            "fma",
+            "root",
+            "round",
+            "order",
+            "sign",
+            "scale",
+            "convert",
+            "convert",
+            "negate",
+            "bits",
+        )
         if kind == "binary":
             return f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
         if kind == "divide":
@@ -324,7 +360,12 @@ class Program:
         k, n = self._name("k"), self._name("n")
         text = f"{indent}for (i32 {k} = 0, {n} = {self.expr('i32', 2)} & {self.pick(3, 7)}; {k} < {n}; {k}++) {{\n"
         self.counters.append(k)
-        text += self._block(depth - 1, indent + "  ", 2) + self._leave(indent + "  ") + "\n" + self._block(0, indent + "  ", 1)
+        text += (
+            self._block(depth - 1, indent + "  ", 2)
+            + self._leave(indent + "  ")
+            + "\n"
+            + self._block(0, indent + "  ", 1)
+        )
         self.counters.remove(k)
         return text + f"\n{indent}}}"
 
@@ -357,9 +398,13 @@ class Program:
                 elif t in FLOATS:
                     value = {"f16": "H", "f32": "F", "f64": "D"}[t] + at
                 else:
-                    value = f"({t}){{({'i16' if t == 's2' else 'f16'}){'I' if t == 's2' else 'H'}{at}, ({'i16' if t == 's2' else 'f16'}){'L' if t == 's2' else 'H'}[t ^ 1]}}"
+                    part, source, other = ("i16", "I", "L") if t == "s2" else ("f16", "H", "H")
+                    value = f"({t}){{({part}){source}{at}, ({part}){other}[t ^ 1]}}"
                 initial.append(f"  {t} {name} = {value};")
-        final = [f"  out[{i}] = out_bits({name});" for i, name in enumerate(n for names in self.variables.values() for n in names)]
+        final = [
+            f"  out[{i}] = out_bits({name});"
+            for i, name in enumerate(n for names in self.variables.values() for n in names)
+        ]
         parameters = "const i32* I, const i64* L, const f16* H, const f32* F, const f64* D"
         declare = [
             f"FN void body_{self.seed}({parameters}, i32 t, u64* lds, u64* out) {{",
@@ -369,7 +414,8 @@ class Program:
         function = "\n".join([self.helper_text, *declare, *initial, self.body, *final, "}"])
         entry = f"""
 #ifdef __HIP__
-extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(64, 64))) void program_{self.seed}({parameters}, u64* out) {{
+extern "C" __attribute__((global, amdgpu_flat_work_group_size(64, 64)))
+void program_{self.seed}({parameters}, u64* out) {{
   __attribute__((shared)) u64 lds[64 * 4];
   const i32 lane = (i32)__builtin_amdgcn_workitem_id_x(), t = (i32)__builtin_amdgcn_workgroup_id_x() * 64 + lane;
   body_{self.seed}(I, L, H, F, D, t, lds + 4 * lane, out + {OUTPUTS} * t);

@@ -63,6 +63,6 @@ def compile_to(code, notes, arch, kernel, signature, constants, num_warps, num_s
         (code, compiled.asm["hsaco"]),
         (notes, json.dumps({"name": compiled.metadata.name, "shared": compiled.metadata.shared}).encode()),
     ):
-        part = path.with_suffix(".part%d" % os.getpid())
+        part = path.with_suffix(f".part{os.getpid()}")
         part.write_bytes(content)
         part.rename(path)

@@ -61,7 +61,14 @@ def test_layer_norm(arch, seed):
     types = {"x": "*fp16", "weight": "*fp32", "bias": "*fp32", "out": "*fp16", "mean_out": "*fp32"}
     types.update(columns="i32", epsilon="fp32")
     launch(
-        arch, "layer_norm", 2, [x, weight, bias, out, mean, columns, 1e-5], types, {"BLOCK": 256}, aligned=False, seed=seed
+        arch,
+        "layer_norm",
+        2,
+        [x, weight, bias, out, mean, columns, 1e-5],
+        types,
+        {"BLOCK": 256},
+        aligned=False,
+        seed=seed,
     )
     w = x.astype(F64)
     expected = (w - w.mean(1, keepdims=True)) / np.sqrt(w.var(1, keepdims=True) + 1e-5) * weight + bias
@@ -84,7 +91,16 @@ def test_mathematics(arch):
     launch(arch, "mathematics", 2, [x, out, n], {"x": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 512})
     w = x.astype(F64)
     erf = np.vectorize(math.erf)(w)
-    expected = [np.exp(-w * w), np.log(abs(w) + 1), np.sin(w), np.cos(w), erf, 1 / np.sqrt(abs(w) + 0.5), np.sqrt(abs(w)), 1 / (1 + np.exp(-w))]
+    expected = [
+        np.exp(-w * w),
+        np.log(abs(w) + 1),
+        np.sin(w),
+        np.cos(w),
+        erf,
+        1 / np.sqrt(abs(w) + 0.5),
+        np.sqrt(abs(w)),
+        1 / (1 + np.exp(-w)),
+    ]
     np.testing.assert_allclose(out, np.array(expected), rtol=3e-5, atol=3e-6)
 
 
