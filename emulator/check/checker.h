@@ -42,9 +42,9 @@ class WaveChecker {
   State* state_;
 };
 
-// One per workgroup: the last accesses of every LDS byte. Access B of one wave comes after access A of another if
-// that one signalled a barrier after A which the first has passed before B; a write must also have been waited for
-// before that signal. Other ways to order waves (flags in LDS that are polled) are not understood.
+// One per workgroup, gone before its waves are: the last accesses of every LDS byte. Access B of one wave comes after
+// access A of another if that one signalled a barrier after A which the first has passed before B; a write must also
+// have been waited for before that signal. Other ways to order waves (flags in LDS that are polled) are not understood.
 class LdsChecker {
  public:
   LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves);

@@ -6,6 +6,20 @@
 #include "core/opcode.h"
 
 namespace emu {
+namespace {
+
+// A source that is this vector register, or the same half of it.
+bool reads_half(const Instruction& in, u16 reg, Half half) {
+  const bool reads_dest = in.opcode && (in.opcode->flags & kReadsDest);
+  for (int i = reads_dest ? 0 : in.dest_count; i < in.operand_count; ++i) {
+    const Operand& o = in.operand[i];
+    if (!o.is_vgpr() || reg < o.reg || reg >= o.reg + o.width) continue;
+    if (o.half == Half::whole || half == Half::whole || o.half == half) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 void HazardTracker::start(const Target& target, const RegisterUseTable& table) {
   *this = HazardTracker{};
@@ -160,13 +174,12 @@ void HazardTracker::check_rdna(const Wave& wave, const Instruction& in, const Re
       const Transcendental& t = transcendental_[(transcendentals_ - 1 - i) % 2];
       const int vectors = static_cast<int>(vectors_ - t.vector_count) - 1;
       if (vectors > 5) continue;
-      for (int r = 0; r < use.read_ranges; ++r) {
-        if (!reads[r].overlaps(t.result)) continue;
-        wave.group->log->add(Check::hazard, wave, in,
-                             "VALU reads the result of a transcendental with " + std::to_string(vectors) +
-                                 " VALU between them; it needs s_waitcnt_depctr with va_vdst(0)");
-        break;
+      if (!reads_half(in, t.result.first, t.half) && !(in.second && reads_half(*in.second, t.result.first, t.half))) {
+        continue;
       }
+      wave.group->log->add(Check::hazard, wave, in,
+                           "VALU reads the result of a transcendental with " + std::to_string(vectors) +
+                               " VALU between them; it needs s_waitcnt_depctr with va_vdst(0)");
     }
   }
   if ((use.traits & kWmma) && last_vector_ && (last_vector_->traits & kWmma)) {
@@ -192,7 +205,7 @@ void HazardTracker::remember_rdna(const Instruction& in, const RegisterUse& use)
   last_vector_ = &use;
   if (!(use.traits & kVNop)) last_real_vector_ = &use;
   if (in.cls != Class::transcendental || !use.write_ranges) return;
-  transcendental_[transcendentals_++ % 2] = {table_->write_ranges(use)[0], vectors_ - 1, 0};
+  transcendental_[transcendentals_++ % 2] = {table_->write_ranges(use)[0], in.operand[0].half, vectors_ - 1};
   live_transcendentals_ = std::min<u32>(live_transcendentals_ + 1, 2);
 }
 

@@ -77,7 +77,8 @@ class HazardTracker {
   // RDNA: the last two transcendentals, and how many vector instructions there were before them.
   struct Transcendental {
     RegisterRange result;
-    u32 vector_count = 0, count = 0;
+    Half half = Half::whole;
+    u32 vector_count = 0;
   };
   Transcendental transcendental_[2];
   u32 transcendentals_ = 0, live_transcendentals_ = 0, vectors_ = 0;

@@ -43,6 +43,18 @@ struct SignalHistory {
   u32 lds_done[kKept] = {}, vmem_done[kKept] = {};
 };
 
+// A plain read that no barrier orders with another wave's atomic is no mistake if the reader's own atomic follows: a
+// loop around compare-and-swap starts so. Kept until that atomic, or the reader's next barrier or end, decides.
+struct Suspicion {
+  int reader = 0;
+  u32 dword = 0;
+  const Wave* wave = nullptr;  // who to name
+  const Instruction* at = nullptr;
+  int lane = 0;
+  const char* rule = nullptr;
+  int other = 0;
+};
+
 }  // namespace
 
 struct LdsChecker::State {
@@ -53,6 +65,7 @@ struct LdsChecker::State {
   std::vector<SignalHistory> history;  // of each wave
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
   std::vector<u32> read_sequence;      // strict mode: of the last read of each dword
+  std::vector<Suspicion> suspicions;
 
   // The access in progress.
   Wave* wave = nullptr;
@@ -87,6 +100,25 @@ struct LdsChecker::State {
                              address);
   }
 
+  void suspect(int reader, const char* rule, int other, u32 address, int lane) {
+    if (reported || !options.on(Check::lds_race)) return;
+    reported = true;
+    constexpr size_t kMost = 256;  // the first ones tell enough
+    if (suspicions.size() < kMost) suspicions.push_back({reader, address / 4, wave, at, lane, rule, other});
+  }
+  // The reader's atomic on the dword came after all.
+  void clear_suspicions(u32 address) {
+    std::erase_if(suspicions, [&](const Suspicion& s) { return s.reader == wave->id && s.dword == address / 4; });
+  }
+  void report_suspicions(int reader) {
+    for (const Suspicion& s : suspicions) {
+      if (reader >= 0 && s.reader != reader) continue;
+      s.wave->group->log->add_at(Check::lds_race, *s.wave, *s.at,
+                                 s.rule + std::string(" of wave ") + std::to_string(s.other), s.lane, s.dword * 4);
+    }
+    std::erase_if(suspicions, [&](const Suspicion& s) { return reader < 0 || s.reader == reader; });
+  }
+
   void check_read(const Write& w, u32 address, int lane) {
     if (w.bits == fine.bits && w.valid()) return;
     if (!w.valid()) return report(Check::uninitialised, "LDS read before it was written", address, lane);
@@ -95,6 +127,9 @@ struct LdsChecker::State {
         return report(Check::wait, "LDS read before the direct-to-LDS load was waited for", address, lane);
       }
     } else if (!(mine.atomic() && w.atomic())) {
+      if (w.signals() >= passed && w.atomic()) {
+        return suspect(wave->id, "LDS read, without a barrier between, after the atomic", w.wave(), address, lane);
+      }
       if (w.signals() >= passed) {
         return report_other("LDS read, without a barrier between, after the write", w.wave(), address, lane);
       }
@@ -127,7 +162,9 @@ struct LdsChecker::State {
     if (!others) return;
     const int reader = __builtin_ctz(others);
     if (cell.reader_signals >= passed) {
-      report_other("LDS written, without a barrier between, after the read", reader, address, lane);
+      constexpr const char* kRule = "LDS written, without a barrier between, after the read";
+      if (mine.atomic()) return suspect(reader, kRule, reader, address, lane);
+      report_other(kRule, reader, address, lane);
     } else if (!read_sequence.empty() && read_sequence[address / 4] > done_at_signal(reader, passed, false)) {
       report_other("LDS written after a barrier which came before a wait for the read", reader, address, lane);
     }
@@ -145,6 +182,7 @@ struct LdsChecker::State {
       }
       if (!read_sequence.empty()) read_sequence[address / 4] = mine.sequence();
     } else {
+      if (kind == AccessKind::atomic && !suspicions.empty()) clear_suspicions(address);
       check_write(cell, address, lane);
       cell = {mine, 0, 0};
     }
@@ -194,7 +232,10 @@ struct LdsChecker::State {
 
 LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
     : state_(new State(options, lds_bytes, waves)) {}
-LdsChecker::~LdsChecker() { delete state_; }
+LdsChecker::~LdsChecker() {
+  state_->report_suspicions(-1);
+  delete state_;
+}
 
 void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind,
                         bool from_memory) {
@@ -224,6 +265,7 @@ void LdsChecker::barrier_signalled(const Wave& wave) {
   State& s = *state_;
   SignalHistory& h = s.history[static_cast<size_t>(wave.id)];
   if (wave.barriers_signalled == h.signals) return;  // a wait without a signal
+  if (!s.suspicions.empty()) s.report_suspicions(wave.id);
   h.signals = wave.barriers_signalled;
   h.lds_done[h.signals % SignalHistory::kKept] = wave.checker->lds_done();
   h.vmem_done[h.signals % SignalHistory::kKept] = wave.checker->vmem_done();

@@ -117,6 +117,14 @@ class Builder {
     return {0, 0};
   }
 
+  // Compilers merge the lanes of EXEC into masks that hold nothing for the others yet.
+  static bool merges_lane_masks(const Instruction& in, Name name) {
+    const bool bitwise = name.starts_with("s_and") || name.starts_with("s_or") || name.starts_with("s_xor");
+    return bitwise && in.operand_count == 3 &&
+           ((in.operand[1].is_sgpr() && in.operand[1].reg == kExec) ||
+            (in.operand[2].is_sgpr() && in.operand[2].reg == kExec));
+  }
+
   static Undefined undefined_rule(const Instruction& in) {
     static constexpr std::array<Name, 14> copies = {
         "v_mov_b32",         "v_mov_b64",  "v_mov_b16",      "v_accvgpr_read_b32",  "v_accvgpr_write_b32",
@@ -129,7 +137,7 @@ class Builder {
         "s_add_u64",     "v_mad_u64_u32",  "v_mad_i64_i32", "v_mad_co_u64_u32", "v_mad_co_i64_i32"};
     const Name name = name_of(in);
     if (one_of(name, copies)) return Undefined::copied;
-    if (one_of(name, selects)) return Undefined::selected;
+    if (one_of(name, selects) || merges_lane_masks(in, name)) return Undefined::selected;
     if (name == "v_pk_mov_b32") return Undefined::packed_move;
     if (name == "v_pk_fma_f32" || name == "v_pk_mul_f32" || name == "v_pk_add_f32") return Undefined::packed;
     if (one_of(name, low_from_low)) return Undefined::high_follows;
