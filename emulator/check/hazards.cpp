@@ -25,9 +25,9 @@ void HazardTracker::forget(RegisterState* words) {
 
 void HazardTracker::report(const Wave& wave, const Instruction& in, const std::string& what, int states,
                            int needed) const {
-  wave.group->log->add(Check::hazard, wave, in,
-                       what + ": " + std::to_string(states) + " wait states between them, " + std::to_string(needed) +
-                           " needed");
+  wave.group->log->add(
+      Check::hazard, wave, in,
+      what + ": " + std::to_string(states) + " wait states between them, " + std::to_string(needed) + " needed");
 }
 
 bool HazardTracker::writes(const RegisterUse& producer, const RegisterRange& range) const {

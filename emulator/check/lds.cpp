@@ -58,7 +58,7 @@ struct LdsChecker::State {
   Wave* wave = nullptr;
   const Instruction* at = nullptr;
   Write mine;
-  u32 passed = 0, signals = 0, lds_done = 0, vmem_done = 0, bit = 0;
+  u32 passed = 0, signals = 0, vmem_done = 0, bit = 0;
   bool reported = false;
   Write fine;  // the last write found to be in order
 
@@ -204,7 +204,6 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
   s.at = &at;
   s.passed = wave.barriers_passed;
   s.signals = wave.barriers_signalled;
-  s.lds_done = checker.lds_done();
   s.vmem_done = checker.vmem_done();
   s.bit = 1u << wave.id;
   s.reported = false;

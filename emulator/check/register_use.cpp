@@ -46,8 +46,7 @@ class Builder {
     operands(in);
     if (in.second) {  // VOPD: followed as one instruction
       operands(*in.second);
-      const bool computes =
-          use_.undefined == Undefined::reported && undefined_rule(*in.second) == Undefined::reported;
+      const bool computes = use_.undefined == Undefined::reported && undefined_rule(*in.second) == Undefined::reported;
       use_.undefined = computes ? Undefined::reported : Undefined::selected;
     }
     implicit(in);
@@ -120,9 +119,9 @@ class Builder {
 
   static Undefined undefined_rule(const Instruction& in) {
     static constexpr std::array<Name, 14> copies = {
-        "v_mov_b32",          "v_mov_b64",    "v_mov_b16",   "v_accvgpr_read_b32", "v_accvgpr_write_b32",
-        "v_accvgpr_mov_b32",  "s_mov_b32",    "s_mov_b64",   "v_readfirstlane_b32", "v_readlane_b32",
-        "v_swap_b32",         "v_swap_b16",   "v_accvgpr_read", "v_accvgpr_write"};
+        "v_mov_b32",         "v_mov_b64",  "v_mov_b16",      "v_accvgpr_read_b32",  "v_accvgpr_write_b32",
+        "v_accvgpr_mov_b32", "s_mov_b32",  "s_mov_b64",      "v_readfirstlane_b32", "v_readlane_b32",
+        "v_swap_b32",        "v_swap_b16", "v_accvgpr_read", "v_accvgpr_write"};
     static constexpr std::array<Name, 6> selects = {"v_cndmask_b32", "v_cndmask_b16", "v_perm_b32",
                                                     "s_cselect_b32", "s_cselect_b64", "v_bfi_b32"};
     static constexpr std::array<Name, 7> low_from_low = {"v_lshlrev_b64", "v_lshl_add_u64", "s_lshl_b64", "s_mul_u64",
@@ -158,8 +157,8 @@ class Builder {
       const bool silent = name.starts_with("s_prefetch") || name.starts_with("s_dcache");
       use_.counters = silent ? 0 : kCountsScalar;
     } else if (is_vmem_class(in.cls)) {
-      const bool returns = in.dest_count > 0 || in.to_lds || name.find("load_lds") != Name::npos ||
-                           in.cls == Class::vmem_load;
+      const bool returns =
+          in.dest_count > 0 || in.to_lds || name.find("load_lds") != Name::npos || in.cls == Class::vmem_load;
       use_.counters = returns || gfx9 ? kCountsLoad : kCountsStore;
       if (name.starts_with("flat_")) use_.counters |= kCountsLds;
       // Cache control that the memory model waits for (LLVM SIInsertWaitcnts: BUFFER_WBL2, GLOBAL_INV, GLOBAL_WB).
@@ -171,13 +170,17 @@ class Builder {
   }
 
   static WaitKind wait_kind(Name name) {
-    static constexpr std::pair<Name, WaitKind> kinds[] = {
-        {"s_waitcnt", WaitKind::waitcnt},           {"s_waitcnt_vmcnt", WaitKind::load},
-        {"s_waitcnt_vscnt", WaitKind::store},       {"s_waitcnt_lgkmcnt", WaitKind::lds},
-        {"s_wait_loadcnt", WaitKind::load},         {"s_wait_storecnt", WaitKind::store},
-        {"s_wait_dscnt", WaitKind::lds},            {"s_wait_kmcnt", WaitKind::scalar},
-        {"s_wait_loadcnt_dscnt", WaitKind::load_lds}, {"s_wait_storecnt_dscnt", WaitKind::store_lds},
-        {"s_wait_idle", WaitKind::all}};
+    static constexpr std::pair<Name, WaitKind> kinds[] = {{"s_waitcnt", WaitKind::waitcnt},
+                                                          {"s_waitcnt_vmcnt", WaitKind::load},
+                                                          {"s_waitcnt_vscnt", WaitKind::store},
+                                                          {"s_waitcnt_lgkmcnt", WaitKind::lds},
+                                                          {"s_wait_loadcnt", WaitKind::load},
+                                                          {"s_wait_storecnt", WaitKind::store},
+                                                          {"s_wait_dscnt", WaitKind::lds},
+                                                          {"s_wait_kmcnt", WaitKind::scalar},
+                                                          {"s_wait_loadcnt_dscnt", WaitKind::load_lds},
+                                                          {"s_wait_storecnt_dscnt", WaitKind::store_lds},
+                                                          {"s_wait_idle", WaitKind::all}};
     for (const auto& [text, kind] : kinds) {
       if (name == text) return kind;
     }
@@ -283,10 +286,11 @@ class Builder {
     const size_t second = name.find('x', x + 1);
     const int k = second == Name::npos ? 0 : std::atoi(std::string(name.substr(second + 1)).c_str());
     const bool dgemm = name.starts_with("v_mfma_f64");
-    const bool single = target_.cdna >= 3 && name.starts_with("v_mfma_f32") && name.ends_with("f32") &&
-                        !name.ends_with("xf32");
-    use_.matrix = dgemm ? (m == 4 ? MatrixKind::dgemm4 : MatrixKind::dgemm16)
-                        : single ? MatrixKind::single : MatrixKind::xdl;
+    const bool single =
+        target_.cdna >= 3 && name.starts_with("v_mfma_f32") && name.ends_with("f32") && !name.ends_with("xf32");
+    use_.matrix = dgemm    ? (m == 4 ? MatrixKind::dgemm4 : MatrixKind::dgemm16)
+                  : single ? MatrixKind::single
+                           : MatrixKind::xdl;
     if (use_.traits & kMfma) use_.passes = matrix_passes(in, name, target_, dgemm, m, k);
     // Sources are A, B, C; C is a constant when there is nothing to add. SMFMAC and SWMMAC add to the destination.
     if (use_.accumulator == 0xff && in.operand_count > in.dest_count + 2) {

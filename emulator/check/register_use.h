@@ -20,9 +20,7 @@ struct RegisterWord {
 struct RegisterRange {
   u16 first = 0;
   u8 count = 0;
-  bool overlaps(const RegisterRange& o) const {
-    return first < o.first + o.count && o.first < first + count;
-  }
+  bool overlaps(const RegisterRange& o) const { return first < o.first + o.count && o.first < first + count; }
   bool operator==(const RegisterRange&) const = default;
 };
 
@@ -59,20 +57,20 @@ enum class WaitKind : u8 {
 };
 
 enum UseTrait : u32 {
-  kValu = 1 << 0,        // anything the VALU issues, matrix instructions included
-  kVmem = 1 << 1,        // buffer, global, flat, scratch
+  kValu = 1 << 0,  // anything the VALU issues, matrix instructions included
+  kVmem = 1 << 1,  // buffer, global, flat, scratch
   kLds = 1 << 2,
-  kMfma = 1 << 3,        // MFMA or SMFMAC (not v_accvgpr_*)
-  kWmma = 1 << 4,        // WMMA or SWMMAC
+  kMfma = 1 << 3,  // MFMA or SMFMAC (not v_accvgpr_*)
+  kWmma = 1 << 4,  // WMMA or SWMMAC
   kTransTrait = 1 << 5,
   kDot = 1 << 6,
   kDppTrait = 1 << 7,
   kDivFmas = 1 << 8,
-  kReadLane = 1 << 9,    // v_readlane, v_readfirstlane
+  kReadLane = 1 << 9,  // v_readlane, v_readfirstlane
   kWriteLane = 1 << 10,
   kLaneSelect = 1 << 11,  // v_readlane, v_writelane with the lane in an SGPR
   kPermlaneSwap = 1 << 12,
-  kPermlane = 1 << 13,   // gfx11: v_permlane16, v_permlanex16, v_permlane64
+  kPermlane = 1 << 13,  // gfx11: v_permlane16, v_permlanex16, v_permlane64
   kWritesExecByValu = 1 << 14,
   kValuWritesScalar = 1 << 15,  // an SGPR, VCC or EXEC
   kPartialDest = 1 << 16,       // SDWA or op_sel puts the result into part of the register
@@ -81,9 +79,9 @@ enum UseTrait : u32 {
   kSaluWritesM0 = 1 << 19,
   kFmaF64 = 1 << 20,
   kFlat = 1 << 21,
-  kJump = 1 << 22,       // to another function: s_setpc, s_swappc, s_call
+  kJump = 1 << 22,  // to another function: s_setpc, s_swappc, s_call
   kVNop = 1 << 23,
-  kAccRead = 1 << 24,    // v_accvgpr_read, v_accvgpr_write: gfx908 has rules of its own
+  kAccRead = 1 << 24,  // v_accvgpr_read, v_accvgpr_write: gfx908 has rules of its own
   kAccWrite = 1 << 25,
   kWaitsForValu = 1 << 26,  // s_waitcnt_depctr with va_vdst(0)
 };
@@ -115,8 +113,8 @@ struct RegisterUse {
   // Undefined::ignored: the reads that are data; the others are addresses.
   u8 data_range = 0, data_ranges = 0;
   MatrixKind matrix = MatrixKind::none;
-  u8 passes = 0;              // of a matrix instruction
-  u8 accumulator = 0xff;      // index among the reads: source C of a matrix or dot instruction
+  u8 passes = 0;          // of a matrix instruction
+  u8 accumulator = 0xff;  // index among the reads: source C of a matrix or dot instruction
   u8 wait_states = 1;
   u16 begins = 0, sensitive = 0;  // bits 1 << HazardGroup: as the first, as the second instruction of a pair
   u32 traits = 0;
@@ -135,6 +133,13 @@ struct RegisterUseTable {
 
 // Made on first use; threads may ask at the same time.
 const RegisterUseTable& register_use_of(const Program& program);
+
+// How many instructions of each kind a wait instruction lets be outstanding; `code` is its 16-bit immediate.
+constexpr u32 kNoWait = ~0u;
+struct WaitAmounts {
+  u32 load = kNoWait, lds = kNoWait, scalar = kNoWait;
+};
+WaitAmounts wait_amounts(Family family, WaitKind kind, u32 code);
 
 std::string register_name(int reg);  // in the numbering above: "v5", "a0", "s12", "vcc_lo"
 

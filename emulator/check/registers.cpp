@@ -25,9 +25,9 @@ void WaveChecker::State::examine_undefined(Wave& wave, const Instruction& in, co
   auto report = [&](const RegisterRange& range) {
     for (int r = range.first; r < range.first + range.count; ++r) {
       if (!undefined(r)) continue;
-      wave.group->log->add(Check::uninitialised, wave, in,
-                           std::string(r < kScalarBase ? "VGPR " : "SGPR ") + register_name(r) +
-                               " read before it was ever written");
+      wave.group->log->add(
+          Check::uninitialised, wave, in,
+          std::string(r < kScalarBase ? "VGPR " : "SGPR ") + register_name(r) + " read before it was ever written");
       words[r / 64].undefined &= ~(1ull << r % 64);
     }
   };

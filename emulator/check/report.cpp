@@ -54,8 +54,8 @@ const char* check_name(Check check) {
 }
 
 std::string Report::text() const {
-  std::string line = std::string(check_name(check)) + ": " + message + " [" + kernel + " at " + hex(code_address) +
-                     ": " + instruction;
+  std::string line =
+      std::string(check_name(check)) + ": " + message + " [" + kernel + " at " + hex(code_address) + ": " + instruction;
   if (source.line) line += ", " + source.file + ":" + std::to_string(source.line);
   line += "] workgroup (" + std::to_string(workgroup[0]) + "," + std::to_string(workgroup[1]) + "," +
           std::to_string(workgroup[2]) + ") wave " + std::to_string(wave);

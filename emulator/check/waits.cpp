@@ -9,15 +9,42 @@
 namespace emu {
 namespace {
 
-constexpr u32 kNoWait = ~0u;
+// Returns whether anything was retired.
+bool retire(WaitCounter& counter, u32 allowed) {
+  if (counter.out_of_order > counter.done && allowed != 0) return false;
+  if (counter.issued - counter.done <= allowed) return false;
+  counter.done = counter.issued - allowed;
+  return true;
+}
 
-struct Wanted {
-  u32 load = kNoWait, lds = kNoWait, scalar = kNoWait;
-};
+// Takes the retired loads off the ring and their registers off the mask.
+template <u64 RegisterState::* Mask>
+void drop_done(WaitCounter& counter, RegisterState* words) {
+  while (counter.first != counter.last) {
+    const WaitCounter::Load& load = counter.load[counter.first % WaitCounter::kLoads];
+    if (load.sequence > counter.done) break;
+    for (int r = load.range.first; r < load.range.first + load.range.count; ++r) {
+      if (counter.sequence[r] == load.sequence) words[r / 64].*Mask &= ~(1ull << r % 64);
+    }
+    ++counter.first;
+  }
+}
 
-Wanted decode(Family family, WaitKind kind, u32 code) {
+template <u64 RegisterState::* Mask>
+void add_load(WaitCounter& counter, RegisterState* words, const RegisterRange& range) {
+  if (counter.last - counter.first == WaitCounter::kLoads) ++counter.first;
+  counter.load[counter.last++ % WaitCounter::kLoads] = {counter.issued, range};
+  for (int r = range.first; r < range.first + range.count; ++r) {
+    counter.sequence[r] = counter.issued;
+    words[r / 64].*Mask |= 1ull << r % 64;
+  }
+}
+
+}  // namespace
+
+WaitAmounts wait_amounts(Family family, WaitKind kind, u32 code) {
   auto field = [code](int shift, u32 mask) { return code >> shift & mask; };
-  Wanted w;
+  WaitAmounts w;
   switch (kind) {
     case WaitKind::waitcnt:
       if (family == Family::gfx9) {  // vmcnt 3:0 and 15:14, expcnt 6:4, lgkmcnt 11:8
@@ -57,41 +84,8 @@ Wanted decode(Family family, WaitKind kind, u32 code) {
   return w;
 }
 
-// Returns whether anything was retired.
-bool retire(WaitCounter& counter, u32 allowed) {
-  if (counter.out_of_order > counter.done && allowed != 0) return false;
-  if (counter.issued - counter.done <= allowed) return false;
-  counter.done = counter.issued - allowed;
-  return true;
-}
-
-// Takes the retired loads off the ring and their registers off the mask.
-template <u64 RegisterState::* Mask>
-void drop_done(WaitCounter& counter, RegisterState* words) {
-  while (counter.first != counter.last) {
-    const WaitCounter::Load& load = counter.load[counter.first % WaitCounter::kLoads];
-    if (load.sequence > counter.done) break;
-    for (int r = load.range.first; r < load.range.first + load.range.count; ++r) {
-      if (counter.sequence[r] == load.sequence) words[r / 64].*Mask &= ~(1ull << r % 64);
-    }
-    ++counter.first;
-  }
-}
-
-template <u64 RegisterState::* Mask>
-void add_load(WaitCounter& counter, RegisterState* words, const RegisterRange& range) {
-  if (counter.last - counter.first == WaitCounter::kLoads) ++counter.first;
-  counter.load[counter.last++ % WaitCounter::kLoads] = {counter.issued, range};
-  for (int r = range.first; r < range.first + range.count; ++r) {
-    counter.sequence[r] = counter.issued;
-    words[r / 64].*Mask |= 1ull << r % 64;
-  }
-}
-
-}  // namespace
-
 void WaveChecker::State::wait(const Instruction& in, WaitKind kind) {
-  const Wanted wanted = decode(family, kind, in.word[0] & 0xffff);
+  const WaitAmounts wanted = wait_amounts(family, kind, in.word[0] & 0xffff);
   if (wanted.load != kNoWait && retire(vmem, wanted.load)) drop_done<&RegisterState::loading_vmem>(vmem, words);
   if (wanted.lds != kNoWait && retire(lds, wanted.lds)) drop_done<&RegisterState::loading_lds>(lds, words);
   if (family == Family::gfx12 && wanted.scalar != kNoWait && retire(scalar, wanted.scalar)) {
@@ -135,9 +129,9 @@ void WaveChecker::State::report_loading(Wave& wave, const Instruction& in, const
       const bool from_vmem = word.loading_vmem & bit, from_lds = word.loading_lds & bit;
       if (!from_vmem && !from_lds) continue;
       // A later load of the same kind writes the register later, so the first need not be waited for.
-      const bool in_order = written && ((from_vmem && !from_lds && use.counters == kCountsLoad) ||
-                                        (from_lds && !from_vmem && use.counters == kCountsLds &&
-                                         lds.out_of_order <= lds.done));
+      const bool in_order =
+          written && ((from_vmem && !from_lds && use.counters == kCountsLoad) ||
+                      (from_lds && !from_vmem && use.counters == kCountsLds && lds.out_of_order <= lds.done));
       if (in_order) continue;
       const bool is_scalar = r >= kScalarBase;
       const std::string message = std::string(is_scalar ? "SGPR " : "VGPR ") + register_name(r) +

@@ -42,7 +42,7 @@ struct WaveChecker::State {
   RegisterState words[kRegisterWords];
   WaitCounter vmem, lds, scalar;  // scalar: kmcnt of gfx12; before, scalar loads share lgkmcnt
   u32 stores_issued = 0;
-  bool flat_in_lds = false;  // the flat instruction being executed touches LDS
+  bool flat_in_lds = false;                // the flat instruction being executed touches LDS
   u64 new_undefined[kRegisterWords] = {};  // what the instruction being executed leaves undefined
   bool leaves_undefined = false;
   HazardTracker hazards;

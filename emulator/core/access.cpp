@@ -21,8 +21,33 @@ u32 lds_alignment(u32 bytes, AccessKind kind) { return kind == AccessKind::atomi
 
 bool checks(const Wave& wave) { return wave.checker != nullptr; }
 
+// The usual case, all lanes active and within bounds, without a branch per lane: bounds of the row in vector code.
+struct LdsRow {
+  u32 last = 0, bits = 0;  // highest address; addresses or-ed together
+  LdsRow(const u32* address, int lanes) {
+    for (int l = 0; l < lanes; ++l) {
+      last = address[l] > last ? address[l] : last;
+      bits |= address[l];
+    }
+  }
+};
+struct GlobalRow {
+  u64 first = ~0ull, last = 0, bits = 0;
+  GlobalRow(const u64* address, int lanes) {
+    for (int l = 0; l < lanes; ++l) {
+      first = address[l] < first ? address[l] : first;
+      last = address[l] > last ? address[l] : last;
+      bits |= address[l];
+    }
+  }
+};
+
 u64 lds_lanes_inside(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind) {
   const u64 size = wave.group->lds.size();
+  if (lanes == wave.full_mask) {
+    const LdsRow row(address, wave.lanes);
+    if (static_cast<u64>(row.last) + bytes <= size && !(row.bits & (lds_alignment(bytes, kind) - 1))) return lanes;
+  }
   u64 outside = 0;
   u32 all_bits = 0;
   each_lane(lanes, [&](int lane) {
@@ -70,6 +95,14 @@ u64 begin_lds_from_memory(Wave& wave, const Instruction& at, const u32* address,
 u64 begin_global(Wave& wave, const Instruction& at, const u64* address, u64 lanes, u32 bytes, AccessKind kind) {
   const MemoryMap& memory = *wave.group->memory;
   const bool writes = kind != AccessKind::read;
+  if (lanes == wave.full_mask) {
+    const GlobalRow row(address, wave.lanes);
+    const Region* region = row.last < ~0ull - bytes ? memory.find(row.first, row.last - row.first + bytes) : nullptr;
+    if (region && (region->writable || !writes) && (kind != AccessKind::atomic || !(row.bits & (bytes - 1)))) {
+      if (wave.group->counter) wave.group->counter->global(wave, at, address, lanes, bytes, kind);
+      return lanes;
+    }
+  }
   u64 refused = 0, all_bits = 0;
   u64 begin = 1, end = 0;  // of the region the last lane was in: neighbours are mostly in the same one
   each_lane(lanes, [&](int lane) {

@@ -208,13 +208,18 @@ inline void write_to_lds(Wave& w, const Instruction& in, u64 active, u64 allowed
   Row to;
   const u32 base = lds_base_in_m0(w) + static_cast<u32>(in.offset);
   for_lanes(w, [&](int l) { to.lane[l] = base + kSize * static_cast<u32>(l); });
+  const u64 writable = begin_lds_from_memory(w, in, to.lane, active, kSize);
   u8* lds = w.group->lds.data();
-  for_each_lane(begin_lds_from_memory(w, in, to.lane, active, kSize), [&](int l) {
+  if ((writable & allowed) == w.full_mask) {
+    for (int l = 0; l < w.lanes; ++l) Data::copy(lds + to.lane[l], at(l));
+    return;
+  }
+  for_each_lane(writable, [&](int l) {
     u8* lane = lds + to.lane[l];
-    if (!(allowed >> l & 1)) {
-      std::memset(lane, 0, kSize);
-    } else {
+    if (allowed >> l & 1) {
       Data::copy(lane, at(l));
+    } else {
+      std::memset(lane, 0, kSize);
     }
   });
 }

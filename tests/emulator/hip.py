@@ -48,7 +48,7 @@ def wave_size(arch):
     return 64 if arch.startswith("gfx9") else 32
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def library():
     path = os.environ.get("FLASHWAVE_EMU_LIBRARY", str(ROOT / "build" / "libflashwave_emu.so"))
     lib = ctypes.CDLL(path)
@@ -252,7 +252,7 @@ def run(arch, code, kernel, grid, block, args, check=True, **options):
 # --- code objects ----------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def tool(name):
     """clang-22 rather than whatever clang is."""
     for candidate in (name + "-22", name):
@@ -275,7 +275,7 @@ def cached(key, suffix, make):
     return path
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def clang_version():
     return subprocess.run([tool("clang"), "--version"], capture_output=True, text=True, check=True).stdout
 

@@ -6,7 +6,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from test_kernels import BF16, F16, F32, F64, I32, I64, U32, U64, fp8_types, random, same_bits
+from references import BF16, F16, F32, F64, I32, I64, U32, U64, fp8_types, random, same_bits
 
 MASK32, MASK64 = 2**32 - 1, 2**64 - 1
 
@@ -25,7 +25,7 @@ def quotient(a, b):
 def bit_facts(u, bits):
     leading = bits - (u | 1).bit_length()
     top = u | 1 << (bits - 1)
-    return u.bit_count(), leading, (top & -top).bit_length() - 1
+    return bin(u).count("1"), leading, (top & -top).bit_length() - 1
 
 
 def interesting(seed, bits, count=128):
@@ -84,11 +84,16 @@ def finite(seed, dtype, count=128, spread=6):
 def exact_fma(x, y, z, dtype):
     """Rounded once. Fractions are exact, and so is their conversion to double; halves fit doubles without rounding."""
     if dtype == F64:
-        return np.array([float(fractions.Fraction(a) * fractions.Fraction(b) + fractions.Fraction(c)) for a, b, c in zip(x, y, z)])
+        return np.array(
+            [float(fractions.Fraction(a) * fractions.Fraction(b) + fractions.Fraction(c)) for a, b, c in zip(x, y, z)]
+        )
     # A product of two f32 is exact in f64; odd rounding of the sum keeps the second rounding right.
     product = x.astype(F64) * y.astype(F64)
     total = product + z.astype(F64)
-    error = [fractions.Fraction(p) + fractions.Fraction(c) - fractions.Fraction(t) for p, c, t in zip(product.tolist(), z.astype(F64).tolist(), total.tolist())]
+    error = [
+        fractions.Fraction(p) + fractions.Fraction(c) - fractions.Fraction(t)
+        for p, c, t in zip(product.tolist(), z.astype(F64).tolist(), total.tolist())
+    ]
     bits = total.view(I64)
     for i, e in enumerate(error):
         if e and not bits[i] & 1:
@@ -103,14 +108,31 @@ def test_floats(gpu, kernel, dtype):
     out = np.zeros((128, 16), dtype)
     gpu.run("arithmetic", kernel, 2, 64, [x, y, z, out])
     with np.errstate(all="ignore"):
-        expected = [x + y, x * y, exact_fma(x, y, z, dtype), x / y, np.sqrt(abs(x)), np.floor(x), np.trunc(y), np.rint(z)]
+        expected = [
+            x + y,
+            x * y,
+            exact_fma(x, y, z, dtype),
+            x / y,
+            np.sqrt(abs(x)),
+            np.floor(x),
+            np.trunc(y),
+            np.rint(z),
+        ]
         expected += [np.minimum(x, y), np.maximum(y, z)]
         narrow = F16 if dtype == F32 else F32
-        expected += [x.astype(narrow).astype(dtype), y.astype(I32).astype(dtype), (z * dtype(1e6)).astype(I64).astype(dtype)]
+        expected += [
+            x.astype(narrow).astype(dtype),
+            y.astype(I32).astype(dtype),
+            (z * dtype(1e6)).astype(I64).astype(dtype),
+        ]
         if dtype == F32:
             expected += [abs(x).astype(U32).astype(dtype), np.ceil(y), np.copysign(x, z)]
         else:
-            expected += [(abs(x) * 1e6).astype(U64).astype(dtype), np.where(x < y, x - z, np.ceil(y)), np.copysign(x, z)]
+            expected += [
+                (abs(x) * 1e6).astype(U64).astype(dtype),
+                np.where(x < y, x - z, np.ceil(y)),
+                np.copysign(x, z),
+            ]
     for i, column in enumerate(expected):
         same_bits(out[:, i].copy(), column.astype(dtype))
 
@@ -123,7 +145,13 @@ def test_halves(gpu):
     wx, wy, wz = (v.astype(F64) for v in (x, y, z))
     fused = (wx * wy + wz).astype(F16)
     expected = [x + y, x - y, x * y, fused, (wx / wy).astype(F16), np.sqrt(abs(wx)).astype(F16), np.floor(x)]
-    expected += [np.trunc(y), np.trunc(z), np.where(x < y, z, -z), np.minimum(x, y), (wx + wy * wz).astype(F32).astype(F16)]
+    expected += [
+        np.trunc(y),
+        np.trunc(z),
+        np.where(x < y, z, -z),
+        np.minimum(x, y),
+        (wx + wy * wz).astype(F32).astype(F16),
+    ]
     for i, column in enumerate(expected):
         if i in (7, 8):  # through an integer, which has no -0
             column = column + F16(0)
@@ -142,7 +170,15 @@ def test_packed(gpu):
     for i, column in enumerate(expected):
         same_bits(out[:, i].copy(), column)
     wp, wq = p.astype(I32), q.astype(I32)
-    expected = [wp + wq, wp - wq, wp * wq + wp, np.minimum(p, q), np.maximum(p[:, ::-1], q), wp << (wq & 15), wp >> (wq & 15)]
+    expected = [
+        wp + wq,
+        wp - wq,
+        wp * wq + wp,
+        np.minimum(p, q),
+        np.maximum(p[:, ::-1], q),
+        wp << (wq & 15),
+        wp >> (wq & 15),
+    ]
     expected += [np.clip(wp + wq, -(2**15), 2**15 - 1)]
     for i, column in enumerate(expected):
         same_bits(ints[:, i].copy(), column.astype(np.int16))
@@ -178,7 +214,9 @@ def test_fp8(gpu):
     ladder = np.unique(np.concatenate([v[np.isfinite(v)] for v in (fp8.ravel(), bf8.ravel())]))
     ladder = ladder[abs(ladder) <= 200]
     middle = (ladder[1:] + ladder[:-1]) / 2
-    x = np.concatenate([x[abs(x) <= 200], ladder, middle, np.nextafter(middle, F32(1000)), np.nextafter(middle, F32(-1000))])
+    x = np.concatenate(
+        [x[abs(x) <= 200], ladder, middle, np.nextafter(middle, F32(1000)), np.nextafter(middle, F32(-1000))]
+    )
     x = np.concatenate([x, np.zeros(-len(x) % 128, F32)]).astype(F32)
     out = np.zeros((len(x) // 2, 2), U32)
     gpu.run("fp8", "to_fp8", len(x) // 128, 64, [x, out])
@@ -259,11 +297,22 @@ def test_dpp(gpu):
     expected += [column(0x11F, bound=True), column(0x121), column(0x128, rows=5), column(0x140), column(0x141, banks=3)]
     expected += [column(0x111, 3, 14, True)]
     if w == 64:
-        expected += [column(0x130), column(0x138, bound=True), column(0x142, rows=10), column(0x143, rows=12), column(0x1B)]
+        expected += [
+            column(0x130),
+            column(0x138, bound=True),
+            column(0x142, rows=10),
+            column(0x143, rows=12),
+            column(0x1B),
+        ]
     else:
         rows = x.reshape(2, 16)
         eight = [0xFAC688 >> 3 * i & 7 for i in range(8)]
-        expected += [column(0x153), column(0x165), x, rows[::-1, [7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8]].ravel()]
+        expected += [
+            column(0x153),
+            column(0x165),
+            x,
+            rows[::-1, [7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8]].ravel(),
+        ]
         expected += [x.reshape(-1, 8)[:, eight].ravel()]
     assert (out == np.stack(expected, 1)).all()
 
@@ -276,7 +325,9 @@ def test_swaps(gpu):
     gpu.run("lanes", "swaps", 1, 64, [x, out])
     a, b = x, x + 1000
     # The upper half of the first register changes places with the lower half of the second.
-    assert (out[:, 0] == np.concatenate([a[:32], b[:32]])).all() and (out[:, 1] == np.concatenate([a[32:], b[32:]])).all()
+    assert (out[:, 0] == np.concatenate([a[:32], b[:32]])).all() and (
+        out[:, 1] == np.concatenate([a[32:], b[32:]])
+    ).all()
     ra, rb = a.reshape(4, 16), b.reshape(4, 16)
     assert (out[:, 2] == np.concatenate([ra[0], rb[0], ra[2], rb[2]])).all()
     assert (out[:, 3] == np.concatenate([ra[1], rb[1], ra[3], rb[3]])).all()
@@ -292,7 +343,7 @@ def test_uniform(gpu):
     s = signed(a * u + b, 32)
     s = s ^ b if s > 100 else signed(s + signed(b << (u & 7), 32), 32)
     low = (s & MASK32) | 16
-    s = signed(s + (s & MASK32).bit_count() + (low & -low).bit_length() - 1 + int(math.fmod(s >> 3, 7)), 32)
+    s = signed(s + bin(s & MASK32).count("1") + (low & -low).bit_length() - 1 + int(math.fmod(s >> 3, 7)), 32)
     wide = signed(s * a * 1000003 + (b << 20), 64)
     for i in range(u & 15):
         s = signed(s * 3 + signed(wide >> (i & 31), 32), 32)

@@ -3,27 +3,9 @@
 import struct
 
 import hip
-import ml_dtypes
 import numpy as np
 import pytest
-
-I32, U32, I64, U64 = np.int32, np.uint32, np.int64, np.uint64
-F16, F32, F64, BF16 = np.float16, np.float32, np.float64, ml_dtypes.bfloat16
-
-
-def random(seed=1):
-    return np.random.default_rng(seed)
-
-
-def same_bits(got, expected):
-    """Equal to the bit, except that NaNs are alike."""
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.dtype == expected.dtype and got.shape == expected.shape
-    alike = got.view(f"u{got.itemsize}") == expected.view(f"u{got.itemsize}")
-    if got.dtype.kind not in "iu":
-        alike |= np.isnan(got.astype(F64)) & np.isnan(expected.astype(F64))
-    assert alike.all(), f"{(~alike).sum()} differ, first at {np.argwhere(~alike)[0]}: {got[~alike][0]!r}, not {expected[~alike][0]!r}"
-
+from references import BF16, F16, F32, F64, I32, I64, U32, U64, attention_reference, fp8_types, random
 
 # --- sums, scans, transposes -----------------------------------------------------------------------------------------
 
@@ -141,12 +123,6 @@ def gemm(gpu, kernel, dtype, out_dtype, tile, depth, block, groups=(2, 2), k_blo
     assert (out.astype(F64) == a.astype(F64) @ b.astype(F64)).all()
 
 
-def fp8_types(arch):
-    if arch == "gfx942":
-        return ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz
-    return ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-
-
 def test_gemm_plain(gpu):
     gemm(gpu, "gemm_f32", F32, F32, 16, 16, 256)
     gemm(gpu, "gemm_f64", F64, F64, 16, 16, 256)
@@ -199,19 +175,9 @@ def test_layer_norm(gpu):
     np.testing.assert_allclose(out.astype(F64), expected, rtol=1.1e-3, atol=1e-6)
 
 
-def attention_reference(q, k, v, scale, causal):
-    s = np.einsum("hqd,hkd->hqk", q.astype(F64), k.astype(F64)) * scale
-    if causal:
-        seen = np.arange(k.shape[1])[None] <= np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
-        s = np.where(seen, s, -np.inf)
-    top = s.max(2, keepdims=True)
-    p = np.exp(s - top)
-    total = p.sum(2, keepdims=True)
-    return np.einsum("hqk,hkd->hqd", p / total, v.astype(F64)), (top + np.log(total))[..., 0]
-
-
 @pytest.mark.parametrize(
-    "kernel, d, length, keys", [("attention_64", 64, 70, 90), ("attention_64_causal", 64, 80, 80), ("attention_128", 128, 64, 50)]
+    "kernel, d, length, keys",
+    [("attention_64", 64, 70, 90), ("attention_64_causal", 64, 80, 80), ("attention_128", 128, 64, 50)],
 )
 def test_attention(gpu, kernel, d, length, keys):
     if gpu.opt == "O0" and d == 128:
@@ -277,7 +243,8 @@ def test_lds_atomics(gpu):
     assert (out == expected).all()
     w = x.astype(I64) << 8
     assert (
-        longs == [w.sum(), min(0, w.min()), max(0, w.max()), np.bitwise_or.reduce(w), np.bitwise_xor.reduce(w), -w.sum()]
+        longs
+        == [w.sum(), min(0, w.min()), max(0, w.max()), np.bitwise_or.reduce(w), np.bitwise_xor.reduce(w), -w.sum()]
     ).all()
 
 

@@ -20,7 +20,8 @@ KERNEL void wide(const long* a, const long* b, ulong* out) {
   o[10] = u >> shift;
   o[11] = (ulong)(x >> shift);
   o[12] = (ulong)(x < y) | (ulong)(u < v) << 1 | (ulong)(x == y) << 2;
-  o[13] = (ulong)__builtin_popcountl(u) | (ulong)__builtin_clzl(u | 1) << 8 | (ulong)__builtin_ctzl(u | 1ul << 63) << 16;
+  o[13] =
+      (ulong)__builtin_popcountl(u) | (ulong)__builtin_clzl(u | 1) << 8 | (ulong)__builtin_ctzl(u | 1ul << 63) << 16;
   o[14] = __builtin_bitreverse64(u);
   o[15] = __builtin_bswap64(u);
 }

@@ -79,7 +79,8 @@ KERNEL void chain(int* head, int* next, long* wide, long* wide_seen) {
   int seen = __scoped_atomic_load_n(head, RELAXED_DEVICE);
   do {
     next[i] = seen;
-  } while (!__scoped_atomic_compare_exchange_n(head, &seen, i, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE));
+  } while (!__scoped_atomic_compare_exchange_n(head, &seen, i, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED,
+                                               __MEMORY_SCOPE_DEVICE));
   wide_seen[i] = __scoped_atomic_exchange_n(wide, (long)i << 32 | i, RELAXED_DEVICE);
 }
 

@@ -7,21 +7,27 @@
 typedef half16 Fragment;
 typedef float8 Tile;
 #define OUTPUTS 8
-DEVICE inline Tile multiply(Fragment a, Fragment b, Tile c) { return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c); }
+DEVICE inline Tile multiply(Fragment a, Fragment b, Tile c) {
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
+}
 DEVICE inline int first_k(int) { return 0; }
 DEVICE inline int row_of(int lane, int i) { return 2 * i + lane / 16; }
 #elif defined(__GFX12__)
 typedef half8 Fragment;
 typedef float8 Tile;
 #define OUTPUTS 8
-DEVICE inline Tile multiply(Fragment a, Fragment b, Tile c) { return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c); }
+DEVICE inline Tile multiply(Fragment a, Fragment b, Tile c) {
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
+}
 DEVICE inline int first_k(int lane) { return lane / 16 * 8; }
 DEVICE inline int row_of(int lane, int i) { return lane / 16 * 8 + i; }
 #else
 typedef half4 Fragment;
 typedef float4 Tile;
 #define OUTPUTS 4
-DEVICE inline Tile multiply(Fragment a, Fragment b, Tile c) { return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0); }
+DEVICE inline Tile multiply(Fragment a, Fragment b, Tile c) {
+  return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+}
 DEVICE inline int first_k(int lane) { return lane / 16 * 4; }
 DEVICE inline int row_of(int lane, int i) { return lane / 16 * 4 + i; }
 #endif
@@ -36,7 +42,8 @@ DEVICE inline float other_rows(float x, int step) {
 #if WAVE == 64
   return shuffle(x, lane_id() ^ step);
 #else
-  return bits_as<float>(__builtin_amdgcn_permlanex16(bits_as<int>(x), bits_as<int>(x), 0x76543210, 0xfedcba98, false, false));
+  return bits_as<float>(
+      __builtin_amdgcn_permlanex16(bits_as<int>(x), bits_as<int>(x), 0x76543210, 0xfedcba98, false, false));
 #endif
 }
 DEVICE inline Fragment probabilities(Tile p) {
@@ -56,7 +63,8 @@ DEVICE inline Fragment probabilities(Tile p) {
 }
 
 template <int D, int WAVES, bool CAUSAL>
-DEVICE inline void attention(const half* q, const half* k, const half* v, half* o, float* lse, int length, int keys, float scale) {
+DEVICE inline void attention(const half* q, const half* k, const half* v, half* o, float* lse, int length, int keys,
+                             float scale) {
   constexpr int N = 32, kPadK = D + 8, kPadV = N + 8, kThreads = WAVES * WAVE;
   SHARED __attribute__((aligned(16))) half ks[N * kPadK];
   SHARED __attribute__((aligned(16))) half vs[D * kPadV];  // transposed
@@ -138,13 +146,15 @@ DEVICE inline void attention(const half* q, const half* k, const half* v, half* 
 #pragma unroll
   for (int i = 0; i < D / 16; i++) {
 #pragma unroll
-    for (int j = 0; j < OUTPUTS; j++) o[(head * length + query) * D + i * 16 + row_of(lane, j)] = (half)(out[i][j] * inverse);
+    for (int j = 0; j < OUTPUTS; j++)
+      o[(head * length + query) * D + i * 16 + row_of(lane, j)] = (half)(out[i][j] * inverse);
   }
   if (lane < 16) lse[head * length + query] = (largest + __builtin_amdgcn_logf(sum)) * 0.6931471805599453f;
 }
-#define ATTENTION(name, D, WAVES, CAUSAL)                                                                                    \
-  KERNEL BLOCK(WAVES * WAVE) void name(const half* q, const half* k, const half* v, half* o, float* lse, int length, int keys, float scale) { \
-    attention<D, WAVES, CAUSAL>(q, k, v, o, lse, length, keys, scale);                                                      \
+#define ATTENTION(name, D, WAVES, CAUSAL)                                                                           \
+  KERNEL BLOCK(WAVES* WAVE) void name(const half* q, const half* k, const half* v, half* o, float* lse, int length, \
+                                      int keys, float scale) {                                                      \
+    attention<D, WAVES, CAUSAL>(q, k, v, o, lse, length, keys, scale);                                              \
   }
 ATTENTION(attention_64, 64, 4, false)
 ATTENTION(attention_64_causal, 64, 4, true)

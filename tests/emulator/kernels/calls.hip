@@ -102,8 +102,9 @@ KERNEL void private_arrays(const uint* in, uint* out) {
     bytes[(x >> 5) % 24] ^= (uchar)k;
     shorts[(x >> 9) % 12] += (ushort)k;
     longs[(x >> 11) % 8] -= x;
-    sum = sum * 33 + words[(x >> 16) % 40] + bytes[(x >> 17) % 24] + shorts[(x >> 18) % 12] + (uint)(longs[(x >> 19) % 8] >> 7) +
-          (uint)(int)(signed char)bytes[(x >> 20) % 24] + (uint)(int)(short)shorts[(x >> 21) % 12];
+    sum = sum * 33 + words[(x >> 16) % 40] + bytes[(x >> 17) % 24] + shorts[(x >> 18) % 12] +
+          (uint)(longs[(x >> 19) % 8] >> 7) + (uint)(int)(signed char)bytes[(x >> 20) % 24] +
+          (uint)(int)(short)shorts[(x >> 21) % 12];
   }
   out[i] = sum;
 }

@@ -17,19 +17,36 @@ KERNEL void switches(const int* in, int* out) {
   int x = in[i], sum = 0;
   for (int round = 0; round < 5; round++) {
     switch (x & 15) {
-      case 0: sum += 1; [[fallthrough]];
-      case 1: sum *= 3; break;
-      case 2: sum ^= 0x55; break;
+      case 0:
+        sum += 1;
+        [[fallthrough]];
+      case 1:
+        sum *= 3;
+        break;
+      case 2:
+        sum ^= 0x55;
+        break;
       case 3:
         if (sum > 100) continue;
         sum -= 7;
         break;
-      case 5: sum += x; break;
-      case 7: sum = -sum; break;
-      case 8: out[i] = sum; return;
-      case 11: sum <<= 1; break;
-      case 13: round++; break;
-      default: sum += 1000;
+      case 5:
+        sum += x;
+        break;
+      case 7:
+        sum = -sum;
+        break;
+      case 8:
+        out[i] = sum;
+        return;
+      case 11:
+        sum <<= 1;
+        break;
+      case 13:
+        round++;
+        break;
+      default:
+        sum += 1000;
     }
     x = x / 3 + 1;
   }

@@ -32,9 +32,9 @@ KERNEL BLOCK(256) void gemm_f64(const double* a, const double* b, double* c, int
   c[row * n + column] = sum;
 }
 
-// How one matrix instruction lays its 16x16 (or 32x32) tiles over the lanes. A and B fragments: row (column) lane % kRows,
-// `kFragment` consecutive values of k from first_k(lane). C: column lane % kRows, row row_of(lane, i).
-#define STRIPED(ROWS, DEPTH, FRAGMENT, OUTPUTS)                                   \
+// How one matrix instruction lays its 16x16 (or 32x32) tiles over the lanes. A and B fragments: row (column) lane %
+// kRows, `kFragment` consecutive values of k from first_k(lane). C: column lane % kRows, row row_of(lane, i).
+#define STRIPED(ROWS, DEPTH, FRAGMENT, OUTPUTS)                                                \
   static constexpr int kRows = ROWS, kDepth = DEPTH, kFragment = FRAGMENT, kOutputs = OUTPUTS; \
   DEVICE static int first_k(int lane) { return lane / ROWS * FRAGMENT; }
 
@@ -74,25 +74,33 @@ struct Mfma16F16 : RowsOf4 {
   STRIPED(16, 16, 4, 4)
   typedef half4 Fragment;
   typedef float4 Accumulator;
-  DEVICE static float4 multiply(half4 a, half4 b, float4 c) { return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0); }
+  DEVICE static float4 multiply(half4 a, half4 b, float4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma32F16 : RowsOf4In32 {
   STRIPED(32, 8, 4, 16)
   typedef half4 Fragment;
   typedef float16 Accumulator;
-  DEVICE static float16 multiply(half4 a, half4 b, float16 c) { return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0); }
+  DEVICE static float16 multiply(half4 a, half4 b, float16 c) {
+    return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma16F32 : RowsOf4 {
   STRIPED(16, 4, 1, 4)
   typedef float Fragment;
   typedef float4 Accumulator;
-  DEVICE static float4 multiply(float a, float b, float4 c) { return __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, 0, 0, 0); }
+  DEVICE static float4 multiply(float a, float b, float4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma32F32 : RowsOf4In32 {
   STRIPED(32, 2, 1, 16)
   typedef float Fragment;
   typedef float16 Accumulator;
-  DEVICE static float16 multiply(float a, float b, float16 c) { return __builtin_amdgcn_mfma_f32_32x32x2f32(a, b, c, 0, 0, 0); }
+  DEVICE static float16 multiply(float a, float b, float16 c) {
+    return __builtin_amdgcn_mfma_f32_32x32x2f32(a, b, c, 0, 0, 0);
+  }
 };
 GEMM(gemm_f16, Mfma16F16, half, float)
 GEMM(gemm_f16_32, Mfma32F16, half, float)
@@ -103,20 +111,26 @@ struct Mfma16Bf16 : RowsOf4 {
   STRIPED(16, 8, 2, 4)
   typedef short2 Fragment;
   typedef float4 Accumulator;
-  DEVICE static float4 multiply(short2 a, short2 b, float4 c) { return __builtin_amdgcn_mfma_f32_16x16x8bf16(a, b, c, 0, 0, 0); }
+  DEVICE static float4 multiply(short2 a, short2 b, float4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x8bf16(a, b, c, 0, 0, 0);
+  }
 };
 #else
 struct Mfma16Bf16 : RowsOf4 {
   STRIPED(16, 16, 4, 4)
   typedef short4 Fragment;
   typedef float4 Accumulator;
-  DEVICE static float4 multiply(short4 a, short4 b, float4 c) { return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0); }
+  DEVICE static float4 multiply(short4 a, short4 b, float4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma32Bf16 : RowsOf4In32 {
   STRIPED(32, 8, 4, 16)
   typedef short4 Fragment;
   typedef float16 Accumulator;
-  DEVICE static float16 multiply(short4 a, short4 b, float16 c) { return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0); }
+  DEVICE static float16 multiply(short4 a, short4 b, float16 c) {
+    return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0);
+  }
 };
 GEMM(gemm_bf16_32, Mfma32Bf16, short, float)
 typedef double double4 __attribute__((ext_vector_type(4)));
@@ -125,7 +139,9 @@ struct Mfma16F64 {
   typedef double Fragment;
   typedef double4 Accumulator;
   DEVICE static int row_of(int lane, int i) { return lane / 16 + 4 * i; }
-  DEVICE static double4 multiply(double a, double b, double4 c) { return __builtin_amdgcn_mfma_f64_16x16x4f64(a, b, c, 0, 0, 0); }
+  DEVICE static double4 multiply(double a, double b, double4 c) {
+    return __builtin_amdgcn_mfma_f64_16x16x4f64(a, b, c, 0, 0, 0);
+  }
 };
 GEMM(gemm_f64_matrix, Mfma16F64, double, double)
 #endif
@@ -135,19 +151,25 @@ struct Mfma16I8 : RowsOf4 {
   STRIPED(16, 32, 8, 4)
   typedef long Fragment;
   typedef int4 Accumulator;
-  DEVICE static int4 multiply(long a, long b, int4 c) { return __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0); }
+  DEVICE static int4 multiply(long a, long b, int4 c) {
+    return __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma16Fp8 : RowsOf4 {
   STRIPED(16, 32, 8, 4)
   typedef long Fragment;
   typedef float4 Accumulator;
-  DEVICE static float4 multiply(long a, long b, float4 c) { return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, c, 0, 0, 0); }
+  DEVICE static float4 multiply(long a, long b, float4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma32Bf8 : RowsOf4In32 {
   STRIPED(32, 16, 8, 16)
   typedef long Fragment;
   typedef float16 Accumulator;
-  DEVICE static float16 multiply(long a, long b, float16 c) { return __builtin_amdgcn_mfma_f32_32x32x16_bf8_bf8(a, b, c, 0, 0, 0); }
+  DEVICE static float16 multiply(long a, long b, float16 c) {
+    return __builtin_amdgcn_mfma_f32_32x32x16_bf8_bf8(a, b, c, 0, 0, 0);
+  }
 };
 GEMM(gemm_fp8, Mfma16Fp8, uchar, float)
 GEMM(gemm_bf8_32, Mfma32Bf8, uchar, float)
@@ -165,13 +187,17 @@ struct Mfma16F16Deep : RowsOf4 {
   STRIPED(16, 32, 8, 4)
   typedef half8 Fragment;
   typedef float4 Accumulator;
-  DEVICE static float4 multiply(half8 a, half8 b, float4 c) { return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0); }
+  DEVICE static float4 multiply(half8 a, half8 b, float4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);
+  }
 };
 struct Mfma32Bf16Deep : RowsOf4In32 {
   STRIPED(32, 16, 8, 16)
   typedef bfloat8 Fragment;
   typedef float16 Accumulator;
-  DEVICE static float16 multiply(bfloat8 a, bfloat8 b, float16 c) { return __builtin_amdgcn_mfma_f32_32x32x16_bf16(a, b, c, 0, 0, 0); }
+  DEVICE static float16 multiply(bfloat8 a, bfloat8 b, float16 c) {
+    return __builtin_amdgcn_mfma_f32_32x32x16_bf16(a, b, c, 0, 0, 0);
+  }
 };
 GEMM(gemm_f16_deep, Mfma16F16Deep, half, float)
 GEMM(gemm_bf16_deep, Mfma32Bf16Deep, short, float)
@@ -187,18 +213,24 @@ struct Rows11 {  // lanes 16..31 repeat the fragments of lanes 0..15
 struct Wmma16F16 : Rows11 {
   typedef half16 Fragment;
   typedef float8 Accumulator;
-  DEVICE static float8 multiply(half16 a, half16 b, float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c); }
+  DEVICE static float8 multiply(half16 a, half16 b, float8 c) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
+  }
 };
 struct Wmma16Bf16 : Rows11 {
   typedef short16 Fragment;
   typedef float8 Accumulator;
-  DEVICE static float8 multiply(short16 a, short16 b, float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, c); }
+  DEVICE static float8 multiply(short16 a, short16 b, float8 c) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, c);
+  }
 };
 typedef int int8v __attribute__((ext_vector_type(8)));
 struct Wmma16I8 : Rows11 {
   typedef int4 Fragment;
   typedef int8v Accumulator;
-  DEVICE static int8v multiply(int4 a, int4 b, int8v c) { return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, a, true, b, c, false); }
+  DEVICE static int8v multiply(int4 a, int4 b, int8v c) {
+    return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, a, true, b, c, false);
+  }
 };
 #endif
 #ifdef __GFX12__
@@ -209,28 +241,38 @@ struct Rows12 {
 struct Wmma16F16 : Rows12 {
   typedef half8 Fragment;
   typedef float8 Accumulator;
-  DEVICE static float8 multiply(half8 a, half8 b, float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c); }
+  DEVICE static float8 multiply(half8 a, half8 b, float8 c) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
+  }
 };
 struct Wmma16Bf16 : Rows12 {
   typedef short8 Fragment;
   typedef float8 Accumulator;
-  DEVICE static float8 multiply(short8 a, short8 b, float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, c); }
+  DEVICE static float8 multiply(short8 a, short8 b, float8 c) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, c);
+  }
 };
 typedef int int8v __attribute__((ext_vector_type(8)));
 struct Wmma16I8 : Rows12 {
   typedef int2 Fragment;
   typedef int8v Accumulator;
-  DEVICE static int8v multiply(int2 a, int2 b, int8v c) { return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, a, true, b, c, false); }
+  DEVICE static int8v multiply(int2 a, int2 b, int8v c) {
+    return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, a, true, b, c, false);
+  }
 };
 struct Wmma16Fp8 : Rows12 {
   typedef int2 Fragment;
   typedef float8 Accumulator;
-  DEVICE static float8 multiply(int2 a, int2 b, float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(a, b, c); }
+  DEVICE static float8 multiply(int2 a, int2 b, float8 c) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(a, b, c);
+  }
 };
 struct Wmma16Bf8 : Rows12 {
   typedef int2 Fragment;
   typedef float8 Accumulator;
-  DEVICE static float8 multiply(int2 a, int2 b, float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_bf8_bf8_w32_gfx12(a, b, c); }
+  DEVICE static float8 multiply(int2 a, int2 b, float8 c) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf8_bf8_w32_gfx12(a, b, c);
+  }
 };
 GEMM(gemm_fp8, Wmma16Fp8, uchar, float)
 GEMM(gemm_bf8, Wmma16Bf8, uchar, float)

@@ -5,8 +5,10 @@ typedef unsigned short __attribute__((address_space(4))) * Shorts;
 typedef unsigned int __attribute__((address_space(4))) * Words;
 
 KERNEL void where(int* out) {
-  const int sx = __builtin_amdgcn_workgroup_size_x(), sy = __builtin_amdgcn_workgroup_size_y(), sz = __builtin_amdgcn_workgroup_size_z();
-  const int gx = __builtin_amdgcn_grid_size_x(), gy = __builtin_amdgcn_grid_size_y(), gz = __builtin_amdgcn_grid_size_z();
+  const int sx = __builtin_amdgcn_workgroup_size_x(), sy = __builtin_amdgcn_workgroup_size_y(),
+            sz = __builtin_amdgcn_workgroup_size_z();
+  const int gx = __builtin_amdgcn_grid_size_x(), gy = __builtin_amdgcn_grid_size_y(),
+            gz = __builtin_amdgcn_grid_size_z();
   const int x = group_x() * sx + thread_x(), y = group_y() * sy + thread_y(), z = group_z() * sz + thread_z();
   int* o = out + ((z * gy + y) * gx + x) * 12;
   o[0] = thread_x();
@@ -41,8 +43,8 @@ KERNEL void packet(int* out, int explicit_argument) {
     out[9] = sizes[6];
     out[10] = sizes[7];
     out[11] = sizes[8];
-    out[12] = sizes[9];  // remainders
-    out[13] = sizes[32]; // dimensions of the grid
+    out[12] = sizes[9];   // remainders
+    out[13] = sizes[32];  // dimensions of the grid
     out[14] = explicit_argument;
   }
 }

@@ -1,7 +1,8 @@
 // Memory operations of every width, structures as arguments, constants, buffers with a range.
 #include "gpu.h"
 
-KERNEL void bytes_and_shorts(const signed char* a, const uchar* b, const short* c, const ushort* d, int* sum, uchar* out_byte, short* out_short) {
+KERNEL void bytes_and_shorts(const signed char* a, const uchar* b, const short* c, const ushort* d, int* sum,
+                             uchar* out_byte, short* out_short) {
   const int i = global_x();
   sum[i] = a[i] + b[i] * 2 + c[i] * 3 + d[i] * 5;
   out_byte[i] = (uchar)(a[i] ^ b[i]);
@@ -18,7 +19,9 @@ KERNEL void widths(const int* in, int* out, const Unaligned* odd, double* number
   const int i = global_x();
   const int4 v = ((const int4*)in)[i];
   const int2 w = ((const int2*)in)[i];
-  struct Three { int x, y, z; };
+  struct Three {
+    int x, y, z;
+  };
   const Three t = ((const Three*)in)[i];
   ((int4*)out)[3 * i] = v + 1;
   ((int4*)out)[3 * i + 1] = int4{w.x, w.y, t.x, t.y};
@@ -40,8 +43,9 @@ struct Arguments {
 KERNEL void structures(Arguments by_value, char tag, double weight, Inner second, float* out) {
   const int i = global_x();
   if (i >= by_value.count) return;
-  out[i] = by_value.values[i] * by_value.scale + (float)by_value.bias + (float)by_value.small + (float)by_value.inner[1].b[i % 5] +
-           (float)by_value.inner[0].a + (float)tag + (float)weight + (float)second.b[4];
+  out[i] = by_value.values[i] * by_value.scale + (float)by_value.bias + (float)by_value.small +
+           (float)by_value.inner[1].b[i % 5] + (float)by_value.inner[0].a + (float)tag + (float)weight +
+           (float)second.b[4];
 }
 
 CONSTANT int table[16] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3};
@@ -83,6 +87,6 @@ KERNEL void nontemporal(const float* in, float* out, volatile int* flags) {
   const int i = global_x();
   __builtin_nontemporal_store(__builtin_nontemporal_load(in + i) * 2.f, out + i);
   flags[i] = flags[i] + 1;
-  __scoped_atomic_store_n(flags + i, __scoped_atomic_load_n(flags + i, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_DEVICE) + 1, __ATOMIC_RELEASE,
-                          __MEMORY_SCOPE_SYSTEM);
+  __scoped_atomic_store_n(flags + i, __scoped_atomic_load_n(flags + i, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_DEVICE) + 1,
+                          __ATOMIC_RELEASE, __MEMORY_SCOPE_SYSTEM);
 }

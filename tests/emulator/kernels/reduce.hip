@@ -10,7 +10,9 @@ DEVICE inline float sum_by_shuffle(float x) {
 KERNEL void sum_shuffle(const float* in, float* out, int n) {
   SHARED float partial[32];
   float x = 0;
-  for (int i = global_x(); i < n; i += group_size() * __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x()) x += in[i];
+  for (int i = global_x(); i < n;
+       i += group_size() * __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x())
+    x += in[i];
   x = sum_by_shuffle(x);
   if (lane_id() == 0) partial[thread_x() / WAVE] = x;
   barrier();

@@ -8,6 +8,12 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CACHE = pathlib.Path(os.environ.get("FLASHWAVE_EMULATOR_CACHE", ROOT / "build" / "emulator-cache")) / "triton"
 HERE = pathlib.Path(__file__).resolve().parent
+# Triton's own cache stays inside the build folder, and what it multiplies and adds is fused as in its releases so far.
+os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "intermediate"))
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+SIZES = ("M", "N", "K", "stride", "columns")  # arguments whose values are divisible by 16 when aligned
 
 
 def wave_size(arch):
@@ -39,9 +45,8 @@ def compile_to(code, notes, arch, kernel, signature, constants, num_warps, num_s
 
     function = getattr(kernels, kernel)
     types = {name: signature.get(name, "constexpr") for name in function.arg_names}
-    divisible = [
-        i for i, name in enumerate(function.arg_names) if aligned and (types[name][0] == "*" or name.isupper()) and name in signature
-    ]
+    names = [name for name in signature if aligned and (types[name][0] == "*" or name in SIZES)]
+    divisible = [function.arg_names.index(name) for name in names]
     source = ASTSource(
         fn=function,
         signature=types,
@@ -58,6 +63,6 @@ def compile_to(code, notes, arch, kernel, signature, constants, num_warps, num_s
         (code, compiled.asm["hsaco"]),
         (notes, json.dumps({"name": compiled.metadata.name, "shared": compiled.metadata.shared}).encode()),
     ):
-        part = path.with_suffix(".part%d" % os.getpid())
+        part = path.with_suffix(f".part{os.getpid()}")
         part.write_bytes(content)
         part.rename(path)

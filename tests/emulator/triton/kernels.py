@@ -69,7 +69,9 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
 
 
 @triton.jit
-def attention(q, k, v, o, lse, length, keys, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr):
+def attention(
+    q, k, v, o, lse, length, keys, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr
+):
     """[heads, length, D]; one block of queries per program."""
     head = tl.program_id(1)
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -103,7 +105,9 @@ def attention(q, k, v, o, lse, length, keys, scale, BM: tl.constexpr, BN: tl.con
         kp += BN * D
         vp += BN * D
     acc = acc / total[:, None]
-    tl.store(o + head * length * D + rm[:, None] * D + rd[None, :], acc.to(o.dtype.element_ty), mask=rm[:, None] < length)
+    tl.store(
+        o + head * length * D + rm[:, None] * D + rd[None, :], acc.to(o.dtype.element_ty), mask=rm[:, None] < length
+    )
     tl.store(lse + head * length + rm, (largest + tl.math.log2(total)) * 0.6931471805599453, mask=rm < length)
 
 
