@@ -106,7 +106,7 @@ std::string kept_counters(int device) {
   std::string list;
   for (const Kept::Launch& launch : all.launches) {
     if (device >= 0 && launch.device != device) continue;
-    list += (list.empty() ? "" : ",\n ") + launch.json;
+    list += (list.empty() ? "" : ", ") + launch.json;
   }
   return "[" + list + "]";
 }
