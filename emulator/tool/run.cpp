@@ -139,10 +139,9 @@ int run_command(const std::vector<std::string>& words) {
   parse_extent(line.value("--block", std::to_string(kernel.wave_size)), "--block", shape.block);
   shape.dynamic_lds = static_cast<u32>(std::min<u64>(parse_unsigned(line.value("--lds", "0"), "--lds"), 1u << 30));
 
-  const Arguments arguments =
-      parse_arguments({line.words().begin() + 1, line.words().end()}, hip::memory_pool());
-  const std::vector<u8> packed = pack(arguments.values, kernel);
   RunOptions options = read_options(line);
+  const Arguments arguments = parse_arguments({line.words().begin() + 1, line.words().end()}, hip::memory_pool());
+  const std::vector<u8> packed = pack(arguments.values, kernel);
   std::unique_ptr<Tracer> tracer;
   if (line.has("--trace")) {
     tracer = std::make_unique<Tracer>(line.value("--trace", ""), *program);

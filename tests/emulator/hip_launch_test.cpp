@@ -92,7 +92,7 @@ TEST_F(HipLaunch, ShapesThatAreNotPossible) {
 }
 
 TEST_F(HipLaunch, OutOfBoundsIsAnErrorWhateverIsChecked) {
-  const DeviceArray<float> out(64), neighbour(64);
+  const DeviceArray<float> out(64);
   for (const char* mode : {"1", "report", "0"}) {
     ASSERT_EQ(fwemu_set_option("check", mode), 0);
     EXPECT_EQ(launch("past_end", 1, 64, out.data(), 32), hipErrorIllegalAddress) << mode;
@@ -101,7 +101,6 @@ TEST_F(HipLaunch, OutOfBoundsIsAnErrorWhateverIsChecked) {
     EXPECT_TRUE(contains(text, "past_end")) << text;
     EXPECT_TRUE(contains(text, "hip_kernels.hip:")) << text;
   }
-  EXPECT_EQ(neighbour.read()[0], neighbour.read()[0]) << "never written";
 }
 
 TEST_F(HipLaunch, UseAfterFreeIsSeen) {
@@ -125,7 +124,7 @@ TEST_F(HipLaunch, HostMemoryThatWasNotAllocatedHereIsOutOfBounds) {
 TEST_F(HipLaunch, CheckersFailTheLaunchOrOnlyReport) {
   const DeviceArray<float> out(64);
   EXPECT_EQ(launch("uninitialised", 1, 64, out.data()), hipErrorLaunchFailure);
-  EXPECT_TRUE(contains(fwemu_last_error(), "v100")) << fwemu_last_error();
+  EXPECT_TRUE(contains(fwemu_last_error(), "read before it was ever written")) << fwemu_last_error();
   EXPECT_GE(fwemu_report_count(), 1u);
   EXPECT_TRUE(contains(reports(), "uninitialised")) << reports();
   fwemu_clear_reports();

@@ -78,7 +78,7 @@ class Inspect(unittest.TestCase):
         self.assertIn("target gfx942", run("info", bundle).stdout)
         answer = run("info", bundle, "--arch", "gfx950")
         self.assertEqual(answer.returncode, 1)
-        self.assertIn("gfx942, gfx1100", answer.stderr)
+        self.assertRegex(answer.stderr, "holds code for .*gfx942.*; the device is gfx950")
 
     def test_disasm(self):
         text = run("disasm", KERNELS, "--kernel", "lookup").stdout
@@ -125,7 +125,7 @@ class Run(unittest.TestCase):
         self.assertIn("past the end of the allocation of 256 bytes", answer.stderr)
         wrong = ("run", KERNELS, "--kernel", "uninitialised", "buf:256")
         self.assertEqual(run(*wrong).returncode, 1)
-        self.assertIn("v100", run(*wrong).stderr)
+        self.assertIn("read before it was ever written", run(*wrong).stderr)
         self.assertEqual(run(*wrong, "--no-check").returncode, 0)
         self.assertEqual(run(*wrong, "--check", "wait,lds_race").returncode, 0)
 
