@@ -46,10 +46,29 @@ struct Lanes16 {
   u32 operator[](int lane) const { return row[lane]; }
 };
 
+struct Lanes64 {  // integers: no signs to apply
+  Source64 source;
+  Lanes64(Wave& w, const Instruction& in, int i, u64& mask) : source(w, in, i, mask) {}
+  u64 operator[](int lane) const { return joined(source, lane); }
+};
+
 template <class T>
-using LanesOf = std::conditional_t<
-    sizeof(T) == 8, Source64,
-    std::conditional_t<sizeof(T) == 2, Lanes16, std::conditional_t<std::is_same_v<T, float>, LanesF32, Lanes32>>>;
+auto lanes_of() {
+  if constexpr (std::is_same_v<T, float>) {
+    return std::type_identity<LanesF32>();
+  } else if constexpr (std::is_same_v<T, double>) {
+    return std::type_identity<Source64>();
+  } else if constexpr (sizeof(T) == 8) {
+    return std::type_identity<Lanes64>();
+  } else if constexpr (sizeof(T) == 4) {
+    return std::type_identity<Lanes32>();
+  } else {
+    return std::type_identity<Lanes16>();
+  }
+}
+template <class T>
+using LanesOf = typename decltype(lanes_of<T>())::type;
+
 template <class T>
 auto value_of(u64 bits) {
   if constexpr (std::is_same_v<T, float>) {

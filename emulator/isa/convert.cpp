@@ -124,9 +124,7 @@ constexpr auto f32_of_u32 = [](u32 x) { return static_cast<float>(x); };
 template <int Byte>
 constexpr auto f32_of_byte = [](u32 x) { return static_cast<float>(static_cast<i32>(x >> (8 * Byte) & 0xff)); };
 // V_CVT_OFF_F32_I4: a signed 4-bit number of sixteenths.
-constexpr auto f32_of_sixteenths = [](u32 x) {
-  return static_cast<float>(static_cast<i32>(x << 28) >> 28) * 0.0625f;
-};
+constexpr auto f32_of_sixteenths = [](u32 x) { return static_cast<float>(static_cast<i32>(x << 28) >> 28) * 0.0625f; };
 constexpr auto f32_of_bits_bf16 = [](u32 x) { return as_f32(x << 16); };
 constexpr auto f32_of_signed = [](u32 x) { return static_cast<float>(static_cast<i32>(static_cast<i16>(x))); };
 constexpr auto f32_of_unsigned = [](u32 x) { return static_cast<float>(static_cast<i32>(x & 0xffff)); };
@@ -229,9 +227,7 @@ void f32_of_f64(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const Source64 x(w, in, 0, mask);
   const bool flushes = w.flush_f16_f64;
-  for_lanes(w, [&](int l) {
-    r.lane[l] = bits_of(static_cast<float>(as_f64(flushes ? flush_f64_bits(x[l]) : x[l])));
-  });
+  for_lanes(w, [&](int l) { r.lane[l] = bits_of(static_cast<float>(as_f64(flushes ? flush_f64_bits(x[l]) : x[l]))); });
   write_f32(w, in, r, mask);
 }
 void f64_of_f32(Wave& w, const Instruction& in) {

@@ -1,5 +1,5 @@
-// Conversions to and from floats of 8, 6 and 4 bits. Semantics: "AMD Instinct MI300 ISA" (fnuz formats), "CDNA4 ISA" and
-// "RDNA4 ISA" (OCP formats) reference guides.
+// Conversions to and from floats of 8, 6 and 4 bits. Semantics: "AMD Instinct MI300 ISA" (fnuz formats), "CDNA4 ISA"
+// and "RDNA4 ISA" (OCP formats) reference guides.
 //
 // The scaled conversions of gfx950 take an f32 of which only the exponent counts: a block scale of format E8M0. Packing
 // divides by it, unpacking multiplies.
@@ -9,8 +9,9 @@
 namespace emu {
 namespace {
 
-// --- fp8 and bf8, unscaled (gfx942, gfx950, gfx12) ---------------------------------------------------------------------
-// Which byte a single conversion reads: SDWA chose it already; gfx12 says byte_sel.
+// --- fp8 and bf8, unscaled (gfx942, gfx950, gfx12)
+// --------------------------------------------------------------------- Which byte a single conversion reads: SDWA
+// chose it already; gfx12 says byte_sel.
 template <class T>
 void f32_of_byte(Wave& w, const Instruction& in) {
   Row a, r;
@@ -41,9 +42,8 @@ void word_of_pair(Wave& w, const Instruction& in) {
   const bool saturate = overflow_saturates(w);
   const u32* x = source_f32(w, in, 0, a, mask);
   const u32* y = source_f32(w, in, 1, b, mask);
-  for_lanes(w, [&](int l) {
-    r.lane[l] = narrowed<T>(as_f32(x[l]), saturate) | narrowed<T>(as_f32(y[l]), saturate) << 8;
-  });
+  for_lanes(w,
+            [&](int l) { r.lane[l] = narrowed<T>(as_f32(x[l]), saturate) | narrowed<T>(as_f32(y[l]), saturate) << 8; });
   write16_keeping(w, in, r, mask);
 }
 
@@ -74,7 +74,8 @@ std::string by_format(Instruction& in, const Target& target) {
   return "";
 }
 
-// --- scaled (gfx950) -----------------------------------------------------------------------------------------------------
+// --- scaled (gfx950)
+// -----------------------------------------------------------------------------------------------------
 enum class Wide : u8 { f32, f16, bf16 };
 template <Wide From>
 float wide_value(u32 bits) {
@@ -130,9 +131,8 @@ void scaled_word_of_pair(Wave& w, const Instruction& in) {
   for_lanes(w, [&](int l) { r.lane[l] = narrowed<T>(x.low(l), saturate) | narrowed<T>(x.high(l), saturate) << 8; });
   const u32 high = encoded_op_sel(in) >> 3;
   const u32* old = w.vgpr[in.operand[0].reg];
-  for_lanes(w, [&](int l) {
-    r.lane[l] = high ? (old[l] & 0xffff) | r.lane[l] << 16 : (old[l] & 0xffff0000) | r.lane[l];
-  });
+  for_lanes(w,
+            [&](int l) { r.lane[l] = high ? (old[l] & 0xffff) | r.lane[l] << 16 : (old[l] & 0xffff0000) | r.lane[l]; });
   write_row(w, in.operand[0].reg, r.lane, mask);
 }
 template <Wide From>
@@ -170,8 +170,8 @@ void scaled_fp4_by_chance(Wave& w, const Instruction& in) {
   for_lanes(w, [&](int l) {
     const float low = scaled_down(wide_value<From>(x[l]), scale[l]);
     const float high = scaled_down(wide_value<From>(From == Wide::f32 ? y[l] : y[l] >> 16), scale[l]);
-    r.lane[l] = narrowed_by_chance<Fp4>(low, seed[l], true) |
-                narrowed_by_chance<Fp4>(high, next_random(seed[l]), true) << 4;
+    r.lane[l] = narrowed_by_chance<Fp4>(low, seed[l], true) | narrowed_by_chance<Fp4>(high, next_random(seed[l]), true)
+                                                                  << 4;
   });
   write_byte(w, in, r, encoded_op_sel(in) >> 2, mask);
 }
@@ -182,9 +182,7 @@ void scaled_single_of_byte(Wave& w, const Instruction& in) {
   const u32* x = source32(w, in, 0, a, mask);
   const u32* scale = source32(w, in, 1, b, mask);
   const u32 select = encoded_op_sel(in), shift = 8 * (select & 3);
-  for_lanes(w, [&](int l) {
-    r.lane[l] = wide_bits<To>(scaled_up(widened<T>(x[l] >> shift & 0xff), scale[l]));
-  });
+  for_lanes(w, [&](int l) { r.lane[l] = wide_bits<To>(scaled_up(widened<T>(x[l] >> shift & 0xff), scale[l])); });
   if constexpr (To == Wide::f32) return write32(w, in, r, mask);
   const u32* old = w.vgpr[in.operand[0].reg];
   for_lanes(w, [&](int l) {
@@ -216,8 +214,9 @@ void scaled_pair(Wave& w, const Instruction& in) {
   }
 }
 
-// --- blocks of 32 six-bit floats (gfx950) ----------------------------------------------------------------------------------
-// Sources are read whole before anything is written: the destination may overlap them.
+// --- blocks of 32 six-bit floats (gfx950)
+// ---------------------------------------------------------------------------------- Sources are read whole before
+// anything is written: the destination may overlap them.
 void write_rows(Wave& w, const Instruction& in, const Row* rows, int count, u64 mask) {
   for (int i = 0; i < count; ++i) write_row(w, static_cast<u16>(in.operand[0].reg + i), rows[i].lane, mask);
 }
@@ -257,8 +256,8 @@ void pack_block(Wave& w, const Instruction& in) {
     for (int e = 0; e < 32; ++e) {
       const Operand& o = in.source(Sources == 2 ? e & 1 : 0);
       const int index = Sources == 2 ? e / 2 : e;
-      const u32 bits = From == Wide::f32 ? source_dword(w, o, index, l)
-                                         : source_dword(w, o, index / 2, l) >> (16 * (index & 1));
+      const u32 bits =
+          From == Wide::f32 ? source_dword(w, o, index, l) : source_dword(w, o, index / 2, l) >> (16 * (index & 1));
       const float value = scaled_down(wide_value<From>(bits), scale[l]);
       u32 code;
       if constexpr (Chance) {
@@ -356,10 +355,8 @@ const Opcode rows[] = {
     {"v_cvt_scalef32_sr_pk32_bf6_f32", pack_block<Bf6, f32, 1, true>, V, "x=xuf", kTakesSign, 0, 4, plain_sources},
     {"v_cvt_scalef32_sr_pk32_fp6_f16", pack_block<Fp6, half, 1, true>, V, "x=xuf", kTakesSign, 0, 4, plain_sources},
     {"v_cvt_scalef32_sr_pk32_bf6_f16", pack_block<Bf6, half, 1, true>, V, "x=xuf", kTakesSign, 0, 4, plain_sources},
-    {"v_cvt_scalef32_sr_pk32_fp6_bf16", pack_block<Fp6, brain, 1, true>, V, "x=xuf", kTakesSign, 0, 4,
-     plain_sources},
-    {"v_cvt_scalef32_sr_pk32_bf6_bf16", pack_block<Bf6, brain, 1, true>, V, "x=xuf", kTakesSign, 0, 4,
-     plain_sources},
+    {"v_cvt_scalef32_sr_pk32_fp6_bf16", pack_block<Fp6, brain, 1, true>, V, "x=xuf", kTakesSign, 0, 4, plain_sources},
+    {"v_cvt_scalef32_sr_pk32_bf6_bf16", pack_block<Bf6, brain, 1, true>, V, "x=xuf", kTakesSign, 0, 4, plain_sources},
 };
 
 }  // namespace

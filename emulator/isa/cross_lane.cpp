@@ -1,6 +1,6 @@
 // Vector instructions that move values between lanes, or between lanes and scalars.
+#include <algorithm>
 #include <bit>
-#include <utility>
 #include <vector>
 
 #include "isa/masks.h"
@@ -86,11 +86,12 @@ void permlane64(Wave& w, const Instruction& in) {
 // --- swaps
 // -------------------------------------------------------------------------------------------------------------
 void swap_b32(Wave& w, const Instruction& in) {
-  const u64 exec = w.exec();
   u32 *a = w.vgpr[in.operand[0].reg], *b = w.vgpr[in.operand[1].reg];
-  for (int l = 0; l < w.lanes; ++l) {
-    if (exec >> l & 1) std::swap(a[l], b[l]);
-  }
+  for_lanes_and_bits(w, w.exec(), [&](int l, u32 active) {
+    const u32 old_a = a[l], old_b = b[l];
+    a[l] = active ? old_b : old_a;
+    b[l] = active ? old_a : old_b;
+  });
 }
 void swap_b16(Wave& w, const Instruction& in) {
   const u64 exec = w.exec();
@@ -110,6 +111,11 @@ template <int distance>
 void permlane_swap(Wave& w, const Instruction& in) {
   const u64 exec = w.exec() & w.full_mask;
   u32 *first = w.vgpr[in.operand[0].reg], *second = w.vgpr[in.operand[1].reg];
+  if (exec == w.full_mask) {
+    for (int l = 0; l < w.lanes; l += 2 * distance)
+      std::swap_ranges(second + l, second + l + distance, first + l + distance);
+    return;
+  }
   auto receive = [&](u32& to, int lane, u32 value, int other) {
     const bool readable = in.fetch_inactive || (exec >> other & 1);
     if ((exec >> lane & 1) && (readable || in.bound_ctrl)) to = readable ? value : 0;

@@ -80,8 +80,8 @@ inline T scaled_fma(T a, T b, T c, int scale) {
   const Wide error = rest - (result - sum);
   if (error != 0 && std::isfinite(result)) {
     // Towards the error is the neighbour whose last bit differs from this one's: keep the odd of the two.
-    const Wide towards = std::nextafter(result, error > 0 ? std::numeric_limits<Wide>::infinity()
-                                                          : -std::numeric_limits<Wide>::infinity());
+    const Wide towards = std::nextafter(
+        result, error > 0 ? std::numeric_limits<Wide>::infinity() : -std::numeric_limits<Wide>::infinity());
     const int digits = std::numeric_limits<Wide>::digits;
     int exponent;
     const Wide fraction = std::frexp(result, &exponent);

@@ -279,7 +279,7 @@ inline void multiply_sparse_row(const Converted<T, Kept>& a, const Converted<T, 
 // --- sums as the hardware makes them (mfma_numerics.cpp) -------------------------------------------------------------
 struct DotModel {
   enum class Kind : u8 { chain, exact, pairwise, truncated, truncated_pairs } kind = Kind::chain;
-  int group = 1;                              // products summed at a time
+  int group = 1;                                     // products summed at a time
   int a_min_exponent = -126, b_min_exponent = -126;  // of normal numbers of the input types
 };
 // What is known for inputs of type A and B on CDNA generation `cdna`; `low_rate`: the bf16 forms without _1k.

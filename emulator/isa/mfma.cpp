@@ -17,8 +17,8 @@ using namespace matrix;
 // One form: Blocks products of an M x K and a K x M matrix.
 template <Element A, Element B, int M, int K, int Blocks, bool LowRate = false>
 struct Form {
-  static constexpr int kPerLane = K * M * Blocks / kLanes;       // elements of A, and of B, that a lane holds
-  static constexpr int kGroups = kLanes / (M * Blocks);          // lanes that share a row of A, each with its own k
+  static constexpr int kPerLane = K * M * Blocks / kLanes;        // elements of A, and of B, that a lane holds
+  static constexpr int kGroups = kLanes / (M * Blocks);           // lanes that share a row of A, each with its own k
   static constexpr int kRegisters = M == 4 ? 4 : M * M / kLanes;  // of D, per block (4x4: for all blocks together)
   static constexpr int kAllRegisters = M == 4 ? 4 : kRegisters * Blocks;
   using Number = std::conditional_t<is_integer(A), i32, float>;
@@ -125,7 +125,7 @@ void mfma(Wave& w, const Instruction& in) {
 }
 
 // f64: rows of D go to the lanes in another order than with 32 bits: row 4 * r + lane / 16 in register pair r, or one
-// row of each block in 4 lanes. neg negates A, B, C.
+// row of each block in 4 lanes. The bits of blgp are neg: they negate A, B, C.
 template <int M, int Blocks>
 void mfma_f64(Wave& w, const Instruction& in) {
   constexpr int kK = 4, kPairs = M == 4 ? 1 : 4;
@@ -136,8 +136,8 @@ void mfma_f64(Wave& w, const Instruction& in) {
   for (int l = 0; l < kLanes; ++l) {
     a[l] = number(in.operand[1], l);
     b[l] = number(in.operand[2], l);
-    if (in.neg_lo & 1) a[l] = -a[l];
-    if (in.neg_lo & 2) b[l] = -b[l];
+    if (in.blgp & 1) a[l] = -a[l];
+    if (in.blgp & 2) b[l] = -b[l];
   }
   const u16 destination = in.operand[0].reg;
   const AccumulatorRows<2 * kPairs, true> c(w, in.operand[3], destination);
@@ -145,7 +145,7 @@ void mfma_f64(Wave& w, const Instruction& in) {
     for (int l = 0; l < kLanes; ++l) {
       const int row = 4 * p + l / 16, first = M == 4 ? l / 4 % 4 * 4 : 0;
       double sum = as_f64(c[2 * p][l] | static_cast<u64>(c[2 * p + 1][l]) << 32);
-      if (in.neg_lo & 4) sum = -sum;
+      if (in.blgp & 4) sum = -sum;
       for (int k = 0; k < kK; ++k) {
         sum = __builtin_fma(a[16 * k + first + (M == 4 ? l / 16 : row)], b[16 * k + first + l % M], sum);
       }
@@ -191,9 +191,9 @@ std::string bind_mfma(Instruction& in, const Target& target) {
 template <int M>
 std::string bind_mfma_f64(Instruction& in, const Target& target) {
   in.cycles = M == 4 ? 16 : target.cdna >= 4 ? 64 : 32;
-  // gfx90a has the bits of neg under the name of blgp, but nothing says what they do there.
-  if (in.cbsz || in.abid || in.blgp) return "f64 forms have no cbsz, abid, blgp";
-  if (in.neg_hi) return "f64 forms have no neg_hi";
+  if (in.cbsz || in.abid || in.neg_lo || in.neg_hi) return "f64 forms have no cbsz, abid, neg_lo, neg_hi";
+  // Documented as neg from gfx942 on.
+  if (in.blgp && target.cdna < 3) return "what blgp does to f64 is not documented for this target";
   return {};
 }
 
@@ -211,9 +211,9 @@ constexpr Opcode row(const char* name) {
 }
 template <int M, int Blocks>
 constexpr Opcode row_f64(const char* name) {
-  return {name,         mfma_f64<M, Blocks>, Class::matrix,    "x=xxd",
-          kTakesMatrix, kIgnoresExec,        32,               bind_mfma_f64<M>,
-          1u << static_cast<int>(Family::gfx9)};
+  return {name,    mfma_f64<M, Blocks>, Class::matrix,
+          "x=xxd", kTakesMatrix,        kIgnoresExec,
+          32,      bind_mfma_f64<M>,    1u << static_cast<int>(Family::gfx9)};
 }
 
 constexpr Element f32 = Element::f32, f16e = Element::f16, bf16 = Element::bf16, fp8 = Element::fp8, bf8 = Element::bf8,

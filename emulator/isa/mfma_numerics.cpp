@@ -261,9 +261,8 @@ SmallFloats decode_all(int exponent_bits, int fraction_bits, int bias, Element t
 const SmallFloats& small_floats(Element type) {
   static const SmallFloats fp8 = decode_all(4, 3, 7, Element::fp8), bf8 = decode_all(5, 2, 15, Element::bf8),
                            fp8_fnuz = decode_all(4, 3, 8, Element::fp8_fnuz),
-                           bf8_fnuz = decode_all(5, 2, 16, Element::bf8_fnuz),
-                           fp6 = decode_all(2, 3, 1, Element::fp6), bf6 = decode_all(3, 2, 3, Element::bf6),
-                           fp4 = decode_all(2, 1, 1, Element::fp4);
+                           bf8_fnuz = decode_all(5, 2, 16, Element::bf8_fnuz), fp6 = decode_all(2, 3, 1, Element::fp6),
+                           bf6 = decode_all(3, 2, 3, Element::bf6), fp4 = decode_all(2, 1, 1, Element::fp4);
   switch (type) {
     case Element::fp8:
       return fp8;

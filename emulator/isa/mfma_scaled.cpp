@@ -18,7 +18,9 @@ constexpr int kPerLane = 32, kBlock = 32;  // elements of a lane; elements with 
 // Formats as CBSZ (for A) and BLGP (for B) number them.
 constexpr Element kFormats[] = {Element::fp8, Element::bf8, Element::fp6, Element::bf6, Element::fp4};
 constexpr int kFormatCount = 5;
-constexpr int registers_of(int format) { return size_of(kFormats[format]); }  // 32 elements fill as many as they have bits
+constexpr int registers_of(int format) {
+  return size_of(kFormats[format]);
+}  // 32 elements fill as many as they have bits
 
 void convert_format(int format, const u32 (*registers)[kLanes], Converted<float, kPerLane>& out) {
   switch (kFormats[format]) {

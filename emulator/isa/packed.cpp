@@ -1,27 +1,31 @@
-// Packed, mixed-precision and dot-product instructions (VOP3P and their VOP2 forms). Semantics: "AMD Instinct MI300 ISA",
-// "CDNA4 ISA" and "RDNA4 ISA" reference guides, VOP3P section.
+// Packed, mixed-precision and dot-product instructions (VOP3P and their VOP2 forms). Semantics: "AMD Instinct MI300
+// ISA", "CDNA4 ISA" and "RDNA4 ISA" reference guides, VOP3P section.
 #include "isa/small_floats.h"
 #include "isa/transcendental.h"
 
 namespace emu {
 namespace {
 
-// --- two 16-bit values a lane ------------------------------------------------------------------------------------------
-// Source i as two rows of 16-bit values: op_sel says which half the low result reads, op_sel_hi which the high one does.
+// --- two 16-bit values a lane
+// ------------------------------------------------------------------------------------------
+enum class Kind : u8 { integer, f16, bf16 };
+// Source i as two rows of 16-bit values: op_sel says which half the low result reads, op_sel_hi which the high one
+// does.
 struct Halves {
   Row low, high;
-  Halves(Wave& w, const Instruction& in, int i, u64& mask, bool is_float) {
+  Halves(Wave& w, const Instruction& in, int i, u64& mask, Kind kind) {
+    const bool is_float = kind != Kind::integer;
     Row space;
     const u32* x = source32(w, in, i, space, mask);
     const int low_shift = in.op_sel >> i & 1 ? 16 : 0, high_shift = in.op_sel_hi >> i & 1 ? 16 : 0;
-    // neg flips sign bits; for integers it says nothing, and none is printed.
+    // neg flips sign bits; integers have none.
     const u32 low_flip = is_float && (in.neg_lo >> i & 1) ? 0x8000 : 0;
     const u32 high_flip = is_float && (in.neg_hi >> i & 1) ? 0x8000 : 0;
     for_lanes(w, [&](int l) {
       low.lane[l] = (x[l] >> low_shift & 0xffff) ^ low_flip;
       high.lane[l] = (x[l] >> high_shift & 0xffff) ^ high_flip;
     });
-    if (is_float && w.flush_f16_f64) [[unlikely]] {
+    if (kind == Kind::f16 && w.flush_f16_f64) [[unlikely]] {
       for_lanes(w, [&](int l) {
         low.lane[l] = flush_f16_bits(low.lane[l]);
         high.lane[l] = flush_f16_bits(high.lane[l]);
@@ -53,8 +57,8 @@ void write_pair_f16(Wave& w, const Instruction& in, Row& low, Row& high, u64 mas
 template <auto F>
 void f16_pair2(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
-  Halves x(w, in, 0, mask, true);
-  const Halves y(w, in, 1, mask, true);
+  Halves x(w, in, 0, mask, Kind::f16);
+  const Halves y(w, in, 1, mask, Kind::f16);
   for_lanes(w, [&](int l) {
     x.low.lane[l] = f16_of_f32(F(f32_of_f16(x.low.lane[l]), f32_of_f16(y.low.lane[l])));
     x.high.lane[l] = f16_of_f32(F(f32_of_f16(x.high.lane[l]), f32_of_f16(y.high.lane[l])));
@@ -63,8 +67,8 @@ void f16_pair2(Wave& w, const Instruction& in) {
 }
 void f16_pair_fma(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
-  Halves x(w, in, 0, mask, true);
-  const Halves y(w, in, 1, mask, true), z(w, in, 2, mask, true);
+  Halves x(w, in, 0, mask, Kind::f16);
+  const Halves y(w, in, 1, mask, Kind::f16), z(w, in, 2, mask, Kind::f16);
   const auto fused = [](u32 a, u32 b, u32 c) {
     return f16_of_f32(fma_f16_to_odd(f32_of_f16(a), f32_of_f16(b), f32_of_f16(c)));
   };
@@ -76,8 +80,8 @@ void f16_pair_fma(Wave& w, const Instruction& in) {
 }
 void f16_pair_accumulate(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
-  Halves x(w, in, 0, mask, true);
-  const Halves y(w, in, 1, mask, true);
+  Halves x(w, in, 0, mask, Kind::f16);
+  const Halves y(w, in, 1, mask, Kind::f16);
   const u32* old = w.vgpr[in.operand[0].reg];
   const auto fused = [](u32 a, u32 b, u32 c) {
     return f16_of_f32(fma_f16_to_odd(f32_of_f16(a), f32_of_f16(b), f32_of_f16(c)));
@@ -91,8 +95,8 @@ void f16_pair_accumulate(Wave& w, const Instruction& in) {
 template <Choice C, bool Ieee>
 void choose_pair_as(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
-  Halves x(w, in, 0, mask, true);
-  const Halves y(w, in, 1, mask, true);
+  Halves x(w, in, 0, mask, Kind::f16);
+  const Halves y(w, in, 1, mask, Kind::f16);
   for_lanes(w, [&](int l) {
     x.low.lane[l] = choose<F16Bits, C, Ieee>(x.low.lane[l], y.low.lane[l]);
     x.high.lane[l] = choose<F16Bits, C, Ieee>(x.high.lane[l], y.high.lane[l]);
@@ -106,8 +110,8 @@ void choose_pair(Wave& w, const Instruction& in) {
 template <Choice C>  // minimum3 and maximum3 only: NaN wins whatever the mode
 void choose_pair3(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
-  Halves x(w, in, 0, mask, true);
-  const Halves y(w, in, 1, mask, true), z(w, in, 2, mask, true);
+  Halves x(w, in, 0, mask, Kind::f16);
+  const Halves y(w, in, 1, mask, Kind::f16), z(w, in, 2, mask, Kind::f16);
   const auto pick = [](u32 a, u32 b) { return choose<F16Bits, C, false>(a, b); };
   for_lanes(w, [&](int l) {
     x.low.lane[l] = pick(pick(x.low.lane[l], y.low.lane[l]), z.low.lane[l]);
@@ -131,7 +135,7 @@ template <auto F, bool Signed>
 void word_pair2(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   Row r;
-  const Halves x(w, in, 0, mask, false), y(w, in, 1, mask, false);
+  const Halves x(w, in, 0, mask, Kind::integer), y(w, in, 1, mask, Kind::integer);
   for_lanes(w, [&](int l) {
     const i32 low = F(extended<Signed>(x.low.lane[l]), extended<Signed>(y.low.lane[l]));
     const i32 high = F(extended<Signed>(x.high.lane[l]), extended<Signed>(y.high.lane[l]));
@@ -143,7 +147,7 @@ template <bool Signed>
 void word_pair_mad(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   Row r;
-  const Halves x(w, in, 0, mask, false), y(w, in, 1, mask, false), z(w, in, 2, mask, false);
+  const Halves x(w, in, 0, mask, Kind::integer), y(w, in, 1, mask, Kind::integer), z(w, in, 2, mask, Kind::integer);
   const auto mad = [](u32 a, u32 b, u32 c) {
     return static_cast<i64>(extended<Signed>(a)) * extended<Signed>(b) + extended<Signed>(c);
   };
@@ -166,8 +170,9 @@ constexpr auto larger = [](i32 a, i32 b) { return a > b ? a : b; };
 constexpr auto shift_left = [](i32 n, i32 x) { return static_cast<i32>(static_cast<u32>(x) << (n & 15)); };
 constexpr auto shift_right = [](i32 n, i32 x) { return x >> (n & 15); };
 
-// --- two f32 a lane (gfx90a on) ------------------------------------------------------------------------------------------
-// Dword `select` of source i, with its sign flipped or not. Constants are one dword, the same for both results.
+// --- two f32 a lane (gfx90a on)
+// ------------------------------------------------------------------------------------------ Dword `select` of source
+// i, with its sign flipped or not. Constants are one dword, the same for both results.
 const u32* dword_of_pair(Wave& w, const Instruction& in, int i, bool high, Row& space) {
   const Operand& o = in.source(i);
   const int select = (high ? in.op_sel_hi : in.op_sel) >> i & 1;
@@ -229,8 +234,9 @@ std::string no_signs(Instruction& in, const Target&) {
   return in.neg_lo || in.neg_hi ? "neg_lo and neg_hi have no meaning here" : "";
 }
 
-// --- mixed precision -----------------------------------------------------------------------------------------------------
-// Source i as f32: op_sel_hi says f16, op_sel then which half. Signs apply to the value.
+// --- mixed precision
+// ----------------------------------------------------------------------------------------------------- Source i as
+// f32: op_sel_hi says f16, op_sel then which half. Signs apply to the value.
 void mixed_source(Wave& w, const Instruction& in, int i, Row& out) {
   const Operand& o = in.source(i);
   Row space;
@@ -270,8 +276,8 @@ void mixed_fma(Wave& w, const Instruction& in) {
   });
   write_row(w, in.operand[0].reg, r.lane, w.exec());
 }
-// Their op_sel_hi is 0 where none is printed, unlike the packed instructions'. A constant with a point stands for an f16
-// where op_sel_hi says the source is one.
+// Their op_sel_hi is 0 where none is printed, unlike the packed instructions'. A constant with a point stands for an
+// f16 where op_sel_hi says the source is one.
 std::string bind_mixed(Instruction& in, const Target&) {
   if (in.op_sel_hi == 0xff) in.op_sel_hi = 0;
   if (in.neg_lo || in.neg_hi) return "neg_lo and neg_hi have no meaning here";
@@ -285,7 +291,8 @@ std::string bind_mixed(Instruction& in, const Target&) {
   return "";
 }
 
-// --- dot products of floats ------------------------------------------------------------------------------------------------
+// --- dot products of floats
+// ------------------------------------------------------------------------------------------------
 enum class Element : u8 { f16, bf16 };
 template <Element E>
 float element(u32 bits) {
@@ -302,13 +309,14 @@ template <Element E>
 void dot2_f32(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   Row c, r;
-  const Halves x(w, in, 0, mask, true), y(w, in, 1, mask, true);
+  constexpr Kind kind = E == Element::f16 ? Kind::f16 : Kind::bf16;
+  const Halves x(w, in, 0, mask, kind), y(w, in, 1, mask, kind);
   const u32* z = source_f32(w, in, 2, c, mask);
   const u32 flip = in.neg_lo >> 2 & 1 ? 0x80000000 : 0;
   const bool last = E == Element::bf16 && !w.target->is_rdna();
   for_lanes(w, [&](int l) {
-    r.lane[l] = bits_of(
-        dot2<E>(as_f32(z[l] ^ flip), x.low.lane[l], y.low.lane[l], x.high.lane[l], y.high.lane[l], last));
+    r.lane[l] =
+        bits_of(dot2<E>(as_f32(z[l] ^ flip), x.low.lane[l], y.low.lane[l], x.high.lane[l], y.high.lane[l], last));
   });
   write_f32(w, in, r, mask);
 }
@@ -371,7 +379,8 @@ std::string bind_dot4_f32(Instruction& in, const Target&) {
   return (in.neg_lo & 3) || in.neg_hi ? "signs of 8-bit sources have no meaning" : "";
 }
 
-// --- dot products of integers ----------------------------------------------------------------------------------------------
+// --- dot products of integers
+// ----------------------------------------------------------------------------------------------
 template <int Bits>
 i64 field(u32 x, int place, bool is_signed) {
   const u32 raw = x >> (Bits * place) & ((1u << Bits) - 1);

@@ -1,5 +1,4 @@
-// Scalar floating point (gfx11.5, gfx12): SOP1, SOP2 and SOPC on f32 and f16, and the V_S_* transcendentals that write
-// an SGPR. RDNA4 ISA guide, "SALU floating point".
+// Scalar floating point (gfx12): SOP1, SOP2 and SOPC on f32 and f16. RDNA4 ISA guide, "SALU floating point".
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -42,43 +41,8 @@ u32 to_u32(float a) {
   return a >= 0x1p32f ? ~0u : static_cast<u32>(a);
 }
 
-// --- V_S_* ---------------------------------------------------------------------------------------------------------
-// f32 results and arguments below the normal range count as zero, as for the vector instructions.
-constexpr auto exp2_of = [](float a) { return flush_denormal(static_cast<float>(std::exp2(static_cast<double>(a)))); };
-constexpr auto log2_of = [](float a) { return static_cast<float>(std::log2(static_cast<double>(flush_denormal(a)))); };
-constexpr auto reciprocal = [](float a) { return 1.0f / a; };
-constexpr auto reciprocal_root = [](float a) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); };
-constexpr auto root = [](float a) { return std::sqrt(a); };
-// f16 has no such trouble in f32 arithmetic.
-constexpr auto exp2_of_f16 = [](float a) { return static_cast<float>(std::exp2(static_cast<double>(a))); };
-constexpr auto log2_of_f16 = [](float a) { return static_cast<float>(std::log2(static_cast<double>(a))); };
-
-float with_modifiers(const Operand& o, float value) {
-  if (o.absolute) value = __builtin_fabsf(value);
-  return o.negate ? -value : value;
-}
-float output_modifiers(const Instruction& in, float value) {
-  constexpr float factor[] = {1.0f, 2.0f, 4.0f, 0.5f};
-  if (in.omod) value *= factor[in.omod];
-  if (in.clamp) value = value > 0 ? (value > 1 ? 1.0f : value) : 0.0f;
-  return value;
-}
-template <auto F>
-void transcendental_f32(Wave& w, const Instruction& in) {
-  const float value = with_modifiers(in.source(0), read_scalar<float>(w, in.source(0)));
-  write_scalar(w, in, output_modifiers(in, F(value)));
-}
-template <auto F>
-void transcendental_f16(Wave& w, const Instruction& in) {
-  const float value = with_modifiers(in.source(0), read_scalar<Float16>(w, in.source(0)).value);
-  write_scalar(w, in, Float16{output_modifiers(in, F(value))});
-}
-
 Opcode row(const char* name, Handler handler, const char* signature, u32 flags = 0) {
   return {name, handler, Class::scalar, signature, 0, flags};
-}
-Opcode transcendental(const char* name, Handler handler, const char* signature) {
-  return {name, handler, Class::transcendental, signature, kTakesSign | kTakesClamp | kTakesOmod, 0, 16};
 }
 
 #define EMU_FLOAT1(name, expression)                                            \
@@ -153,17 +117,6 @@ std::span<const Opcode> scalar_float_opcodes() {
       EMU_COMPARE("nle", !(a <= b)),
       EMU_COMPARE("neq", !(a == b)),
       EMU_COMPARE("nlt", !(a < b)),
-
-      transcendental("v_s_exp_f32", transcendental_f32<exp2_of>, "f=f"),
-      transcendental("v_s_log_f32", transcendental_f32<log2_of>, "f=f"),
-      transcendental("v_s_rcp_f32", transcendental_f32<reciprocal>, "f=f"),
-      transcendental("v_s_rsq_f32", transcendental_f32<reciprocal_root>, "f=f"),
-      transcendental("v_s_sqrt_f32", transcendental_f32<root>, "f=f"),
-      transcendental("v_s_exp_f16", transcendental_f16<exp2_of_f16>, "h=h"),
-      transcendental("v_s_log_f16", transcendental_f16<log2_of_f16>, "h=h"),
-      transcendental("v_s_rcp_f16", transcendental_f16<reciprocal>, "h=h"),
-      transcendental("v_s_rsq_f16", transcendental_f16<reciprocal_root>, "h=h"),
-      transcendental("v_s_sqrt_f16", transcendental_f16<root>, "h=h"),
   };
   return rows;
 }

@@ -68,9 +68,8 @@ void choose3_as(Wave& w, const Instruction& in) {
   const u32* x = source_f16(w, in, 0, a, mask);
   const u32* y = source_f16(w, in, 1, b, mask);
   const u32* z = source_f16(w, in, 2, c, mask);
-  for_lanes(w, [&](int l) {
-    r.lane[l] = choose<F16Bits, Second, Ieee>(choose<F16Bits, First, Ieee>(x[l], y[l]), z[l]);
-  });
+  for_lanes(w,
+            [&](int l) { r.lane[l] = choose<F16Bits, Second, Ieee>(choose<F16Bits, First, Ieee>(x[l], y[l]), z[l]); });
   finish_f16(w, in, r, mask, true);
 }
 template <Choice First, Choice Second>
@@ -205,8 +204,8 @@ void arithmetic2(Wave& w, const Instruction& in) {
   for_lanes(w, [&](int l) {
     const i32 result = Signed ? F(sign_extended(x[l]), sign_extended(y[l]))
                               : F(static_cast<i32>(x[l] & 0xffff), static_cast<i32>(y[l] & 0xffff));
-    r.lane[l] = in.clamp ? (Signed ? saturated_signed(result) : saturated_unsigned(result))
-                         : static_cast<u32>(result) & 0xffff;
+    r.lane[l] =
+        in.clamp ? (Signed ? saturated_signed(result) : saturated_unsigned(result)) : static_cast<u32>(result) & 0xffff;
   });
   put(w, in, r, mask, O);
 }
@@ -280,36 +279,6 @@ void select_by_mask(Wave& w, const Instruction& in) {
   const u32* y = source16(w, in, 1, b, mask);
   for_lanes(w, [&](int l) { r.lane[l] = (second >> l & 1 ? y[l] : x[l]) & 0xffff; });
   write16(w, in, r, mask);
-}
-void swap_halves(Wave& w, const Instruction& in) {
-  Row a, b;
-  u64 mask = w.exec();
-  const u32* from = source16(w, in, 0, a, mask);
-  old_half(w, in, b);
-  Row first;
-  std::memcpy(first.lane, from, sizeof first);
-  write16_keeping(w, in, first, mask);
-  Instruction back = in;  // the same write, with the source as the destination
-  back.operand[0] = in.source(0);
-  write16_keeping(w, back, b, mask);
-}
-// V_BITOP3_B16: bit i of the result is bit (a_i << 2 | b_i << 1 | c_i) of the table.
-void bit_table(Wave& w, const Instruction& in) {
-  Row a, b, c, r;
-  u64 mask = w.exec();
-  const u32* x = source16(w, in, 0, a, mask);
-  const u32* y = source16(w, in, 1, b, mask);
-  const u32* z = source16(w, in, 2, c, mask);
-  u32 term[8];
-  for (u32 i = 0; i < 8; ++i) term[i] = in.bitop3 >> i & 1 ? 0xffff : 0;
-  for_lanes(w, [&](int l) {
-    u32 result = 0;
-    for (u32 i = 0; i < 8; ++i) {
-      result |= term[i] & (i & 4 ? x[l] : ~x[l]) & (i & 2 ? y[l] : ~y[l]) & (i & 1 ? z[l] : ~z[l]);
-    }
-    r.lane[l] = result & 0xffff;
-  });
-  write16_keeping(w, in, r, mask);
 }
 // Two i16 to two u8, saturated.
 void saturate_bytes(Wave& w, const Instruction& in) {
@@ -424,8 +393,6 @@ const Opcode rows[] = {
     {"v_not_b16", word1<bit_not>, V, "w=w", integer},
     {"v_mov_b16", word1<same>, V, "w=w", integer},
     {"v_cndmask_b16", select_by_mask, V, "w=wwm", integer | kTakesSign},
-    {"v_swap_b16", swap_halves, V, "w=w", 0, kWritesSource0 | kReadsDest},
-    {"v_bitop3_b16", bit_table, V, "w=www", kTakesBitop | kTakesOpSel},
     {"v_sat_pk_u8_i16", saturate_bytes, V, "w=W", kVopInt | kTakesOpSel},
 };
 

@@ -100,6 +100,27 @@ constexpr auto perm = [](u32 a, u32 b, u32 selectors) {
   return permuted_byte(a, b, byte(selectors, 0)) | permuted_byte(a, b, byte(selectors, 1)) << 8 |
          permuted_byte(a, b, byte(selectors, 2)) << 16 | permuted_byte(a, b, byte(selectors, 3)) << 24;
 };
+// Packing and unpacking use the same selectors, all of them plain bytes, for every lane.
+void permute_bytes(Wave& w, const Instruction& in) {
+  const Operand& selector = in.source(2);
+  const u32 selectors = selector.is_vgpr() ? ~0u : scalar32(w, selector);
+  if (selectors & 0xf8f8f8f8) return int3<perm>(w, in);
+  Row a, b, r;
+  u64 mask = w.exec();
+  const u32* x = source32(w, in, 0, a, mask);
+  const u32* y = source32(w, in, 1, b, mask);
+  const u32* word[4];
+  u32 shift[4];
+  for (int i = 0; i < 4; ++i) {
+    word[i] = byte(selectors, i) & 4 ? x : y;
+    shift[i] = 8 * (byte(selectors, i) & 3);
+  }
+  for_lanes(w, [&](int l) {
+    r.lane[l] = (word[0][l] >> shift[0] & 255) | (word[1][l] >> shift[1] & 255) << 8 |
+                (word[2][l] >> shift[2] & 255) << 16 | (word[3][l] >> shift[3]) << 24;
+  });
+  write32(w, in, r, mask);
+}
 // Averages of bytes; bit 0 of each byte of c says whether a half rounds up.
 constexpr u32 average(u32 a, u32 b, u32 c, int i) {
   return (byte(a, i) + byte(b, i) + (byte(c, i) & 1)) >> 1 << (8 * i);
@@ -139,7 +160,7 @@ void four_sums_u16(Wave& w, const Instruction& in) {
   for_lanes(w, [&](int l) {
     u64 packed = 0;
     for (int i = 0; i < 4; ++i) {
-      const u64 sum = F(static_cast<u32>(a[l] >> (8 * i)), reference[l]) + (c[l] >> (16 * i));
+      const u64 sum = F(static_cast<u32>(joined(a, l) >> (8 * i)), reference[l]) + (joined(c, l) >> (16 * i));
       packed |= (sum & 0xffff) << (16 * i);
     }
     result[l] = packed;
@@ -154,7 +175,8 @@ void four_sums_u32(Wave& w, const Instruction& in) {
   const u32* reference = source32(w, in, 1, reference_space, mask);
   for (int i = 0; i < 4; ++i) {
     const u32* addend = plain_row(w, in.source(2), addend_space, i);
-    for_lanes(w, [&](int l) { result[i].lane[l] = F(static_cast<u32>(a[l] >> (8 * i)), reference[l]) + addend[l]; });
+    for_lanes(
+        w, [&](int l) { result[i].lane[l] = F(static_cast<u32>(joined(a, l) >> (8 * i)), reference[l]) + addend[l]; });
   }
   for (int i = 0; i < 4; ++i) write_row(w, static_cast<u16>(in.operand[0].reg + i), result[i].lane, mask);
 }
@@ -184,7 +206,7 @@ std::span<const Opcode> vector_bits_opcodes() {
       {"v_bitop3_b32", bitop3_b32, Class::vector, "u=uuu", kVopInt | kTakesBitop},
       {"v_bitop3_b16", bitop3_b16, Class::vector, "w=www", kVopInt | kTakesBitop | kTakesOpSel},
 
-      row3("v_perm_b32", int3<perm>),
+      row3("v_perm_b32", permute_bytes),
       row3("v_lerp_u8", int3<lerp>),
       row3("v_sad_u8", int3<sad_u8>),
       row3("v_sad_hi_u8", int3<sad_hi_u8>),

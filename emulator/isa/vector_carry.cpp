@@ -12,18 +12,13 @@ namespace {
 // -----------------------------------------------------------------------------------------------------------
 enum class Sum { add, sub, subrev };
 
-struct NoCarry {
-  u32 operator[](int) const { return 0; }
-};
-
-template <Sum sum, bool saturates, class Carry>
-void add_lanes(Wave& w, const Instruction& in, const Carry& carry) {
+template <Sum sum, bool saturates>
+void add_lanes(Wave& w, const Instruction& in, u64 carry) {
   Row a, b, r;
   u64 mask = w.exec();
   const u32* x = source32(w, in, sum == Sum::subrev ? 1 : 0, a, mask);
   const u32* y = source32(w, in, sum == Sum::subrev ? 0 : 1, b, mask);
-  const u64 carries = lane_bits(w, [&](int l) {
-    const u32 c = carry[l];
+  const u64 carries = lane_bits_from(w, carry, [&](int l, u32 c) {
     if constexpr (sum == Sum::add) {
       const u32 total = x[l] + y[l] + c;
       const bool out = (total < x[l]) | (c & (total == x[l]));
@@ -40,11 +35,11 @@ void add_lanes(Wave& w, const Instruction& in, const Carry& carry) {
 }
 template <Sum sum, bool saturates>
 void add_carry_out(Wave& w, const Instruction& in) {
-  add_lanes<sum, saturates>(w, in, NoCarry());
+  add_lanes<sum, saturates>(w, in, 0);
 }
 template <Sum sum, bool saturates>
 void add_carry_in_out(Wave& w, const Instruction& in) {
-  add_lanes<sum, saturates>(w, in, MaskLanes(lane_mask(w, in.source(2))));
+  add_lanes<sum, saturates>(w, in, lane_mask(w, in.source(2)));
 }
 
 template <Sum sum>
@@ -73,12 +68,14 @@ Opcode carry_in_out(const char* name) {
 // --- choosing by a mask
 // ------------------------------------------------------------------------------------------------
 void cndmask(Wave& w, const Instruction& in) {
-  const MaskLanes chosen(lane_mask(w, in.source(2)));
   Row a, b, r;
   u64 mask = w.exec();
   const u32* x = source32(w, in, 0, a, mask);
   const u32* y = source32(w, in, 1, b, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = chosen[l] ? y[l] : x[l]; });
+  for_lanes_and_bits(w, lane_mask(w, in.source(2)), [&](int l, u32 chosen) {
+    const u32 first = x[l], second = y[l];  // both are read: no branch
+    r.lane[l] = chosen ? second : first;
+  });
   write32(w, in, r, mask);
 }
 // In the halves of a VOPD instruction the mask is VCC and is not printed.
@@ -94,12 +91,24 @@ std::string bind_vcc(Instruction& in, const Target& target) {
 
 // --- 64 bits
 // -----------------------------------------------------------------------------------------------------------
+struct Result64 {
+  Row low, high;
+  void set(int lane, u64 value) {
+    low.lane[lane] = static_cast<u32>(value);
+    high.lane[lane] = static_cast<u32>(value >> 32);
+  }
+  void write(Wave& w, const Instruction& in, u64 mask) const {
+    write_row(w, in.operand[0].reg, low.lane, mask);
+    write_row(w, static_cast<u16>(in.operand[0].reg + 1), high.lane, mask);
+  }
+};
+
 void move64(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const Source64 a(w, in, 0, mask);
-  u64 result[kLanes];
-  for_lanes(w, [&](int l) { result[l] = a[l]; });
-  write64(w, in, result, mask);
+  Result64 result;
+  for_lanes(w, [&](int l) { result.set(l, joined(a, l)); });
+  result.write(w, in, mask);
 }
 template <auto F>
 void shift64(Wave& w, const Instruction& in) {
@@ -107,9 +116,9 @@ void shift64(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const u32* n = source32(w, in, 0, space, mask);
   const Source64 a(w, in, 1, mask);
-  u64 result[kLanes];
-  for_lanes(w, [&](int l) { result[l] = F(a[l], n[l] & 63); });
-  write64(w, in, result, mask);
+  Result64 result;
+  for_lanes(w, [&](int l) { result.set(l, F(joined(a, l), n[l] & 63)); });
+  result.write(w, in, mask);
 }
 constexpr auto shift_left = [](u64 a, u32 n) { return a << n; };
 constexpr auto shift_right = [](u64 a, u32 n) { return a >> n; };
@@ -120,9 +129,9 @@ void lshl_add_u64(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const Source64 a(w, in, 0, mask), c(w, in, 2, mask);
   const u32* n = source32(w, in, 1, space, mask);
-  u64 result[kLanes];
-  for_lanes(w, [&](int l) { result[l] = (a[l] << (n[l] & 7)) + c[l]; });
-  write64(w, in, result, mask);
+  Result64 result;
+  for_lanes(w, [&](int l) { result.set(l, (joined(a, l) << (n[l] & 7)) + joined(c, l)); });
+  result.write(w, in, mask);
 }
 
 // The carry is bit 64 of the exact sum: for signed operands its sign.
@@ -133,22 +142,22 @@ void mad64(Wave& w, const Instruction& in) {
   const u32* x = source32(w, in, 0, a, mask);
   const u32* y = source32(w, in, 1, b, mask);
   const Source64 z(w, in, 2, mask);
-  u64 result[kLanes];
+  Result64 result;
   const u64 carries = lane_bits(w, [&](int l) {
-    const u64 addend = z[l];
+    const u64 addend = joined(z, l);
     if constexpr (is_signed) {
       const u64 product = static_cast<u64>(i64{static_cast<i32>(x[l])} * static_cast<i32>(y[l]));
       const u64 total = product + addend;
-      result[l] = total;
+      result.set(l, total);
       const u64 overflow = (product ^ total) & (addend ^ total);
       return static_cast<i64>(total ^ overflow) < 0;
     } else {
       const u64 total = u64{x[l]} * y[l] + addend;
-      result[l] = total;
+      result.set(l, total);
       return total < addend;
     }
   });
-  write64(w, in, result, mask);
+  result.write(w, in, mask);
   set_lane_mask(w, in.operand[1], carries & mask);
 }
 

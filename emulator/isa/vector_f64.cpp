@@ -133,11 +133,11 @@ void division_fmas(Wave& w, const Instruction& in) {
 
 // The first 1216 bits of the fraction of 2 / pi, most significant first.
 constexpr u32 two_over_pi[] = {
-    0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561, 0xb7246e3a,
-    0x424dd2e0, 0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e, 0xe88235f5, 0x2ebb4484, 0xe99c7026, 0xb45f7e41,
-    0x3991d639, 0x835339f4, 0x9c845f8b, 0xbdf9283b, 0x1ff897ff, 0xde05980f, 0xef2f118b, 0x5a0a6d1f, 0x6d367ecf,
-    0x27cb09b7, 0x4f463f66, 0x9e5fea2d, 0x7527bac7, 0xebe5f17b, 0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1, 0x1f8d5d08,
-    0x56033046, 0xfc7b6bab,
+    0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561,
+    0xb7246e3a, 0x424dd2e0, 0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e, 0xe88235f5, 0x2ebb4484,
+    0xe99c7026, 0xb45f7e41, 0x3991d639, 0x835339f4, 0x9c845f8b, 0xbdf9283b, 0x1ff897ff, 0xde05980f,
+    0xef2f118b, 0x5a0a6d1f, 0x6d367ecf, 0x27cb09b7, 0x4f463f66, 0x9e5fea2d, 0x7527bac7, 0xebe5f17b,
+    0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1, 0x1f8d5d08, 0x56033046, 0xfc7b6bab,
 };
 // `shift` bits into 2 / pi, the next 53 as an integer.
 u64 bits_of_two_over_pi(u32 shift) {
@@ -165,8 +165,9 @@ void trig_preop(Wave& w, const Instruction& in) {
   write_result(w, in, r, mask);
 }
 
-// Full rate since gfx90a: MI250X and MI300X give as many f64 as unpacked f32 flops (CDNA2 and CDNA3 white papers; LLVM's
-// SIDPGFX90AFullSpeedModel). MI100 half of that; RDNA3 and RDNA4 a sixteenth (RX 7900 XTX: 1.9 of 30.7 Tflops unpaired).
+// Full rate since gfx90a: MI250X and MI300X give as many f64 as unpacked f32 flops (CDNA2 and CDNA3 white papers;
+// LLVM's SIDPGFX90AFullSpeedModel). MI100 half of that; RDNA3 and RDNA4 a sixteenth (RX 7900 XTX: 1.9 of 30.7 Tflops
+// unpaired).
 std::string f64_rate(Instruction& in, const Target& target) {
   if (target.is_rdna()) {
     in.cycles = static_cast<u16>(in.cycles * 16);

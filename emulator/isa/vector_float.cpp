@@ -43,13 +43,11 @@ void choose3(Wave& w, const Instruction& in) {
   const u32* y = source_f32(w, in, 1, b, mask);
   const u32* z = source_f32(w, in, 2, c, mask);
   if (ieee_mode(w)) {
-    for_lanes(w, [&](int l) {
-      r.lane[l] = choose<F32Bits, Second, true>(choose<F32Bits, First, true>(x[l], y[l]), z[l]);
-    });
+    for_lanes(
+        w, [&](int l) { r.lane[l] = choose<F32Bits, Second, true>(choose<F32Bits, First, true>(x[l], y[l]), z[l]); });
   } else {
-    for_lanes(w, [&](int l) {
-      r.lane[l] = choose<F32Bits, Second, false>(choose<F32Bits, First, false>(x[l], y[l]), z[l]);
-    });
+    for_lanes(
+        w, [&](int l) { r.lane[l] = choose<F32Bits, Second, false>(choose<F32Bits, First, false>(x[l], y[l]), z[l]); });
   }
   write_f32(w, in, r, mask);
 }
@@ -71,9 +69,7 @@ constexpr auto multiply = [](float a, float b) { return a * b; };
 constexpr auto fused = [](float a, float b, float c) { return __builtin_fmaf(a, b, c); };
 // DX9 rules: 0 times anything is 0.
 constexpr auto multiply_dx9 = [](float a, float b) { return a == 0 || b == 0 ? 0.f : a * b; };
-constexpr auto fused_dx9 = [](float a, float b, float c) {
-  return a == 0 || b == 0 ? c : __builtin_fmaf(a, b, c);
-};
+constexpr auto fused_dx9 = [](float a, float b, float c) { return a == 0 || b == 0 ? c : __builtin_fmaf(a, b, c); };
 // V_MAD_F32 and V_MAC_F32 round twice and never see or give a denormal, whatever the mode.
 constexpr auto mad = [](float a, float b, float c) { return flush(flush(flush(a) * flush(b)) + flush(c)); };
 constexpr auto mad_dx9 = [](float a, float b, float c) {
@@ -148,16 +144,12 @@ void division_fmas(Wave& w, const Instruction& in) {
   if ((scaled & w.full_mask) == 0) {
     for_lanes(w, [&](int l) { r.lane[l] = bits_of(__builtin_fmaf(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]))); });
   } else {
-    for_lanes(w, [&](int l) {
-      r.lane[l] = bits_of(div_fmas(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]), scaled >> l & 1));
-    });
+    for_lanes(w,
+              [&](int l) { r.lane[l] = bits_of(div_fmas(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]), scaled >> l & 1)); });
   }
   write_f32(w, in, r, mask);
 }
 constexpr auto fixup = [](float a, float b, float c) { return div_fixup(a, b, c); };
-
-// V_PRNG_B32: one step of a linear feedback shift register.
-constexpr auto random_step = [](u32 x) { return x << 1 ^ (x >> 31 ? 197u : 0u); };
 
 template <float (*F)(float)>
 constexpr Handler transcendental = float1<flushed<F>>;
@@ -235,8 +227,6 @@ const Opcode rows[] = {
     {"v_s_rcp_f32", transcendental<rcp_f32>, T, "f=f", kVop32, kIgnoresExec, quarter},
     {"v_s_rsq_f32", transcendental<rsq_f32>, T, "f=f", kVop32, kIgnoresExec, quarter},
     {"v_s_sqrt_f32", transcendental<sqrt_f32>, T, "f=f", kVop32, kIgnoresExec, quarter},
-
-    {"v_prng_b32", int1<random_step>, V, "u=u", kVopInt},
 };
 
 }  // namespace

@@ -72,8 +72,9 @@ struct Accumulator {
         for (int j = 0; j < kSide; ++j) {
           const u32 word = registers ? registers[place.reg][place.lane + j] >> (kIs16Bit ? shift : 0)
                                      : static_cast<u32>(source.constant);
-          tile[i][j] = kIs16Bit ? bits_of(widen<Result>(with_sign_modifiers(word, in, 0x8000)))
-                                : modified ? with_sign_modifiers(word, in, 0x80000000) : word;
+          tile[i][j] = kIs16Bit   ? bits_of(widen<Result>(with_sign_modifiers(word, in, 0x8000)))
+                       : modified ? with_sign_modifiers(word, in, 0x80000000)
+                                  : word;
           if (from_zero) tile[i][j] = 0;
         }
         c[i] = tile[i];
@@ -102,11 +103,11 @@ struct Accumulator {
     for (int i = 0; i < kSide; ++i) {
       const Place place = place_of_row<Arch, false>(i, w.lanes);
       for (int j = 0; j < kSide; ++j) {
-        const u32 start = source.is_vgpr() ? w.vgpr[source.reg + place.reg][place.lane + j]
-                                           : static_cast<u32>(source.constant);
+        const u32 start =
+            source.is_vgpr() ? w.vgpr[source.reg + place.reg][place.lane + j] : static_cast<u32>(source.constant);
         const i64 sum = static_cast<i64>(static_cast<i32>(start)) + static_cast<i32>(tile[i][j]);
-        tile[i][j] = static_cast<u32>(static_cast<i32>(std::clamp<i64>(sum, std::numeric_limits<i32>::min(),
-                                                                        std::numeric_limits<i32>::max())));
+        tile[i][j] = static_cast<u32>(
+            static_cast<i32>(std::clamp<i64>(sum, std::numeric_limits<i32>::min(), std::numeric_limits<i32>::max())));
       }
     }
     for (int i = 0; i < kSide; ++i) {
@@ -194,7 +195,7 @@ void wmma(Wave& w, const Instruction& in) {
   sums.finish(w, in, in.source(2), saturate);
 }
 
-// D += A * B, A sparse; the third source has the indices, abid is the set of them that index_key names.
+// D += A * B, A sparse; the third source has the indices, of which index_key names a set.
 template <Element A, Element B, Out Result, int K>
 void swmmac(Wave& w, const Instruction& in) {
   using Number = std::conditional_t<is_integer(A), i32, float>;
@@ -206,7 +207,7 @@ void swmmac(Wave& w, const Instruction& in) {
   Accumulator<Family::gfx12, Result> sums(w, in, in.operand[0], saturate);
   for (int i = 0; i < kSide; ++i) {
     if (sums.c[i] != sums.d[i]) std::memcpy(sums.d[i], sums.c[i], kSide * sizeof(u32));
-    multiply_sparse_row<kSide, 2>(a, b, w.vgpr[in.source(2).reg], in.abid * (K / 2), i, sums.d[i]);
+    multiply_sparse_row<kSide, 2>(a, b, w.vgpr[in.source(2).reg], in.index_key * (K / 2), i, sums.d[i]);
   }
   sums.finish(w, in, in.operand[0], saturate);
 }
@@ -236,8 +237,8 @@ template <Element Type, Out Result, int K>
 std::string bind_swmmac(Instruction& in, const Target&) {
   in.cycles = size_of(Type) == 16 ? 16 : 8;
   constexpr bool kIs16Bit = Result == Out::f16 || Result == Out::bf16;
-  if (in.op_sel || in.cbsz || in.blgp) return "op_sel, cbsz, blgp have no meaning here";
-  if (in.abid >= 32 / (K / 2)) return "index_key names a set of indices that is not there";
+  if (in.op_sel || in.cbsz || in.abid || in.blgp) return "op_sel, cbsz, abid, blgp have no meaning here";
+  if (in.index_key >= 32 / (K / 2)) return "index_key names a set of indices that is not there";
   if (in.operand[0].width != (kIs16Bit ? 4 : 8)) return "only the form of wave32 is known";
   return refuse_modifiers<Type>(in, false);
 }
@@ -253,27 +254,14 @@ constexpr u32 modifiers_of() {
 
 template <Family Arch, Element A, Element B, Out Result, int K = 16>
 constexpr Opcode row(const char* name) {
-  return {name,
-          wmma<Arch, A, B, Result, K>,
-          Class::matrix,
-          signature_of(Result),
-          modifiers_of<A>(),
-          kIgnoresExec,
-          32,
-          bind_wmma<Arch, A, Result, K>,
-          family_bit(Arch)};
+  return {name, wmma<Arch, A, B, Result, K>,   Class::matrix,   signature_of(Result), modifiers_of<A>(), kIgnoresExec,
+          32,   bind_wmma<Arch, A, Result, K>, family_bit(Arch)};
 }
 template <Element A, Element B, Out Result, int K = 32>
 constexpr Opcode sparse_row(const char* name) {
-  return {name,
-          swmmac<A, B, Result, K>,
-          Class::matrix,
-          "x=xxu",
-          modifiers_of<A>() | kTakesMatrix,
-          kIgnoresExec | kReadsDest,
-          16,
-          bind_swmmac<A, Result, K>,
-          family_bit(Family::gfx12)};
+  return {name,    swmmac<A, B, Result, K>,          Class::matrix,
+          "x=xxu", modifiers_of<A>() | kTakesMatrix, kIgnoresExec | kReadsDest,
+          16,      bind_swmmac<A, Result, K>,        family_bit(Family::gfx12)};
 }
 
 constexpr Family gfx11 = Family::gfx11, gfx12 = Family::gfx12;
