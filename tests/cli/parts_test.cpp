@@ -246,9 +246,7 @@ TEST(Counters, SumOverLaunches) {
   EXPECT_EQ(sum_counters("[]").launches, 0);
 }
 
-TEST(Counters, TheCpuHasNone) {
-  EXPECT_FALSE(start_counters(open_device("cpu")));
-}
+TEST(Counters, TheCpuHasNone) { EXPECT_FALSE(start_counters(open_device("cpu"))); }
 
 TEST(Svg, IsWellFormedEnough) {
   const std::string svg = to_svg({"a < b", "s", "GFLOP/s", "peak", {"x", "y"}, {{"g&h", {1, 2}, 3}}});
