@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "commands.h"
+#include "counters.h"
 #include "errors.h"
 #include "json.h"
 #include "measure.h"
@@ -36,6 +37,22 @@ std::string to_json(const Measurement& m) {
   return object.str();
 }
 
+std::string counts_to_json(const Measurement& m) {
+  JsonObject object;
+  object.text("problem", m.problem).text("kernel", m.kernel).boolean("ok", m.fault.empty()).text("fault", m.fault);
+  object.number("flops", m.flops).number("workspace_bytes", m.workspace_bytes);
+  object.raw("launches", m.counters.empty() ? "[]" : m.counters);
+  return object.str();
+}
+
+std::vector<std::string> counted_cells(const Measurement& m, const std::string& label) {
+  if (!m.fault.empty()) return {label, m.kernel, "FAIL"};
+  std::vector<std::string> row = {label, m.kernel};
+  const std::vector<std::string> counts = counter_cells(sum_counters(m.counters));
+  row.insert(row.end(), counts.begin(), counts.end());
+  return row;
+}
+
 std::vector<std::string> cells(const Measurement& m, const std::string& label, bool decoding) {
   if (!m.fault.empty()) return {label, m.kernel, std::to_string(m.threads), "FAIL"};
   const auto or_dash = [](double value, int digits) { return value > 0 ? fixed(value, digits) : std::string("-"); };
@@ -55,6 +72,17 @@ std::vector<std::string> cells(const Measurement& m, const std::string& label, b
     row.push_back(m.read_gbs > 0 && m.kv_gbs > 0 ? fixed(m.kv_gbs / m.read_gbs, 2) : "-");
   }
   return row;
+}
+
+Table make_counter_table(size_t label_width, size_t kernel_width) {
+  std::vector<Column> columns = {{"problem", false}, {"kernel", false}};
+  const std::vector<Column> counted = counter_columns();
+  columns.insert(columns.end(), counted.begin(), counted.end());
+  Table table(columns);
+  table.reserve(0, label_width);
+  table.reserve(1, kernel_width);
+  for (size_t i = 2; i < columns.size(); ++i) table.reserve(i, 8);
+  return table;
 }
 
 Table make_table(bool decoding, size_t label_width, size_t kernel_width) {
@@ -146,7 +174,8 @@ std::string bench_help() {
   return "usage: flashwave bench [--suite NAME|FILE] [options]\n"
          "       flashwave bench PROBLEM [options]\n\n"
          "Checks sampled rows of every output against fp64, then times the problems (a wrong one prints FAIL and the\n"
-         "exit status is 1). On the CPU each is compared with standard attention and with the multiply-add peak.\n\n"
+         "exit status is 1). On the CPU each is compared with standard attention and with the multiply-add peak. On\n"
+         "an emulated device instructions and bytes are counted instead of time.\n\n"
          "  --suite S     " +
          embedded_suite_names("bench") +
          ", or a file (default quick)\n"
@@ -173,6 +202,12 @@ int bench_command(const Arguments& arguments) {
   settings.samples = options.integer("--samples", suite.samples ? suite.samples : 7, 1, 100000);
   settings.threads = options.integer("--threads", 0, 0, 1024);
   settings.kernel = options.text("--kernel", "");
+  settings.counting = start_counters(settings.device);
+  if (settings.counting) {
+    for (const char* option : {"--samples", "--rounds", "--plot"}) {
+      if (options.has(option)) throw UsageError(std::string(option) + " is about times, which " + info.name + " has not");
+    }
+  }
 
   const bool json = options.has("--json");
   const std::vector<std::string> labels = short_labels(cases);
@@ -185,13 +220,18 @@ int bench_command(const Arguments& arguments) {
   for (int32_t i = 0; const char* name = fw_kernel_name(settings.device, i); ++i) {
     kernel_width = std::max(kernel_width, std::string(name).size());
   }
-  const Table table = make_table(decoding, label_width, kernel_width);
+  const Table table = settings.counting ? make_counter_table(label_width, kernel_width)
+                                        : make_table(decoding, label_width, kernel_width);
+  const auto line_of = [&](const Measurement& m, const std::string& label) {
+    if (json) return (settings.counting ? counts_to_json(m) : to_json(m)) + "\n";
+    return table.line(settings.counting ? counted_cells(m, label) : cells(m, label, decoding));
+  };
   if (!json) {
     std::printf("%s on %s (%s, %s)\n\n%s", suite.name.c_str(), info.name, info.arch, info.description,
                 table.header().c_str());
   }
   // With rounds, a problem's samples are spread over the whole run: a slow minute of the machine meets all problems.
-  const auto rounds = size_t(options.integer("--rounds", suite.rounds, 1, 1000));
+  const auto rounds = settings.counting ? 1 : size_t(options.integer("--rounds", suite.rounds, 1, 1000));
   bool all_good = true;
   std::vector<Measurement> all(cases.size());
   {
@@ -209,7 +249,7 @@ int bench_command(const Arguments& arguments) {
       }
       if (n < cases.size() * (rounds - 1)) continue;
       progress.clear();
-      std::fputs((json ? to_json(m) + "\n" : table.line(cells(m, labels[i], decoding))).c_str(), stdout);
+      std::fputs(line_of(m, labels[i]).c_str(), stdout);
       if (!m.fault.empty()) {
         all_good = false;
         if (!json) std::printf("  %s\n  %s\n", m.fault.c_str(), m.problem.c_str());
@@ -217,7 +257,7 @@ int bench_command(const Arguments& arguments) {
       std::fflush(stdout);
     }
   }
-  if (!json) std::fputs(caption(decoding).c_str(), stdout);
+  if (!json) std::fputs((settings.counting ? counter_caption() : caption(decoding)).c_str(), stdout);
   if (options.has("--plot")) write_plot(options.text("--plot", ""), info.name, suite, labels, all);
   return all_good ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "counters.h"
 #include "dtype.h"
 #include "errors.h"
 #include "rows.h"
@@ -154,6 +155,12 @@ Measurement measure(const Case& c, const MeasureSettings& settings) {
 
   m.flops = flops_of(staged, c.backward);
   m.workspace_bytes = workspace_bytes(staged, c.backward, options);
+  if (settings.counting) {
+    take_counters(settings.device);  // those of the calls so far
+    run_problem(staged, c.backward, options);
+    m.counters = take_counters(settings.device);
+    return m;
+  }
   take_samples(staged, c.backward, options, settings, m);
   if (is_decoding(c)) {
     m.streamed_bytes = streamed_bytes(g);

@@ -21,6 +21,7 @@ struct Measurement {
   double workspace_bytes = 0;
   double kv_gbs = 0, read_gbs = 0;  // decoding (few queries) only; 0 = not measured
   double streamed_bytes = 0;
+  std::string counters;  // of one call, as JSON: in place of times where the device is emulated
   // What the figures above are percentiles of.
   std::vector<double> milliseconds, ratios, peaks, standard_milliseconds;
 };
@@ -28,6 +29,7 @@ struct Measurement {
 struct MeasureSettings {
   fw_device* device = nullptr;
   bool on_cpu = true;
+  bool counting = false;  // the device counts; nothing is timed
   int64_t samples = 7, threads = 0;
   std::string kernel;
   bool standard = true;

@@ -124,8 +124,9 @@ class Builder {
         "v_swap_b32",        "v_swap_b16", "v_accvgpr_read", "v_accvgpr_write"};
     static constexpr std::array<Name, 6> selects = {"v_cndmask_b32", "v_cndmask_b16", "v_perm_b32",
                                                     "s_cselect_b32", "s_cselect_b64", "v_bfi_b32"};
-    static constexpr std::array<Name, 7> low_from_low = {"v_lshlrev_b64", "v_lshl_add_u64", "s_lshl_b64", "s_mul_u64",
-                                                         "v_mul_u64",     "s_add_nc_u64",   "s_add_u64"};
+    static constexpr std::array<Name, 11> low_from_low = {
+        "v_lshlrev_b64", "v_lshl_add_u64", "s_lshl_b64",    "s_mul_u64",        "v_mul_u64",       "s_add_nc_u64",
+        "s_add_u64",     "v_mad_u64_u32",  "v_mad_i64_i32", "v_mad_co_u64_u32", "v_mad_co_i64_i32"};
     const Name name = name_of(in);
     if (one_of(name, copies)) return Undefined::copied;
     if (one_of(name, selects)) return Undefined::selected;

@@ -56,19 +56,6 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
-// CDNA: the opcode table has them. RDNA: 16x16x16 of 16-bit values takes 32 clocks on gfx11 and 16 on gfx12, narrower
-// types in proportion to their width (AMD matrix instruction calculator); SWMMAC as WMMA of half the depth.
-double matrix_clocks(const Instruction& in, const Target& target) {
-  if (!target.is_rdna()) return in.cycles;
-  const std::string_view name = in.opcode ? in.opcode->name : "";
-  const double full = target.family == Family::gfx12 ? 16 : 32;
-  const bool narrow = name.find("iu4") != std::string_view::npos ||
-                      (target.family == Family::gfx12 &&
-                       (name.find("iu8") != std::string_view::npos || name.find("fp8") != std::string_view::npos ||
-                        name.find("bf8") != std::string_view::npos));
-  return narrow ? full / 2 : full;
-}
-
 LaunchCounters launch_counters(const Program& program, const LaunchResult& result) {
   LaunchCounters c;
   const Target& target = *program.target;
@@ -83,7 +70,7 @@ LaunchCounters launch_counters(const Program& program, const LaunchResult& resul
     const double times = static_cast<double>(n);
     if (in.second) c.dual_issued += n;
     if (in.opcode && std::string_view(in.opcode->name).starts_with("scratch_")) c.scratch_instructions += n;
-    if (in.cls == Class::matrix) matrix += times * matrix_clocks(in, target);
+    if (in.cls == Class::matrix) matrix += times * in.cycles;
     if (in.cls == Class::transcendental) transcendental += times * (c.cdna ? in.cycles : kRdnaTranscendental);
     if (in.cls == Class::vector || in.cls == Class::transcendental) vector += times * (c.cdna ? in.cycles : 1);
   }

@@ -40,7 +40,4 @@ LaunchCounters launch_counters(const Program& program, const LaunchResult& resul
 std::string counters_table(const LaunchCounters& counters);
 std::string counters_json(const LaunchCounters& counters);
 
-// Clocks of one SIMD that an instruction of class matrix, vector or transcendental occupies it.
-double matrix_clocks(const Instruction& in, const Target& target);
-
 }  // namespace emu

@@ -8,7 +8,6 @@
 
 #include "check/register_use.h"
 #include "core/opcode.h"
-#include "count/bounds.h"
 
 namespace emu {
 namespace {
@@ -209,7 +208,7 @@ class Model {
   double issue_vector(const Instruction& in, Simd& simd) {
     if (in.cls == Class::matrix) {
       if (simd.matrix_free > now_ || simd.vector_free > now_) return -1;
-      const double clocks = matrix_clocks(in, *program_.target);
+      const double clocks = in.cycles;
       simd.matrix_free = now_ + clocks;
       if (!machine_.cdna) simd.vector_free = now_ + machine_.step;
       totals_.matrix += clocks;

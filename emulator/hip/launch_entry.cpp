@@ -14,6 +14,7 @@
 #include "hip/results.h"
 #include "hip/settings.h"
 #include "hip/streams.h"
+#include "isa/matrix.h"
 
 namespace emu::hip {
 namespace {
@@ -136,6 +137,7 @@ hipError_t launch(hipFunction_t handle, const LaunchShape& shape, hipStream_t st
   if (packed != hipSuccess) return packed;
 
   const Settings settings = current_settings();
+  set_matrix_numerics(settings.hardware_numerics ? MatrixNumerics::hardware : MatrixNumerics::chain);
   const std::shared_lock lock(running());
   const LaunchResult result =
       run_kernel(program, kernel, shape, arguments.data(), arguments.size(),

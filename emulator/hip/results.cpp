@@ -4,6 +4,9 @@
 #include <deque>
 #include <mutex>
 
+#include "count/bounds.h"
+#include "count/issue_model.h"
+
 namespace emu::hip {
 namespace {
 
@@ -29,13 +32,25 @@ std::string list_of(const u32 (&extent)[3]) {
   return "[" + std::to_string(extent[0]) + ", " + std::to_string(extent[1]) + ", " + std::to_string(extent[2]) + "]";
 }
 
+std::string model_json(const IssueModelResult& model) {
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "{\"clocks\": %.17g, \"matrix_busy\": %.6g, \"vector_busy\": %.6g, \"lds_busy\": %.6g}", model.clocks,
+                model.matrix_busy, model.vector_busy, model.lds_busy);
+  return text;
+}
+
 // Kernel and target names hold nothing that JSON would have to escape: they are symbols.
-std::string launch_json(const LaunchId& launch, const LaunchResult& result) {
-  return "{\"kernel\": \"" + launch.kernel->name + "\", \"device\": " + std::to_string(launch.device) +
-         ", \"arch\": \"" + launch.program->target->name + "\", \"grid\": " + list_of(launch.shape.grid) +
-         ", \"block\": " + list_of(launch.shape.block) +
-         ", \"dynamic_lds\": " + std::to_string(launch.shape.dynamic_lds) + ", \"counters\": {\"instructions\": " +
-         std::to_string(result.instructions) + "}}";
+std::string launch_json(const LaunchId& launch, const LaunchResult& result, const Settings& settings) {
+  std::string text = "{\"kernel\": \"" + launch.kernel->name + "\", \"device\": " + std::to_string(launch.device) +
+                     ", \"arch\": \"" + launch.program->target->name + "\", \"grid\": " + list_of(launch.shape.grid) +
+                     ", \"block\": " + list_of(launch.shape.block) +
+                     ", \"dynamic_lds\": " + std::to_string(launch.shape.dynamic_lds) +
+                     ", \"counters\": " + counters_json(launch_counters(*launch.program, result));
+  if (settings.model && !result.trace.empty()) {
+    text += ", \"model\": " + model_json(model_issue(*launch.program, result, {}));
+  }
+  return text + "}";
 }
 
 }  // namespace
@@ -48,13 +63,15 @@ std::string reports_text(const LaunchResult& result) {
 
 void keep_results(const LaunchId& launch, const LaunchResult& result, const Settings& settings) {
   if (settings.log && !result.reports.empty()) std::fprintf(stderr, "%s\n", reports_text(result).c_str());
-  std::string json = launch_json(launch, result);
+  // A launch that did not finish has nothing to compare with others.
+  std::string json = result.error.empty() ? launch_json(launch, result, settings) : "";
   Kept& all = kept();
   const std::lock_guard lock(all.mutex);
   for (const Report& report : result.reports) {
     ++all.report_count;
     if (all.reports.size() < kMostReports) all.reports.push_back(report.text());
   }
+  if (json.empty()) return;
   all.launches.push_back({launch.device, std::move(json)});
   if (all.launches.size() > kMostLaunches) all.launches.pop_front();
 }
@@ -89,7 +106,7 @@ std::string kept_counters(int device) {
   std::string list;
   for (const Kept::Launch& launch : all.launches) {
     if (device >= 0 && launch.device != device) continue;
-    list += (list.empty() ? "" : ",\n ") + launch.json;
+    list += (list.empty() ? "" : ", ") + launch.json;
   }
   return "[" + list + "]";
 }

@@ -34,9 +34,9 @@ std::string parse_mode(const std::string& value, CheckMode* mode) {
   return "";
 }
 
-std::string parse_numerics(const std::string& value, bool* fused) {
-  if (value != "exact" && value != "fma") return must_be("exact or fma", value);
-  *fused = value == "fma";
+std::string parse_numerics(const std::string& value, bool* hardware) {
+  if (value != "chain" && value != "hardware") return must_be("chain or hardware", value);
+  *hardware = value == "hardware";
   return "";
 }
 
@@ -64,7 +64,7 @@ constexpr Option kOptions[] = {
     {"threads", "FLASHWAVE_EMU_THREADS",
      [](const std::string& value, Settings* s) { return parse_number(value, 1024, &s->threads); }},
     {"numerics", "FLASHWAVE_EMU_NUMERICS",
-     [](const std::string& value, Settings* s) { return parse_numerics(value, &s->fused_matrix); }},
+     [](const std::string& value, Settings* s) { return parse_numerics(value, &s->hardware_numerics); }},
     {"log", "FLASHWAVE_EMU_LOG", [](const std::string& value, Settings* s) { return parse_switch(value, &s->log); }},
 };
 
@@ -95,7 +95,7 @@ RunOptions Settings::run_options() const {
   RunOptions options;
   options.check = check != CheckMode::off;
   options.checks = checks;
-  options.count = count;
+  options.count = count || model;  // the model needs the bank conflicts
   options.trace = model;
   options.seed = seed;
   options.reverse = reverse;

@@ -13,7 +13,7 @@ struct Settings {
   CheckMode check = CheckMode::fail;
   CheckOptions checks;
   bool count = false, model = false, reverse = false, log = false;
-  bool fused_matrix = false;  // numerics=fma
+  bool hardware_numerics = false;
   u64 seed = 0;
   int threads = 0;
 

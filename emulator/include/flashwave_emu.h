@@ -7,11 +7,12 @@
  *             fails with hipErrorIllegalAddress.
  *   checks    which checkers are on: names with commas between them, or all (default)
  *   count     1: also count bank conflicts and bytes (slower); 0 (default): instructions only
- *   model     1: also estimate issue cycles from the order of the instructions of one workgroup; 0 (default)
+ *   model     1: also model how the first workgroup's instructions issue (implies count); 0 (default)
  *   seed      0 (default): waves and workgroups in order; else a random interleaving of both
  *   reverse   1: workgroups from last to first; 0 (default)
  *   threads   workgroups that run at a time; 0 (default): one per core
- *   numerics  how matrix instructions add: exact (default: as the hardware does) or fma
+ *   numerics  how matrix instructions round sums: chain (default: one multiply-add after the other), or hardware (bit
+ *             for bit as real ones do, where that has been published; slower)
  *   log       1: reports are also written to stderr; 0 (default)
  * And FLASHWAVE_EMU_ARCH: the GPUs that hipGetDeviceCount counts, with commas between them (default gfx942).
  */
@@ -48,8 +49,8 @@ FWEMU_API size_t fwemu_report_count(void);
 FWEMU_API void fwemu_clear_reports(void);
 
 /* The launches on a device (-1: on all) since fwemu_reset_counters, as a JSON array; the buffer as in fwemu_reports.
- * An element has "kernel", "device", "arch", "grid", "block", "dynamic_lds" and "counters". The latest 1024 launches
- * are kept. */
+ * An element has "kernel", "device", "arch", "grid", "block", "dynamic_lds", "counters" and, with the option model,
+ * "model". The latest 1024 launches are kept. */
 FWEMU_API size_t fwemu_counters_json(int device, char* buffer, size_t capacity);
 FWEMU_API void fwemu_reset_counters(int device);
 

@@ -257,17 +257,17 @@ void mixed_source(Wave& w, const Instruction& in, int i, Row& out) {
   for_lanes(w, [&](int l) { out.lane[l] = (out.lane[l] & keep) ^ flip; });
 }
 enum class Into : u8 { f32, low_f16, high_f16 };
-template <Into Where, bool Fused>
+template <Into Where>
 void mixed_fma(Wave& w, const Instruction& in) {
   Row a, b, c, r;
   mixed_source(w, in, 0, a);
   mixed_source(w, in, 1, b);
   mixed_source(w, in, 2, c);
-  const bool clamps = in.clamp, flushes = w.flush_f32 || !Fused;  // V_MAD_MIX flushes as V_MAD_F32 does
+  const bool clamps = in.clamp, flushes = w.flush_f32;
   const u32* old = w.vgpr[in.operand[0].reg];
   for_lanes(w, [&](int l) {
     const float x = as_f32(a.lane[l]), y = as_f32(b.lane[l]), z = as_f32(c.lane[l]);
-    float value = Fused ? __builtin_fmaf(x, y, z) : flush(x * y) + z;
+    float value = __builtin_fmaf(x, y, z);
     value = flushes ? flush(value) : value;
     value = clamps ? (value > 1.f ? 1.f : (value > 0.f ? value : 0.f)) : value;
     if constexpr (Where == Into::f32) r.lane[l] = bits_of(value);
@@ -472,12 +472,9 @@ const Opcode rows[] = {
     {"v_pk_fma_f32", f32_pair_fma, V, "F=FFF", kTakesPacked | kTakesClamp},
     {"v_pk_mov_b32", move_pair, V, "F=FF", kTakesPacked, 0, 4, no_signs},
 
-    {"v_fma_mix_f32", mixed_fma<Into::f32, true>, V, "f=fff", mixed, 0, 4, bind_mixed},
-    {"v_fma_mixlo_f16", mixed_fma<Into::low_f16, true>, V, "h=fff", mixed, 0, 4, bind_mixed},
-    {"v_fma_mixhi_f16", mixed_fma<Into::high_f16, true>, V, "h=fff", mixed, 0, 4, bind_mixed},
-    {"v_mad_mix_f32", mixed_fma<Into::f32, false>, V, "f=fff", mixed, 0, 4, bind_mixed},
-    {"v_mad_mixlo_f16", mixed_fma<Into::low_f16, false>, V, "h=fff", mixed, 0, 4, bind_mixed},
-    {"v_mad_mixhi_f16", mixed_fma<Into::high_f16, false>, V, "h=fff", mixed, 0, 4, bind_mixed},
+    {"v_fma_mix_f32", mixed_fma<Into::f32>, V, "f=fff", mixed, 0, 4, bind_mixed},
+    {"v_fma_mixlo_f16", mixed_fma<Into::low_f16>, V, "h=fff", mixed, 0, 4, bind_mixed},
+    {"v_fma_mixhi_f16", mixed_fma<Into::high_f16>, V, "h=fff", mixed, 0, 4, bind_mixed},
 
     {"v_dot2_f32_f16", dot2_f32<Element::f16>, V, "f=HHf", pair, 0, 4, bind_dot2},
     {"v_dot2_f32_bf16", dot2_f32<Element::bf16>, V, "f=BBf", pair, 0, 4, bind_dot2},

@@ -174,7 +174,7 @@ Opcode shift(const char* name) {
   return {name, shift64<F>, Class::vector, "q=uq", kTakesDpp, 0, 4, bind_64bit};
 }
 Opcode mad(const char* name, Handler handler) {
-  return {name, handler, Class::vector, "qm=uuq", kTakesDpp, 0, 16, bind_multiply};
+  return {name, handler, Class::vector, "qm=uuq", kTakesDpp, kUndefinedHighOk, 16, bind_multiply};
 }
 
 }  // namespace

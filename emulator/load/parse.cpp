@@ -97,6 +97,8 @@ bool named_scalar(Text name, Operand& o) {
 
 bool constant_operand(const std::string& text, const Instruction& in, Operand& o) {
   // Fields with names of their own are read from the encoding: hwreg() and sendmsg() in SOPK and SOP1.
+  // A literal whose value would also fit an inline constant: printed so that assembling it gives the same encoding.
+  if (text.starts_with("lit(") && text.ends_with(")")) return constant_operand(text.substr(4, text.size() - 5), in, o);
   if (text.starts_with("hwreg(")) return o.kind = OperandKind::constant, o.constant = in.word[0] & 0xffff, true;
   if (text.starts_with("sendmsg(")) return o.kind = OperandKind::constant, o.constant = in.word[0] & 0xff, true;
   if (!is_digit(text[0]) && text[0] != '-') return false;

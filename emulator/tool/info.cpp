@@ -22,6 +22,8 @@ const char* const kDisasmHelp =
 
 namespace {
 
+constexpr size_t kShownRepeats = 4;
+
 void print_kernel(const Program& program, const Kernel& kernel) {
   const Target& target = *program.target;
   const hip::Occupancy fit = hip::occupancy(target, kernel, kernel.max_workgroup, 0);
@@ -80,8 +82,16 @@ int disasm_command(const std::vector<std::string>& words) {
     if (next != entries.end()) end = next->first;
   }
   SourceLine last;
+  size_t repeated = 0;  // kernels are padded with hundreds of s_nop or s_code_end
+  const auto end_of_run = [&] {
+    if (repeated > kShownRepeats) std::printf("          ... %zu more of these\n", repeated - kShownRepeats);
+  };
   for (const Instruction& in : program->code) {
     if (in.address < begin || in.address >= end) continue;
+    const bool again = in.index > 0 && program->text[in.index] == program->text[in.index - 1];
+    if (!again) end_of_run();
+    repeated = again ? repeated + 1 : 0;
+    if (repeated > kShownRepeats && !entries.contains(in.address)) continue;
     if (const auto entry = entries.find(in.address); entry != entries.end()) {
       std::printf("\n%s:\n", entry->second->name.c_str());
     }
@@ -99,6 +109,7 @@ int disasm_command(const std::vector<std::string>& words) {
     std::printf("%8llx  %-17s  %s\n", static_cast<unsigned long long>(in.address), encoding,
                 program->text[in.index].c_str());
   }
+  end_of_run();
   return 0;
 }
 

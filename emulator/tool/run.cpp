@@ -3,7 +3,10 @@
 #include <fstream>
 
 #include "core/launch.h"
+#include "count/bounds.h"
+#include "count/issue_model.h"
 #include "hip/settings.h"
+#include "isa/matrix.h"
 #include "tool/arguments.h"
 #include "tool/tool.h"
 
@@ -20,7 +23,8 @@ const char* const kRunHelp =
     "  --check LIST     only these checkers (all, wait, lds_race, uninitialised, bounds, ...)\n"
     "  --no-check       none but bounds\n"
     "  --counters       print what was executed; --json as one JSON object\n"
-    "  --model          also estimate issue cycles from the instruction order of one workgroup\n"
+    "  --model          how the instructions of the first workgroup might issue, for ranking only\n"
+    "  --numerics N     how matrix instructions round sums: chain (default) or hardware\n"
     "  --trace FILE     every instruction with what it wrote, FILE - for standard output\n"
     "  --seed N         random order of waves and workgroups; --reverse: workgroups from last to first\n"
     "  --threads N      workgroups at a time (default: one per core)\n"
@@ -85,18 +89,30 @@ class Tracer {
 
 RunOptions read_options(const CommandLine& line) {
   RunOptions options;
+  if (line.has("--json") && !line.has("--counters")) throw UsageError("--json goes with --counters");
+  const std::string numerics = line.value("--numerics", "chain");
+  if (numerics != "chain" && numerics != "hardware") throw UsageError("--numerics must be chain or hardware");
+  set_matrix_numerics(numerics == "hardware" ? MatrixNumerics::hardware : MatrixNumerics::chain);
   if (line.has("--no-check") && line.has("--check")) throw UsageError("--check and --no-check exclude each other");
   options.check = !line.has("--no-check");
   if (line.has("--check")) {
     const std::string wrong = hip::parse_checks(line.value("--check", ""), &options.checks.enabled);
     if (!wrong.empty()) throw UsageError("--check " + wrong);
   }
-  options.count = line.has("--counters");
+  options.count = line.has("--counters") || line.has("--model");
   options.trace = line.has("--model");
   options.seed = parse_unsigned(line.value("--seed", "0"), "--seed");
   options.reverse = line.has("--reverse");
   options.threads = static_cast<int>(std::min<u64>(parse_unsigned(line.value("--threads", "0"), "--threads"), 1024));
   return options;
+}
+
+void print_counts(const CommandLine& line, const Program& program, const LaunchResult& result) {
+  if (line.has("--counters")) {
+    const LaunchCounters counters = launch_counters(program, result);
+    std::printf("%s\n", (line.has("--json") ? counters_json(counters) : counters_table(counters)).c_str());
+  }
+  if (line.has("--model")) std::printf("%s\n", model_issue(program, result, {}).text().c_str());
 }
 
 void write_files(const std::vector<Buffer>& buffers) {
@@ -113,7 +129,7 @@ void write_files(const std::vector<Buffer>& buffers) {
 int run_command(const std::vector<std::string>& words) {
   const CommandLine line(words, {{"--kernel", 1},   {"--grid", 1},  {"--block", 1},   {"--lds", 1},
                                  {"--arch", 1},     {"--check", 1}, {"--no-check", 0}, {"--counters", 0},
-                                 {"--json", 0},     {"--model", 0}, {"--trace", 1},   {"--seed", 1},
+                                 {"--json", 0}, {"--numerics", 1}, {"--model", 0}, {"--trace", 1},   {"--seed", 1},
                                  {"--reverse", 0},  {"--threads", 1}, {"--print", 2}});
   if (line.words().empty()) throw UsageError("a FILE is expected");
   const std::unique_ptr<Program> program = load_file(line.words().front(), line.value("--arch", ""));
@@ -123,10 +139,9 @@ int run_command(const std::vector<std::string>& words) {
   parse_extent(line.value("--block", std::to_string(kernel.wave_size)), "--block", shape.block);
   shape.dynamic_lds = static_cast<u32>(std::min<u64>(parse_unsigned(line.value("--lds", "0"), "--lds"), 1u << 30));
 
-  const Arguments arguments =
-      parse_arguments({line.words().begin() + 1, line.words().end()}, hip::memory_pool());
-  const std::vector<u8> packed = pack(arguments.values, kernel);
   RunOptions options = read_options(line);
+  const Arguments arguments = parse_arguments({line.words().begin() + 1, line.words().end()}, hip::memory_pool());
+  const std::vector<u8> packed = pack(arguments.values, kernel);
   std::unique_ptr<Tracer> tracer;
   if (line.has("--trace")) {
     tracer = std::make_unique<Tracer>(line.value("--trace", ""), *program);
@@ -143,6 +158,7 @@ int run_command(const std::vector<std::string>& words) {
     }
   }
   write_files(arguments.buffers);
+  if (result.error.empty()) print_counts(line, *program, result);
   std::fflush(stdout);
   for (const Report& report : result.reports) std::fprintf(stderr, "%s\n", report.text().c_str());
   if (!result.error.empty()) std::fprintf(stderr, "flashwave-emu: %s\n", result.error.c_str());

@@ -161,6 +161,10 @@ static void test_arguments(fw_device *device) {
   CHECK_ERROR(fw_explain(device, &a, NULL, NULL, FW_TEXT, NULL, 8, NULL), FW_INVALID_ARGUMENT, "buffer");
   CHECK(fw_explain(device, &a, NULL, NULL, FW_TEXT, text, sizeof text, &bytes) == FW_OK);
   CHECK(strlen(text) == sizeof text - 1 && bytes > sizeof text);
+  CHECK_ERROR(fw_device_counters(device, text, sizeof text, &bytes), FW_UNSUPPORTED, "cpu has no counters");
+  CHECK(text[0] == '\0' && bytes == 0);
+  CHECK_ERROR(fw_device_counters(device, NULL, 1, NULL), FW_INVALID_ARGUMENT, "buffer");
+  CHECK_ERROR(fw_device_counters(NULL, NULL, 0, NULL), FW_INVALID_ARGUMENT, "device");
   CHECK_ERROR(fw_device_open("warp9", &other), FW_NO_DEVICE, "warp9");
   CHECK(other == NULL);
   CHECK_ERROR(fw_device_open(NULL, &other), FW_INVALID_ARGUMENT, "name must not be NULL");

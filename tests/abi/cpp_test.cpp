@@ -141,6 +141,7 @@ TEST(Cpp, DeviceAndBuffers) {
   moved.download(out, sizeof out);
   EXPECT_EQ(out[3], 4);
   EXPECT_THROW(moved.download(out, 17), fw::Error);
+  EXPECT_THROW(devices[0].counters(), fw::Error) << "emulated devices alone count";
 }
 
 TEST(Cpp, WorkspaceAndExplain) {

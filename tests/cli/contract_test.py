@@ -173,6 +173,59 @@ class Bench(unittest.TestCase):
         self.assertIn("FAIL", answer.stdout)
 
 
+# An architecture that is emulated, but that no kernel is written for.
+EMULATED = "emu:gfx908"
+
+
+@unittest.skipUnless((pathlib.Path(TOOL).parent / "libflashwave_emu.so").exists(), "the emulator is not built")
+class Emulated(unittest.TestCase):
+    def test_is_named_but_not_listed(self):
+        self.assertIn("emu:gfx942", run("devices").stdout)
+        self.assertNotIn("emu", {device["kind"] for device in json_lines(run("devices", "--json").stdout)})
+
+    def test_explain_says_that_there_are_no_kernels(self):
+        answer = run("explain", "sq=8", "--device", EMULATED)
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("there are no kernels for " + EMULATED, answer.stdout)
+        answer = run("explain", "sq=8", "--device", EMULATED, "--json")
+        self.assertEqual(json.loads(answer.stdout)["status"], "unsupported")
+
+    def test_check_skips(self):
+        with tempfile.TemporaryDirectory() as folder:
+            suite = pathlib.Path(folder) / "suite.txt"
+            suite.write_text("sq=8 d=8\nop=bwd sq=8 d=8\nsq=8 d=8 append=2 sk=16\n")
+            answer = run("check", "--device", EMULATED, "--suite", str(suite))
+            self.assertEqual(answer.stdout.splitlines()[-1], "0 passed, 0 failed, 3 skipped")
+            self.assertEqual(answer.returncode, 1, "nothing was checked")
+        problem = json_lines(run("check", "--json", "--device", EMULATED, "sq=8").stdout)[0]
+        self.assertEqual((problem["outcome"], problem["kernel"]), ("skipped", ""))
+        self.assertIn("there are no kernels for " + EMULATED, problem["reason"])
+
+    def test_bench_has_counters_and_no_times(self):
+        answer = run("bench", "--device", EMULATED, "sq=8")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("there are no kernels for " + EMULATED, answer.stdout)
+        self.assertIn("instruction-level emulator", answer.stdout)
+        self.assertNotIn("GFLOP/s", answer.stdout)
+        row = json_lines(run("bench", "--device", EMULATED, "--json", "sq=8").stdout)[0]
+        self.assertEqual((row["ok"], row["launches"]), (False, []))
+        self.assertFalse([name for name in row if "ms" in name.split("_")])
+        for option in (("--samples", "3"), ("--rounds", "2"), ("--plot", "x.svg")):
+            answer = run("bench", "--device", EMULATED, "sq=8", *option)
+            self.assertEqual(answer.returncode, 2)
+            self.assertIn(option[0], answer.stderr)
+
+    def test_support_asks_it(self):
+        table = run("support", "--device", EMULATED).stdout
+        self.assertIn(EMULATED + " forward", table)
+        self.assertNotIn("fast", table)
+
+    def test_unknown_ones_list_the_known(self):
+        answer = run("explain", "sq=8", "--device", "emu:gfx1")
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("gfx90a, gfx942", answer.stderr)
+
+
 class Support(unittest.TestCase):
     def test_table_and_markdown(self):
         self.assertIn("causal", run("support").stdout)

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <set>
 
+#include "counters.h"
 #include "dtype.h"
 #include "geometry.h"
 #include "json.h"
+#include "json_value.h"
 #include "measure.h"
 #include "rows.h"
 #include "sgemm.h"
@@ -204,6 +206,48 @@ TEST(Json, QuotesAndFindsMembers) {
   EXPECT_EQ(json_member(object.str(), "n"), "");
   EXPECT_EQ(json_member(R"({"kernel": null, "refused": [{"kernel": "x"}]})", "kernel"), "");
   EXPECT_NE(object.str().find("\\u000a"), std::string::npos);
+}
+
+TEST(Json, IsReadBack) {
+  const JsonValue value = parse_json(R"( {"a": [1, -2.5e3, true, false, null], "b": {"c": "x\"y\u000a\n"}, "d": []} )");
+  ASSERT_EQ(value["a"].items.size(), 5u);
+  EXPECT_EQ(value["a"].items[1].number, -2500);
+  EXPECT_EQ(value["a"].items[2].number, 1);
+  EXPECT_EQ(value["a"].items[3].number, 0);
+  EXPECT_EQ(value["a"].items[4].kind, JsonValue::Kind::kNull);
+  EXPECT_EQ(value["b"]["c"].text, "x\"y\n\n");
+  EXPECT_TRUE(value["d"].items.empty());
+  EXPECT_EQ(value["none"]["at all"].number, 0);
+  for (const char* wrong : {"", "{", "[1", "[1,]", "{\"a\" 1}", "\"x", "1 2", "nul", "{1: 2}"}) {
+    EXPECT_THROW(parse_json(wrong), std::runtime_error) << wrong;
+  }
+  EXPECT_THROW(parse_json(std::string(1000, '[')), std::runtime_error);
+}
+
+TEST(Counters, SumOverLaunches) {
+  const char* launch = R"({"kernel": "k", "counters": {"instructions": 20000, "classes": {"matrix": 100, "vector": 3,
+    "transcendental": 2, "lds_read": 4, "lds_write": 5, "vmem_load": 6, "vmem_store": 1}, "matrix_clocks": 50,
+    "lds_clocks": 30, "lds_ideal_clocks": 20, "vmem_bytes": 2048, "unique_bytes": 1024, "overlap_bound": 0.5,
+    "serial_bound": 0.25}})";
+  const char* without_matrix = R"({"counters": {"instructions": 5, "classes": {}, "matrix_clocks": 0,
+    "overlap_bound": 0, "serial_bound": 0}})";
+  const Counts c = sum_counters("[" + std::string(launch) + ", " + launch + ", " + without_matrix + "]");
+  EXPECT_EQ(c.launches, 3);
+  EXPECT_EQ(c.instructions, 40005);
+  EXPECT_EQ(c.matrix, 200);
+  EXPECT_EQ(c.lds, 18);
+  EXPECT_EQ(c.memory, 14);
+  EXPECT_EQ(c.memory_bytes, 4096);
+  EXPECT_DOUBLE_EQ(c.overlap_bound, 0.5);
+  EXPECT_DOUBLE_EQ(c.serial_bound, 0.25);
+  EXPECT_EQ(counter_cells(c), (std::vector<std::string>{"3", "40.01 k", "200", "6", "4", "18", "14", "4 KiB", "2 KiB",
+                                                        "1.50x", "50.0%", "25.0%"}));
+  EXPECT_EQ(counter_cells(c).size(), counter_columns().size());
+  EXPECT_EQ(sum_counters("[]").launches, 0);
+}
+
+TEST(Counters, TheCpuHasNone) {
+  EXPECT_FALSE(start_counters(open_device("cpu")));
 }
 
 TEST(Svg, IsWellFormedEnough) {

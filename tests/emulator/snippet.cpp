@@ -469,6 +469,7 @@ std::vector<std::string> SnippetRunner::compare(const std::string& expectations)
       const size_t lanes = a.values.size() == 1 ? static_cast<size_t>(w.lanes) : a.values.size();
       if (lanes > static_cast<size_t>(w.lanes) && w.lanes == 64) throw std::runtime_error("more values than lanes");
       for (size_t lane = 0; lane < std::min(lanes, static_cast<size_t>(w.lanes)); ++lane) {
+        if (a.values.size() == 1 && !(active_ >> lane & 1)) continue;
         const Value& v = a.values[a.values.size() == 1 ? 0 : lane];
         u64 got = row_of(a, w, 0)[lane];
         if (v.dwords == 2) got |= static_cast<u64>(row_of(a, w, 1)[lane]) << 32;
@@ -497,6 +498,7 @@ std::vector<std::string> SnippetRunner::run(const Snippet& snippet, u32 begin, u
   reset();
   try {
     apply(snippet.before);
+    active_ = wave_->exec();
     wave_->pc = begin;
     for (u64 steps = 0; wave_->pc != end; ++steps) {
       if (wave_->pc >= program_.code.size() || steps >= kMostSteps) return {"does not reach its end"};

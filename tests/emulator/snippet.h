@@ -4,7 +4,8 @@
 //   targets | instructions, " ; " between them | registers before | registers expected after
 // targets: names, or gfx9 (gfx908, gfx90a, gfx942, gfx950), gfx11 (gfx1100), gfx12 (gfx1201), all (gfx9, gfx11, gfx12).
 // Registers: name=value[,value...] with spaces between. Names: v3, a2 (values: lanes 0, 1, 2, ...; repeated when set,
-// only those compared when expected; a single value means every lane), s4, lds@BYTE, mem@BYTE (values: consecutive
+// only those compared when expected; a single value means every lane, when expected every lane that exec names before),
+// s4, lds@BYTE, mem@BYTE (values: consecutive
 // registers or words), vcc, exec (one value: the whole mask), m0, scc. Values: 0x hexadecimal and decimal, of 32 bits
 // or, beyond those, of 64 (two registers); 1.5f f32, 1.5h f16, 1.5b bf16, 1.5d f64 (two registers); "nan" and "inf" are
 // numbers, and any NaN equals an expected NaN.
@@ -62,6 +63,7 @@ class SnippetRunner {
   emu::Workgroup group_;
   std::unique_ptr<emu::Wave> wave_;
   emu::Wave* waves_[1];
+  emu::u64 active_ = 0;  // lanes of exec before the snippet runs
 };
 
 }  // namespace emu_test

@@ -20,10 +20,17 @@ TEST(Registry, FindsWhatIsPresentByItsName) {
   }
 }
 
-TEST(Registry, AutoIsTheBestDevice) {
+TEST(Registry, AutoIsTheFirstGpuWithKernelsElseTheCpu) {
   Device* found = nullptr;
   EXPECT_TRUE(find_device("auto", &found).ok());
-  EXPECT_EQ(found, present_devices().back());
+  ASSERT_NE(found, nullptr);
+  EXPECT_TRUE(found->has_kernels());
+  for (Device* present : present_devices()) {
+    if (present->info().name == "cpu" || !present->has_kernels()) continue;
+    EXPECT_EQ(found, present);
+    return;
+  }
+  EXPECT_EQ(found, present_devices().front());
 }
 
 TEST(Registry, NamesNobodyKnowsListTheKnownForms) {

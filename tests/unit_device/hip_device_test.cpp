@@ -1,0 +1,259 @@
+// The HIP driver on the emulator: the same calls that a real GPU gets.
+#include "device/hip/hip_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/driver.h"
+#include "device/hip/code_objects.h"
+
+namespace flashwave {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Adds the kernels of hip_kernels.hip, once.
+void add_kernels() {
+  static const bool added = [] {
+    std::ifstream in(FLASHWAVE_TEST_KERNELS, std::ios::binary);
+    static const auto& image =
+        *new std::vector<char>{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    EXPECT_FALSE(image.empty());
+    static const std::vector<char>& junk = *new std::vector<char>(4096, 'x');
+    static const CodeObject rows[] = {
+        {"driver_test_fill", "gfx942", image.data(), image.size(), 64, 0},
+        {"driver_test_uninitialised", "gfx942", image.data(), image.size(), 64, 0},
+        {"driver_test_absent", "gfx942", image.data(), image.size(), 64, 0},
+        {"driver_test_junk", "gfx942", junk.data(), junk.size(), 64, 0},
+        {"driver_test_large", "gfx942", image.data(), image.size(), 64, 1 << 20},
+    };
+    for (const CodeObject& row : rows) add_code_object_for_test(&row);
+    return true;
+  }();
+  static_cast<void>(added);
+}
+
+class HipDriver : public testing::Test {
+ protected:
+  void SetUp() override {
+    add_kernels();
+    const Status status = find_device("emu:gfx942", &device_);
+    ASSERT_TRUE(status.ok()) << status.message;
+  }
+
+  // Output of `tasks` workgroups of 64 floats.
+  Status launch(const char* kernel, int64_t tasks, std::vector<float>* out, LaunchOptions options = {}) {
+    void* data = nullptr;
+    const size_t bytes = static_cast<size_t>(tasks) * 64 * sizeof(float);
+    EXPECT_TRUE(device_->alloc(bytes, &data).ok());
+    abi::Params params{};
+    params.o.data = data;
+    params.softmax_scale = 100;
+    abi::Schedule schedule{};
+    schedule.tasks = tasks;
+    Status status = device_->launch(kernel, params, schedule, options);
+    if (status.ok()) {
+      out->resize(static_cast<size_t>(tasks) * 64);
+      EXPECT_TRUE(device_->copy(out->data(), data, bytes, FW_DEVICE_TO_HOST, options.stream).ok());
+      EXPECT_TRUE(device_->synchronize(options.stream).ok());
+    }
+    EXPECT_TRUE(device_->free(data).ok());
+    return status;
+  }
+
+  Device* device_ = nullptr;
+};
+
+TEST_F(HipDriver, FactsOfTheEmulatedGpu) {
+  const DeviceInfo& info = device_->info();
+  EXPECT_EQ(info.name, "emu:gfx942");
+  EXPECT_EQ(info.kind, "emu");
+  EXPECT_EQ(info.arch, "gfx942");
+  EXPECT_EQ(info.compute_units, 304);
+  EXPECT_GT(info.memory_bytes, 0);
+  EXPECT_FALSE(info.host_memory);
+  EXPECT_TRUE(contains(info.description, "emulated")) << info.description;
+  Device* again = nullptr;
+  EXPECT_TRUE(find_device("emu:gfx942", &again).ok());
+  EXPECT_EQ(again, device_);
+  EXPECT_TRUE(find_device("emu:gfx1100", &again).ok());
+  EXPECT_NE(again, device_);
+  EXPECT_EQ(again->info().arch, "gfx1100");
+  EXPECT_FALSE(again->has_kernels());
+  for (Device* present : present_devices()) EXPECT_NE(present->info().kind, "emu") << "opened by name alone";
+}
+
+TEST_F(HipDriver, UnknownGpusListTheKnownOnes) {
+  for (const char* name : {"emu:gfx1", "emu:GFX942", "emu:gfx942:xnack+"}) {
+    Device* found = nullptr;
+    const Status status = find_device(name, &found);
+    EXPECT_EQ(status.code, FW_NO_DEVICE);
+    EXPECT_TRUE(contains(status.message, name)) << status.message;
+    EXPECT_TRUE(contains(status.message, "gfx90a, gfx942")) << status.message;
+  }
+}
+
+TEST_F(HipDriver, CopiesThereAndBack) {
+  const std::vector<char> from = {'a', 'b', 'c', 'd'};
+  std::vector<char> to(4);
+  void *first = nullptr, *second = nullptr;
+  ASSERT_TRUE(device_->alloc(4, &first).ok());
+  ASSERT_TRUE(device_->alloc(4, &second).ok());
+  EXPECT_TRUE(device_->copy(first, from.data(), 4, FW_HOST_TO_DEVICE, nullptr).ok());
+  EXPECT_TRUE(device_->copy(second, first, 4, FW_DEVICE_TO_DEVICE, nullptr).ok());
+  EXPECT_TRUE(device_->copy(to.data(), second, 4, FW_DEVICE_TO_HOST, nullptr).ok());
+  EXPECT_TRUE(device_->synchronize(nullptr).ok());
+  EXPECT_EQ(to, from);
+  const Status status = device_->copy(first, from.data(), 5, FW_HOST_TO_DEVICE, nullptr);
+  EXPECT_EQ(status.code, FW_DEVICE_ERROR);
+  EXPECT_TRUE(contains(status.message, "emu:gfx942: hipMemcpyAsync: hipErrorInvalidValue")) << status.message;
+  EXPECT_TRUE(contains(status.message, "do not fit")) << status.message;
+  EXPECT_TRUE(device_->free(first).ok());
+  EXPECT_TRUE(device_->free(second).ok());
+  EXPECT_EQ(device_->free(second).code, FW_DEVICE_ERROR);
+  EXPECT_EQ(device_->alloc(SIZE_MAX / 2, &first).code, FW_OUT_OF_MEMORY);
+  EXPECT_EQ(first, nullptr);
+}
+
+TEST_F(HipDriver, LaunchesOneWorkgroupForEachTask) {
+  std::vector<float> out;
+  const Status status = launch("driver_test_fill", 5, &out);
+  ASSERT_TRUE(status.ok()) << status.message;
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(out[i], static_cast<float>(i / 64) * 100 + static_cast<float>(i % 64));
+  }
+}
+
+TEST_F(HipDriver, WorkspacesReachTheKernelAndAreKept) {
+  LaunchOptions options;
+  options.shared = device_->cached_workspace(1000);
+  options.scratch = device_->cached_workspace(1000);
+  ASSERT_TRUE(options.shared != nullptr && options.scratch != nullptr);
+  EXPECT_NE(options.shared, options.scratch);
+  std::vector<float> out;
+  const Status status = launch("driver_test_fill", 1, &out, options);
+  ASSERT_TRUE(status.ok()) << status.message;
+  char read[2] = {};
+  EXPECT_TRUE(device_->copy(read, options.shared, 1, FW_DEVICE_TO_HOST, nullptr).ok());
+  EXPECT_TRUE(device_->copy(read + 1, options.scratch, 1, FW_DEVICE_TO_HOST, nullptr).ok());
+  EXPECT_EQ(std::string(read, 2), "sc");
+  device_->release_workspace(options.scratch);
+  device_->release_workspace(options.shared);
+  char* again = device_->cached_workspace(1000);
+  EXPECT_EQ(again, options.shared) << "the one used last";
+  std::thread([&] {
+    char* other = device_->cached_workspace(1000);
+    EXPECT_NE(other, again);
+    EXPECT_TRUE(launch("driver_test_fill", 1, &out).ok());
+    device_->release_workspace(other);
+  }).join();
+  device_->release_workspace(again);
+  char* large = device_->cached_workspace(100 << 20);
+  ASSERT_NE(large, nullptr);
+  device_->release_workspace(large);
+  EXPECT_EQ(device_->cached_workspace(size_t{1} << 60), nullptr);
+}
+
+TEST_F(HipDriver, MissingMachineCodeIsSaid) {
+  std::vector<float> out;
+  Status status = launch("cdna3_fwd_that_nobody_wrote", 1, &out);
+  EXPECT_EQ(status.code, FW_UNSUPPORTED);
+  EXPECT_TRUE(contains(status.message, "cdna3_fwd_that_nobody_wrote for gfx942")) << status.message;
+  status = launch("driver_test_absent", 1, &out);
+  EXPECT_EQ(status.code, FW_DEVICE_ERROR);
+  EXPECT_TRUE(contains(status.message, "hipModuleGetFunction: hipErrorNotFound")) << status.message;
+  status = launch("driver_test_junk", 1, &out);
+  EXPECT_EQ(status.code, FW_DEVICE_ERROR);
+  EXPECT_TRUE(contains(status.message, "hipModuleLoadData: hipErrorInvalidImage")) << status.message;
+  status = launch("driver_test_large", 1, &out);
+  EXPECT_EQ(status.code, FW_DEVICE_ERROR);
+  EXPECT_TRUE(contains(status.message, "driver_test_large: hipModuleLaunchKernel: ")) << status.message;
+  EXPECT_TRUE(contains(status.message, "bytes of LDS")) << status.message;
+}
+
+TEST_F(HipDriver, WhatACheckerFindsIsInTheMessage) {
+  std::vector<float> out;
+  const Status status = launch("driver_test_uninitialised", 1, &out);
+  EXPECT_EQ(status.code, FW_DEVICE_ERROR);
+  EXPECT_TRUE(contains(status.message,
+                       "emu:gfx942: driver_test_uninitialised: hipModuleLaunchKernel: hipErrorLaunchFailure"))
+      << status.message;
+  EXPECT_TRUE(contains(status.message, "uninitialised: ")) << status.message;
+  EXPECT_TRUE(contains(status.message, "read before it was ever written")) << status.message;
+}
+
+TEST_F(HipDriver, CountersInsteadOfTimes) {
+  std::string json;
+  ASSERT_TRUE(device_->counters(&json).ok());
+  device_->reset_counters();
+  std::vector<float> out;
+  ASSERT_TRUE(launch("driver_test_fill", 2, &out).ok());
+  ASSERT_TRUE(device_->counters(&json).ok());
+  EXPECT_TRUE(contains(json, "\"kernel\": \"driver_test_fill\"")) << json;
+  EXPECT_TRUE(contains(json, "\"grid\": [2, 1, 1]")) << json;
+  EXPECT_TRUE(contains(json, "\"store_bytes\":512")) << json;
+  device_->reset_counters();
+  ASSERT_TRUE(device_->counters(&json).ok());
+  EXPECT_EQ(json, "[]");
+  Device* cpu = nullptr;
+  ASSERT_TRUE(find_device("cpu", &cpu).ok());
+  EXPECT_EQ(cpu->counters(&json).code, FW_UNSUPPORTED);
+}
+
+TEST_F(HipDriver, CountersThroughTheCInterface) {
+  fw_device* handle = nullptr;
+  ASSERT_EQ(fw_device_open("emu:gfx942", &handle), FW_OK) << fw_last_error();
+  std::string text(1 << 16, '\0');
+  size_t needed = 0;
+  ASSERT_EQ(fw_device_counters(handle, text.data(), text.size(), &needed), FW_OK);
+  std::vector<float> out;
+  ASSERT_TRUE(launch("driver_test_fill", 1, &out).ok());
+  EXPECT_EQ(fw_device_counters(handle, nullptr, 0, &needed), FW_OK);
+  ASSERT_GT(needed, 10u);
+  EXPECT_EQ(fw_device_counters(handle, text.data(), needed - 1, &needed), FW_OK);
+  EXPECT_EQ(std::strlen(text.c_str()), needed - 2) << "cut, and so not forgotten";
+  EXPECT_EQ(fw_device_counters(handle, text.data(), needed, &needed), FW_OK);
+  EXPECT_EQ(std::strlen(text.c_str()), needed - 1);
+  EXPECT_TRUE(contains(text, "driver_test_fill"));
+  EXPECT_EQ(fw_device_counters(handle, text.data(), text.size(), &needed), FW_OK);
+  EXPECT_STREQ(text.c_str(), "[]");
+}
+
+TEST_F(HipDriver, PlansSayThatThereAreNoKernelsYet) {
+  fw_device* handle = nullptr;
+  ASSERT_EQ(fw_device_open("emu:gfx908", &handle), FW_OK) << fw_last_error();
+  EXPECT_EQ(fw_kernel_name(handle, 0), nullptr);
+  fw_attention attention;
+  fw_attention_init(&attention, sizeof attention);
+  attention.batch = attention.seqlen_q = attention.seqlen_k = attention.heads_q = attention.heads_k = 1;
+  attention.dim_qk = attention.dim_v = 8;
+  float memory[4][8];
+  fw_tensor* const tensors[] = {&attention.q, &attention.k, &attention.v, &attention.o};
+  for (int i = 0; i < 4; ++i) *tensors[i] = fw_tensor{memory[i], {8, 8, 8, 1}, FW_F32, 0};
+  EXPECT_EQ(fw_forward(handle, &attention, nullptr), FW_UNSUPPORTED);
+  EXPECT_STREQ(fw_last_error(), "there are no kernels for emu:gfx908");
+  char text[1024];
+  EXPECT_EQ(fw_explain(handle, &attention, nullptr, nullptr, FW_TEXT, text, sizeof text, nullptr), FW_OK);
+  EXPECT_TRUE(contains(text, "emu:gfx908")) << text;
+}
+
+TEST_F(HipDriver, TheProgramsOwnDeviceStaysCurrent) {
+  Device* other = nullptr;
+  ASSERT_TRUE(find_device("emu:gfx1100", &other).ok());
+  void *here = nullptr, *there = nullptr;
+  ASSERT_TRUE(device_->alloc(16, &here).ok());
+  ASSERT_TRUE(other->alloc(16, &there).ok());
+  std::vector<float> out;
+  EXPECT_TRUE(launch("driver_test_fill", 1, &out).ok()) << "memory of both devices was made where it belongs";
+  EXPECT_TRUE(other->free(there).ok());
+  EXPECT_TRUE(device_->free(here).ok());
+}
+
+}  // namespace
+}  // namespace flashwave
