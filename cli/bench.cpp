@@ -205,7 +205,8 @@ int bench_command(const Arguments& arguments) {
   settings.counting = start_counters(settings.device);
   if (settings.counting) {
     for (const char* option : {"--samples", "--rounds", "--plot"}) {
-      if (options.has(option)) throw UsageError(std::string(option) + " is about times, which " + info.name + " has not");
+      if (options.has(option))
+        throw UsageError(std::string(option) + " is about times, which " + info.name + " has not");
     }
   }
 

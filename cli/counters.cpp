@@ -69,31 +69,28 @@ Counts sum_counters(const std::string& json) {
 }
 
 std::vector<Column> counter_columns() {
-  return {{"launches", true}, {"wave instr.", true}, {"matrix", true},   {"vector", true},      {"transc.", true},
-          {"LDS", true},      {"memory", true},      {"bytes", true},    {"distinct", true},    {"LDS slowed", true},
-          {"matrix busy <=", true}, {"in turns", true}};
+  return {{"launches", true}, {"wave instr.", true}, {"matrix", true},         {"vector", true},
+          {"transc.", true},  {"LDS", true},         {"memory", true},         {"bytes", true},
+          {"distinct", true}, {"LDS slowed", true},  {"matrix busy <=", true}, {"in turns", true}};
 }
 
 std::vector<std::string> counter_cells(const Counts& c) {
-  return {std::to_string(c.launches),
-          short_count(c.instructions),
-          short_count(c.matrix),
-          short_count(c.vector),
-          short_count(c.transcendental),
-          short_count(c.lds),
-          short_count(c.memory),
-          human_bytes(c.memory_bytes),
-          human_bytes(c.unique_bytes),
-          c.lds_ideal_clocks > 0 ? fixed(c.lds_clocks / c.lds_ideal_clocks, 2) + "x" : "-",
-          percent(c.overlap_bound),
-          percent(c.serial_bound)};
+  return {
+      std::to_string(c.launches),    short_count(c.instructions),
+      short_count(c.matrix),         short_count(c.vector),
+      short_count(c.transcendental), short_count(c.lds),
+      short_count(c.memory),         human_bytes(c.memory_bytes),
+      human_bytes(c.unique_bytes),   c.lds_ideal_clocks > 0 ? fixed(c.lds_clocks / c.lds_ideal_clocks, 2) + "x" : "-",
+      percent(c.overlap_bound),      percent(c.serial_bound)};
 }
 
 std::string counter_caption() {
-  return "\nExecuted on an instruction-level emulator: these are counts, there are no times. wave instr.: instructions of\n"
+  return "\nExecuted on an instruction-level emulator: these are counts, there are no times. wave instr.: instructions "
+         "of\n"
          "all waves, then those by kind. bytes: moved by memory instructions; distinct: touched at least once. LDS\n"
          "slowed: clocks with bank conflicts over clocks without. matrix busy: share of time the matrix units could\n"
-         "work if all units overlap; in turns: if matrix and vector instructions do not. Caches, latency, occupancy and\n"
+         "work if all units overlap; in turns: if matrix and vector instructions do not. Caches, latency, occupancy "
+         "and\n"
          "clock rates are not modelled: the numbers rank kernels, they do not say how fast one is.\n";
 }
 

@@ -85,7 +85,8 @@ std::string cell(fw_device* device, const char* words, bool backward) {
 
 std::string support_help() {
   return "usage: flashwave support [--device D] [--markdown]\n\n"
-         "Asks every real device, or device D, which kernel would take each feature, in all three element types. A cell says\n"
+         "Asks every real device, or device D, which kernel would take each feature, in all three element types. A "
+         "cell says\n"
          "fast (a tuned kernel), reference (correct but slow), refused, or - (does not apply).\n";
 }
 

@@ -28,9 +28,7 @@ class Reader {
     std::memcpy(value, bytes_ + offset, sizeof(T));
     return true;
   }
-  bool has(u64 offset, u64 count) const {
-    return size_ == 0 || (offset <= size_ && count <= size_ - offset);
-  }
+  bool has(u64 offset, u64 count) const { return size_ == 0 || (offset <= size_ && count <= size_ - offset); }
   bool starts_with(std::string_view magic) const {
     return has(0, magic.size()) && std::memcmp(bytes_, magic.data(), magic.size()) == 0;
   }
@@ -128,7 +126,8 @@ Image find_in_bundle(const Reader& in, const Target& target) {
     const std::string_view entry = entry_target(id);
     if (entry.empty() || bytes == 0) continue;
     held += (held.empty() ? "" : ", ") + std::string(entry);
-    if (const int suits = suitability(entry, target); suits > best) best = suits, best_offset = offset, best_bytes = bytes;
+    if (const int suits = suitability(entry, target); suits > best)
+      best = suits, best_offset = offset, best_bytes = bytes;
   }
   if (best == 0) {
     return {{},

@@ -9,7 +9,7 @@
 namespace emu::hip {
 
 struct Image {
-  std::span<const u8> code;  // one code object, or empty
+  std::span<const u8> code;   // one code object, or empty
   bool wrong_target = false;  // there are code objects, but none for this GPU
   std::string error;          // why `code` is empty
 };

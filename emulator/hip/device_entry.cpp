@@ -29,9 +29,7 @@ Version version_of(const Target& target) {
 
 std::string name_of(const Target& target) { return target.title + " (emulated)"; }
 
-int threads_per_cu(const Target& t) {
-  return static_cast<int>(t.simds_per_cu * t.max_waves_per_simd) * t.wave_size;
-}
+int threads_per_cu(const Target& t) { return static_cast<int>(t.simds_per_cu * t.max_waves_per_simd) * t.wave_size; }
 
 int registers_per_cu(const Target& t) { return static_cast<int>(t.simds_per_cu * t.vgprs_per_simd) * t.wave_size; }
 

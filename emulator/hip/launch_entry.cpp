@@ -120,8 +120,7 @@ hipError_t verdict(const LaunchResult& result, const Settings& settings) {
   return hipSuccess;
 }
 
-hipError_t launch(hipFunction_t handle, const LaunchShape& shape, hipStream_t stream, void** parameters,
-                  void** extra) {
+hipError_t launch(hipFunction_t handle, const LaunchShape& shape, hipStream_t stream, void** parameters, void** extra) {
   Launchable found;
   if (const hipError_t error = find_kernel(handle, &found); error != hipSuccess) return error;
   if (const hipError_t error = check_stream(stream); error != hipSuccess) return error;
@@ -132,8 +131,8 @@ hipError_t launch(hipFunction_t handle, const LaunchShape& shape, hipStream_t st
     return fail(hipErrorInvalidValue, "arguments are given twice, in kernelParams and in extra");
   }
   std::vector<u8> arguments;
-  const hipError_t packed = extra != nullptr ? read_buffer(kernel, extra, &arguments)
-                                             : pack_arguments(kernel, parameters, &arguments);
+  const hipError_t packed =
+      extra != nullptr ? read_buffer(kernel, extra, &arguments) : pack_arguments(kernel, parameters, &arguments);
   if (packed != hipSuccess) return packed;
 
   const Settings settings = current_settings();
@@ -204,8 +203,8 @@ hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, hipFu
     Launchable found;
     if (const hipError_t error = find_kernel(function, &found); error != hipSuccess) return error;
     const Target& target = *found.module->program->target;
-    *blocks = static_cast<int>(
-        occupancy(target, *found.kernel, static_cast<u32>(block_size), dynamic_lds).blocks_per_cu);
+    *blocks =
+        static_cast<int>(occupancy(target, *found.kernel, static_cast<u32>(block_size), dynamic_lds).blocks_per_cu);
     return hipSuccess;
   });
 }

@@ -11,8 +11,8 @@
 namespace emu::hip {
 namespace {
 
-constexpr size_t kGuard = 64 << 10;            // on both sides
-constexpr size_t kMostFreed = 1024;            // allocations kept as freed,
+constexpr size_t kGuard = 64 << 10;             // on both sides
+constexpr size_t kMostFreed = 1024;             // allocations kept as freed,
 constexpr size_t kMostFreedBytes = 1ull << 40;  // which costs addresses but no memory
 
 size_t page_bytes() {
@@ -59,9 +59,7 @@ MemoryPool& memory_pool() {
   return pool;
 }
 
-size_t total_memory() {
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes();
-}
+size_t total_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes(); }
 
 size_t available_memory() {
   size_t available = total_memory();
@@ -168,7 +166,8 @@ std::vector<Region> MemoryPool::regions(int device, const void* launched_image) 
   regions.reserve(live_.size() + freed_.size());
   const auto visible = [&](const Allocation& a) { return a.home == Home::host || a.device == device; };
   for (const auto& [begin, a] : live_) {
-    if (begin != reinterpret_cast<u64>(launched_image) && visible(a)) regions.push_back({a.begin, a.end(), name_of(a), true, false});
+    if (begin != reinterpret_cast<u64>(launched_image) && visible(a))
+      regions.push_back({a.begin, a.end(), name_of(a), true, false});
   }
   for (const Freed& freed : freed_) {
     const Allocation& a = freed.allocation;

@@ -54,9 +54,7 @@ hipError_t load(hipModule_t* handle, const void* bytes, size_t size) {
   return hipSuccess;
 }
 
-hipError_t invalid_module() {
-  return fail(hipErrorInvalidHandle, "the module was unloaded, or never was one");
-}
+hipError_t invalid_module() { return fail(hipErrorInvalidHandle, "the module was unloaded, or never was one"); }
 
 std::string names_of(const Program& program) {
   std::string names;

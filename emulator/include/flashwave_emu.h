@@ -1,5 +1,5 @@
-/* The emulator's own switches and results. libflashwave_emu.so is loaded in place of libamdhip64.so and exports its hip*
- * functions; these functions come in addition. All are safe to call from any number of threads.
+/* The emulator's own switches and results. libflashwave_emu.so is loaded in place of libamdhip64.so and exports its
+ * hip* functions; these functions come in addition. All are safe to call from any number of threads.
  *
  * Options, each also an environment variable FLASHWAVE_EMU_NAME that is read when the library is first used:
  *   check     1 (default): a launch in which a checker finds a mistake fails with hipErrorLaunchFailure;

@@ -112,11 +112,19 @@ template <class T>
 using Vector8 = std::conditional_t<std::is_same_v<T, float>, Floats8, Ints8>;
 
 // --- converting ------------------------------------------------------------------------------------------------------
-// The low and the high halves of a row as f32.
-template <int Lanes>
+// The low and the high halves of a row as f32. Flush: denormals become +0.
+template <int Lanes, bool Flush>
 inline void widen_f16(const u32* row, float* low, float* high) {
 #if EMU_MATRIX_AVX2
   const __m256i low_half = _mm256_set1_epi32(0xffff);
+  const auto store = [](float* to, __m128i halves) {
+    __m256 x = _mm256_cvtph_ps(halves);
+    if constexpr (Flush) {
+      const __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+      x = _mm256_and_ps(x, _mm256_cmp_ps(magnitude, _mm256_set1_ps(0x1p-14f), _CMP_NLT_UQ));
+    }
+    _mm256_storeu_ps(to, x);
+  };
   for (int l = 0; l < Lanes; l += 16) {
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + l));
     const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + l + 8));
@@ -125,46 +133,58 @@ inline void widen_f16(const u32* row, float* low, float* high) {
         _mm256_packus_epi32(_mm256_and_si256(x, low_half), _mm256_and_si256(y, low_half)), 0xd8);
     const __m256i highs =
         _mm256_permute4x64_epi64(_mm256_packus_epi32(_mm256_srli_epi32(x, 16), _mm256_srli_epi32(y, 16)), 0xd8);
-    _mm256_storeu_ps(low + l, _mm256_cvtph_ps(_mm256_castsi256_si128(lows)));
-    _mm256_storeu_ps(low + l + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(lows, 1)));
-    _mm256_storeu_ps(high + l, _mm256_cvtph_ps(_mm256_castsi256_si128(highs)));
-    _mm256_storeu_ps(high + l + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(highs, 1)));
+    store(low + l, _mm256_castsi256_si128(lows));
+    store(low + l + 8, _mm256_extracti128_si256(lows, 1));
+    store(high + l, _mm256_castsi256_si128(highs));
+    store(high + l + 8, _mm256_extracti128_si256(highs, 1));
   }
 #else
+  const auto widen = [](u32 half) { return Flush && !(half & 0x7c00) ? 0.0f : f32_of_f16(half & 0xffff); };
   for (int l = 0; l < Lanes; ++l) {
-    low[l] = f32_of_f16(row[l]);
-    high[l] = f32_of_f16(row[l] >> 16);
+    low[l] = widen(row[l]);
+    high[l] = widen(row[l] >> 16);
   }
 #endif
 }
 
-// Numbers smaller than the smallest normal one become +0.
-template <int Lanes>
-inline void flush_below(float* row, float smallest) {
-#if EMU_MATRIX_AVX2
-  const __m256 sign = _mm256_set1_ps(-0.0f), limit = _mm256_set1_ps(smallest);
-  for (int l = 0; l < Lanes; l += 8) {
-    const __m256 x = _mm256_loadu_ps(row + l);
-    _mm256_storeu_ps(row + l, _mm256_and_ps(x, _mm256_cmp_ps(_mm256_andnot_ps(sign, x), limit, _CMP_NLT_UQ)));
-  }
-#else
-  for (int l = 0; l < Lanes; ++l) row[l] = __builtin_fabsf(row[l]) < smallest ? 0.0f : row[l];
-#endif
-}
-
-// The value of every code of a small float type, by code.
-struct SmallFloats {
-  float value[256];
+// Floats of up to 8 bits: sign, exponent, fraction.
+struct SmallFloat {
+  int exponent_bits, fraction_bits, bias;
 };
-const SmallFloats& small_floats(Element type);
-
-// A 4-, 6- or 8-bit code may straddle two registers (6-bit ones do).
-inline u32 code_at(const u32* const* rows, int element, int bits, int lane) {
-  const int bit = element * bits;
-  const u32* low = rows[bit / 32];
-  u32 code = low[lane] >> (bit % 32);
-  if (bit % 32 + bits > 32) code |= rows[bit / 32 + 1][lane] << (32 - bit % 32);
-  return code & ((1u << bits) - 1);
+constexpr SmallFloat small_float(Element type) {
+  switch (type) {
+    case Element::fp8:
+      return {4, 3, 7};
+    case Element::fp8_fnuz:
+      return {4, 3, 8};
+    case Element::bf8:
+      return {5, 2, 15};
+    case Element::bf8_fnuz:
+      return {5, 2, 16};
+    case Element::fp6:
+      return {2, 3, 1};
+    case Element::bf6:
+      return {3, 2, 3};
+    default:
+      return {2, 1, 1};  // fp4
+  }
+}
+// Without branches and tables, so that loops over it become vector code.
+template <Element Type>
+inline float widen_small(u32 code) {
+  constexpr SmallFloat kFormat = small_float(Type);
+  constexpr int kSign = kFormat.exponent_bits + kFormat.fraction_bits;
+  constexpr u32 kNaN = 0x7fc00000, kInfinity = 0x7f800000;
+  const u32 magnitude = code & ((1u << kSign) - 1);
+  const u32 normal = (magnitude << (23 - kFormat.fraction_bits)) + (static_cast<u32>(127 - kFormat.bias) << 23);
+  // Denormals count units of the smallest one: 2^(1 - bias - fraction bits).
+  constexpr float kUnit = std::bit_cast<float>(static_cast<u32>(128 - kFormat.bias - kFormat.fraction_bits) << 23);
+  const u32 denormal = bits_of(static_cast<float>(static_cast<i32>(magnitude)) * kUnit);
+  u32 bits = magnitude >> kFormat.fraction_bits ? normal : denormal;
+  if constexpr (Type == Element::fp8) bits = magnitude == 0x7f ? kNaN : bits;
+  if constexpr (Type == Element::bf8) bits = magnitude > 0x7c ? kNaN : magnitude == 0x7c ? kInfinity : bits;
+  if constexpr (Type == Element::fp8_fnuz || Type == Element::bf8_fnuz) bits = code == 0x80 ? kNaN : bits;
+  return as_f32(bits | (code >> kSign) << 31);
 }
 
 // Rows [element of the lane][lane] of one input operand.
@@ -175,7 +195,7 @@ struct alignas(64) Converted {
 
 // The first `Lanes` lanes of an operand's registers. Flush: denormals of 16-bit types are taken as +0 (gfx90a).
 template <Element Type, int Lanes = kLanes, bool Flush = false, class T, int PerLane>
-inline void convert(const u32 (*registers)[kLanes], Converted<T, PerLane>& out) {
+inline void convert(const u32 (*__restrict registers)[kLanes], Converted<T, PerLane>& __restrict out) {
   constexpr int kBits = size_of(Type);
   if constexpr (Type == Element::f32 || Type == Element::xf32) {
     constexpr u32 kMask = Type == Element::xf32 ? 0xffffe000u : 0xffffffffu;
@@ -183,12 +203,13 @@ inline void convert(const u32 (*registers)[kLanes], Converted<T, PerLane>& out) 
       for (int l = 0; l < Lanes; ++l) out.value[e][l] = as_f32(registers[e][l] & kMask);
     }
   } else if constexpr (Type == Element::f16) {
-    for (int e = 0; e < PerLane; e += 2) widen_f16<Lanes>(registers[e / 2], out.value[e], out.value[e + 1]);
+    for (int e = 0; e < PerLane; e += 2) widen_f16<Lanes, Flush>(registers[e / 2], out.value[e], out.value[e + 1]);
   } else if constexpr (Type == Element::bf16) {
     for (int e = 0; e < PerLane; e += 2) {
       for (int l = 0; l < Lanes; ++l) {
-        out.value[e][l] = as_f32(registers[e / 2][l] << 16);
-        out.value[e + 1][l] = as_f32(registers[e / 2][l] & 0xffff0000u);
+        const u32 low = registers[e / 2][l] << 16, high = registers[e / 2][l] & 0xffff0000u;
+        out.value[e][l] = as_f32(Flush && !(low & 0x7f800000) ? 0 : low);
+        out.value[e + 1][l] = as_f32(Flush && !(high & 0x7f800000) ? 0 : high);
       }
     }
   } else if constexpr (is_integer(Type)) {
@@ -202,16 +223,19 @@ inline void convert(const u32 (*registers)[kLanes], Converted<T, PerLane>& out) 
       }
     }
   } else {
-    const float* table = small_floats(Type).value;
-    constexpr int kRegisters = (PerLane * kBits + 31) / 32;
-    const u32* rows[kRegisters];
-    for (int r = 0; r < kRegisters; ++r) rows[r] = registers[r];
+    constexpr u32 kMask = (1u << kBits) - 1;
     for (int e = 0; e < PerLane; ++e) {
-      for (int l = 0; l < Lanes; ++l) out.value[e][l] = table[code_at(rows, e, kBits, l)];
+      const int shift = e * kBits % 32;
+      const u32* row = registers[e * kBits / 32];
+      if (shift + kBits <= 32) {
+        for (int l = 0; l < Lanes; ++l) out.value[e][l] = widen_small<Type>(row[l] >> shift & kMask);
+      } else {  // 6 bits may straddle two registers
+        const u32* next = registers[e * kBits / 32 + 1];
+        for (int l = 0; l < Lanes; ++l) {
+          out.value[e][l] = widen_small<Type>((row[l] >> shift | next[l] << (32 - shift)) & kMask);
+        }
+      }
     }
-  }
-  if constexpr (Flush) {
-    for (auto& row : out.value) flush_below<Lanes>(row, Type == Element::f16 ? 0x1p-14f : 0x1p-126f);
   }
 }
 
@@ -229,9 +253,9 @@ constexpr std::array<int, K> k_offsets() {
 }
 
 // A tile of the result: Rows rows of Cols columns, 64 numbers in all, so that eight vector registers hold it.
-// d[r][j] = c[r][j] + sum over k of a[offset(k) + row[r]] * b[offset(k) + j].
-template <int Rows, int Cols, class T, size_t K>
-inline void multiply_tile(const T* a, const T* b, const std::array<int, K>& offsets, const int (&row)[Rows],
+// d[r][j] = c[r][j] + sum over k of a[a_offsets[k] + r * RowStep] * b[b_offsets[k] + j].
+template <int K, int Rows, int Cols, int RowStep, class T>
+inline void multiply_tile(const T* a, const T* b, const int* a_offsets, const int* b_offsets,
                           const u32* const (&c)[Rows], u32* const (&d)[Rows]) {
   static_assert(Rows * Cols == 64);
   constexpr int kVectors = Cols / 8;
@@ -241,11 +265,12 @@ inline void multiply_tile(const T* a, const T* b, const std::array<int, K>& offs
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Vector::load(c[r] + 8 * v);
   }
 #pragma GCC unroll 16
-  for (size_t k = 0; k < K; ++k) {
+  for (int k = 0; k < K; ++k) {
+    const T* rows = a + a_offsets[k];
     Vector column[kVectors];
-    for (int v = 0; v < kVectors; ++v) column[v] = Vector::load(b + offsets[k] + 8 * v);
+    for (int v = 0; v < kVectors; ++v) column[v] = Vector::load(b + b_offsets[k] + 8 * v);
     for (int r = 0; r < Rows; ++r) {
-      const Vector scale = Vector::all(a[offsets[k] + row[r]]);
+      const Vector scale = Vector::all(rows[r * RowStep]);
       for (int v = 0; v < kVectors; ++v) sum[r][v].add_product(scale, column[v]);
     }
   }

@@ -110,15 +110,13 @@ void mfma(Wave& w, const Instruction& in) {
       const Number* right = b.value[0] + block * M;
       for (int r = 0; r < F::kRegisters; ++r) {
         const int index = block * F::kRegisters + r;
-        int row[kRows];
         const u32* from[kRows];
         u32* d[kRows];
         for (int h = 0; h < kRows; ++h) {
-          row[h] = first_row(M, r) + 4 * h;
           from[h] = c[index] + h * M;
           d[h] = w.vgpr[destination + index] + h * M;
         }
-        multiply_tile<kRows, M>(left, right, F::kOffsets, row, from, d);
+        multiply_tile<K, kRows, M, 4>(left + first_row(M, r), right, F::kOffsets.data(), F::kOffsets.data(), from, d);
       }
     }
   }

@@ -29,20 +29,8 @@ namespace matrix {
 namespace {
 
 constexpr int min_exponent(Element type) {
-  switch (type) {
-    case Element::f16:
-      return -14;
-    case Element::fp8:
-      return -6;
-    case Element::bf8:
-      return -14;
-    case Element::fp8_fnuz:
-      return -7;
-    case Element::bf8_fnuz:
-      return -15;
-    default:
-      return -126;
-  }
+  if (type == Element::f16) return -14;
+  return size_of(type) == 8 ? 1 - small_float(type).bias : -126;
 }
 
 // value = significand * 2^(exponent - 23), |significand| < 2^24, exponent at least that of the type's normal numbers.
@@ -235,50 +223,6 @@ float dot(const DotModel& model, const float* a, const float* b, int count, floa
     }
   }
   return c;
-}
-
-namespace {
-// Sign, exponent, fraction; no type here has infinities but bf8.
-SmallFloats decode_all(int exponent_bits, int fraction_bits, int bias, Element type) {
-  SmallFloats table{};
-  const int bits = 1 + exponent_bits + fraction_bits;
-  for (int code = 0; code < 1 << bits; ++code) {
-    const int fraction = code & ((1 << fraction_bits) - 1);
-    const int exponent = code >> fraction_bits & ((1 << exponent_bits) - 1);
-    const bool negative = code >> (bits - 1);
-    float value = std::ldexp(static_cast<float>(exponent ? fraction + (1 << fraction_bits) : fraction),
-                             std::max(exponent, 1) - bias - fraction_bits);
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    if ((type == Element::fp8_fnuz || type == Element::bf8_fnuz) && code == 0x80) value = nan;
-    if (type == Element::fp8 && exponent == 15 && fraction == 7) value = nan;
-    if (type == Element::bf8 && exponent == 31) value = fraction ? nan : HUGE_VALF;
-    table.value[code] = negative ? -value : value;
-  }
-  return table;
-}
-}  // namespace
-
-const SmallFloats& small_floats(Element type) {
-  static const SmallFloats fp8 = decode_all(4, 3, 7, Element::fp8), bf8 = decode_all(5, 2, 15, Element::bf8),
-                           fp8_fnuz = decode_all(4, 3, 8, Element::fp8_fnuz),
-                           bf8_fnuz = decode_all(5, 2, 16, Element::bf8_fnuz), fp6 = decode_all(2, 3, 1, Element::fp6),
-                           bf6 = decode_all(3, 2, 3, Element::bf6), fp4 = decode_all(2, 1, 1, Element::fp4);
-  switch (type) {
-    case Element::fp8:
-      return fp8;
-    case Element::bf8:
-      return bf8;
-    case Element::fp8_fnuz:
-      return fp8_fnuz;
-    case Element::bf8_fnuz:
-      return bf8_fnuz;
-    case Element::fp6:
-      return fp6;
-    case Element::bf6:
-      return bf6;
-    default:
-      return fp4;
-  }
 }
 
 }  // namespace matrix

@@ -59,11 +59,11 @@ void read_scales(const Wave& w, const Instruction& in, int which, double (&scale
 
 template <int M, bool Scaled>
 void mfma_f8f6f4(Wave& w, const Instruction& in) {
-  constexpr int kGroups = kLanes / M, kK = kPerLane * kGroups, kVectors = M / 8;
+  constexpr int kGroups = kLanes / M, kK = kPerLane * kGroups, kRows = kLanes / M;
   Converted<float, kPerLane> a, b;
   convert_format(in.cbsz, &w.vgpr[in.source(0).reg], a);
   convert_format(in.blgp, &w.vgpr[in.source(1).reg], b);
-  const auto &a_offset = offsets_of<M>(in.cbsz), &b_offset = offsets_of<M>(in.blgp);
+  const int *a_offsets = offsets_of<M>(in.cbsz).data(), *b_offsets = offsets_of<M>(in.blgp).data();
   double a_scale[kLanes], b_scale[kLanes];  // of row (column) l % M and the elements k of block l / M
   if constexpr (Scaled) {
     read_scales(w, in, 0, a_scale);
@@ -71,36 +71,37 @@ void mfma_f8f6f4(Wave& w, const Instruction& in) {
   }
   const u16 destination = in.operand[0].reg;
   const AccumulatorRows<M * M / kLanes> c(w, in.source(2), destination);
-  for (int i = 0; i < M; ++i) {
-    const int reg = (M == 32 ? i / 8 * 4 : 0) + i % 4, lane = i / 4 % kGroups * M;
-    Floats8 sum[kVectors];
-    for (int v = 0; v < kVectors; ++v) sum[v] = Scaled ? Floats8::all(0) : Floats8::load(c[reg] + lane + 8 * v);
-    float total[M];
-    if constexpr (Scaled) std::memcpy(total, c[reg] + lane, sizeof(total));
-    for (size_t k = 0; k < kK; ++k) {
-      const Floats8 scale = Floats8::all(a.value[0][a_offset[k] + i]);
-      for (int v = 0; v < kVectors; ++v) {
-        sum[v].add_product(scale, Floats8::load(b.value[0] + b_offset[k] + 8 * v));
-      }
-      if (Scaled && k % kBlock == kBlock - 1) {
-        // The scales apply to the sum of the block's products. Their product may be outside f32.
-        const int group = static_cast<int>(k) / kBlock;
-        float block[M];
-        for (int v = 0; v < kVectors; ++v) {
-          sum[v].store(block + 8 * v);
-          sum[v] = Floats8::all(0);
-        }
+  for (int r = 0; r < M * M / kLanes; ++r) {
+    // As dense MFMA: register r has a row of D in every M lanes.
+    const int first = M == 32 ? r / 4 * 8 + r % 4 : r;  // and every fourth from there
+    const u32* from[kRows];
+    u32* d[kRows];
+    for (int h = 0; h < kRows; ++h) {
+      from[h] = c[r] + h * M;
+      d[h] = w.vgpr[destination + r] + h * M;
+    }
+    if constexpr (!Scaled) {
+      multiply_tile<kK, kRows, M, 4>(a.value[0] + first, b.value[0], a_offsets, b_offsets, from, d);
+      continue;
+    }
+    float total[kRows][M];
+    for (int h = 0; h < kRows; ++h) std::memcpy(total[h], from[h], sizeof(total[h]));
+    for (int block = 0; block < kGroups; ++block) {
+      // The scales apply to the sum of the block's products. Their product may be outside f32.
+      u32 sum[kRows][M] = {};
+      const u32* zero[kRows];
+      u32* sums[kRows];
+      for (int h = 0; h < kRows; ++h) zero[h] = sums[h] = sum[h];
+      multiply_tile<kBlock, kRows, M, 4>(a.value[0] + first, b.value[0], a_offsets + block * kBlock,
+                                         b_offsets + block * kBlock, zero, sums);
+      for (int h = 0; h < kRows; ++h) {
+        const double left = a_scale[block * M + first + 4 * h];
         for (int j = 0; j < M; ++j) {
-          total[j] = static_cast<float>(block[j] * (a_scale[group * M + i] * b_scale[group * M + j]) + total[j]);
+          total[h][j] = static_cast<float>(as_f32(sum[h][j]) * (left * b_scale[block * M + j]) + total[h][j]);
         }
       }
     }
-    u32* d = w.vgpr[destination + reg] + lane;
-    if constexpr (Scaled) {
-      std::memcpy(d, total, sizeof(total));
-    } else {
-      for (int v = 0; v < kVectors; ++v) sum[v].store(d + 8 * v);
-    }
+    for (int h = 0; h < kRows; ++h) std::memcpy(d[h], total[h], sizeof(total[h]));
   }
 }
 

@@ -187,10 +187,9 @@ void wmma(Wave& w, const Instruction& in) {
   const bool saturate = is_integer(A) && in.clamp;
   Accumulator<Arch, Result> sums(w, in, in.source(2), saturate);
   for (int i = 0; i < kSide; i += 4) {
-    const int row[4] = {i, i + 1, i + 2, i + 3};
     const u32* const c[4] = {sums.c[i], sums.c[i + 1], sums.c[i + 2], sums.c[i + 3]};
     u32* const d[4] = {sums.d[i], sums.d[i + 1], sums.d[i + 2], sums.d[i + 3]};
-    multiply_tile<4, kSide>(a.value[0], b.value[0], Layout::kOffsets, row, c, d);
+    multiply_tile<K, 4, kSide, 1>(a.value[0] + i, b.value[0], Layout::kOffsets.data(), Layout::kOffsets.data(), c, d);
   }
   sums.finish(w, in, in.source(2), saturate);
 }

@@ -34,10 +34,10 @@ struct Type {
 };
 
 constexpr Type kTypes[] = {
-    {"i8", 1, Type::integer, true},    {"u8", 1, Type::integer, false},   {"i16", 2, Type::integer, true},
-    {"u16", 2, Type::integer, false},  {"i32", 4, Type::integer, true},   {"u32", 4, Type::integer, false},
-    {"i64", 8, Type::integer, true},   {"u64", 8, Type::integer, false},  {"f16", 2, Type::floating, true},
-    {"bf16", 2, Type::floating, true}, {"f32", 4, Type::floating, true},  {"f64", 8, Type::floating, true},
+    {"i8", 1, Type::integer, true},    {"u8", 1, Type::integer, false},  {"i16", 2, Type::integer, true},
+    {"u16", 2, Type::integer, false},  {"i32", 4, Type::integer, true},  {"u32", 4, Type::integer, false},
+    {"i64", 8, Type::integer, true},   {"u64", 8, Type::integer, false}, {"f16", 2, Type::floating, true},
+    {"bf16", 2, Type::floating, true}, {"f32", 4, Type::floating, true}, {"f64", 8, Type::floating, true},
 };
 
 const Type* find_type(const std::string& name) {

@@ -11,7 +11,7 @@ namespace emu::tool {
 
 // One buffer in device memory.
 struct Buffer {
-  std::string word;      // as it was given
+  std::string word;  // as it was given
   u8* data = nullptr;
   size_t bytes = 0;
   std::string out_file;  // written after the run; empty: nowhere

@@ -27,7 +27,8 @@ void print_overview(std::FILE* out) {
   std::fprintf(out, "usage: flashwave-emu COMMAND ...\n\nExecutes code objects of AMD GPUs (%s) on the CPU.\n\n",
                emu::hip::architectures().c_str());
   for (const Command& c : kCommands) std::fprintf(out, "  %-7s %s\n", c.name, c.summary);
-  std::fprintf(out, "\n'flashwave-emu COMMAND --help' says more. Exit status: 0 good, 1 something failed, 2 wrong usage.\n");
+  std::fprintf(out,
+               "\n'flashwave-emu COMMAND --help' says more. Exit status: 0 good, 1 something failed, 2 wrong usage.\n");
 }
 
 int run(const std::vector<std::string>& words) {

@@ -127,10 +127,22 @@ void write_files(const std::vector<Buffer>& buffers) {
 }  // namespace
 
 int run_command(const std::vector<std::string>& words) {
-  const CommandLine line(words, {{"--kernel", 1},   {"--grid", 1},  {"--block", 1},   {"--lds", 1},
-                                 {"--arch", 1},     {"--check", 1}, {"--no-check", 0}, {"--counters", 0},
-                                 {"--json", 0}, {"--numerics", 1}, {"--model", 0}, {"--trace", 1},   {"--seed", 1},
-                                 {"--reverse", 0},  {"--threads", 1}, {"--print", 2}});
+  const CommandLine line(words, {{"--kernel", 1},
+                                 {"--grid", 1},
+                                 {"--block", 1},
+                                 {"--lds", 1},
+                                 {"--arch", 1},
+                                 {"--check", 1},
+                                 {"--no-check", 0},
+                                 {"--counters", 0},
+                                 {"--json", 0},
+                                 {"--numerics", 1},
+                                 {"--model", 0},
+                                 {"--trace", 1},
+                                 {"--seed", 1},
+                                 {"--reverse", 0},
+                                 {"--threads", 1},
+                                 {"--print", 2}});
   if (line.words().empty()) throw UsageError("a FILE is expected");
   const std::unique_ptr<Program> program = load_file(line.words().front(), line.value("--arch", ""));
   const Kernel& kernel = choose_kernel(*program, line.value("--kernel", ""));

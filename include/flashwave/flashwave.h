@@ -259,9 +259,9 @@ FW_API fw_status fw_device_copy(fw_device* device, void* destination, const void
 FW_API fw_status fw_device_synchronize(fw_device* device, void* stream);
 
 /* What the launches since the last call cost, counted by an emulator: a JSON array with an object for each launch
- * (docs/devices.md). There are no times. Writes at most capacity bytes including the final 0; *needed (optional) gets the
- * full length including it. What was written in full is forgotten. The first call turns on what takes time to count.
- * FW_UNSUPPORTED for devices without counters, which real ones are. */
+ * (docs/devices.md). There are no times. Writes at most capacity bytes including the final 0; *needed (optional) gets
+ * the full length including it. What was written in full is forgotten. The first call turns on what takes time to
+ * count. FW_UNSUPPORTED for devices without counters, which real ones are. */
 FW_API fw_status fw_device_counters(fw_device* device, char* buffer, size_t capacity, size_t* needed);
 
 /* Kernels the device could run, in the order they are tried; NULL past the end. */

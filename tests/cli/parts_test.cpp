@@ -240,15 +240,13 @@ TEST(Counters, SumOverLaunches) {
   EXPECT_EQ(c.memory_bytes, 4096);
   EXPECT_DOUBLE_EQ(c.overlap_bound, 0.5);
   EXPECT_DOUBLE_EQ(c.serial_bound, 0.25);
-  EXPECT_EQ(counter_cells(c), (std::vector<std::string>{"3", "40.01 k", "200", "6", "4", "18", "14", "4 KiB", "2 KiB",
+  EXPECT_EQ(counter_cells(c), (std::vector<std::string>{"3", "40.01 k", "200", "6", "4", "18", "14", "4.0 KiB", "2.0 KiB",
                                                         "1.50x", "50.0%", "25.0%"}));
   EXPECT_EQ(counter_cells(c).size(), counter_columns().size());
   EXPECT_EQ(sum_counters("[]").launches, 0);
 }
 
-TEST(Counters, TheCpuHasNone) {
-  EXPECT_FALSE(start_counters(open_device("cpu")));
-}
+TEST(Counters, TheCpuHasNone) { EXPECT_FALSE(start_counters(open_device("cpu"))); }
 
 TEST(Svg, IsWellFormedEnough) {
   const std::string svg = to_svg({"a < b", "s", "GFLOP/s", "peak", {"x", "y"}, {{"g&h", {1, 2}, 3}}});

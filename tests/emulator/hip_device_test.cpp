@@ -150,10 +150,14 @@ TEST(Options, AreCheckedByNameAndValue) {
   EXPECT_EQ(fwemu_set_option("seed", "0"), 0);
   struct {
     const char *name, *value, *says;
-  } const wrong[] = {{"colour", "1", "there are: check, checks"}, {"check", "2", "0, 1 or report"},
-                     {"checks", "wait,colour", "colour"},         {"threads", "-1", "whole number"},
-                     {"threads", "1025", "1024"},                 {"seed", "1x", "1x"},
-                     {"reverse", "", "0 or 1"},                   {"numerics", "double", "chain or hardware"}};
+  } const wrong[] = {{"colour", "1", "there are: check, checks"},
+                     {"check", "2", "0, 1 or report"},
+                     {"checks", "wait,colour", "colour"},
+                     {"threads", "-1", "whole number"},
+                     {"threads", "1025", "1024"},
+                     {"seed", "1x", "1x"},
+                     {"reverse", "", "0 or 1"},
+                     {"numerics", "double", "chain or hardware"}};
   for (const auto& c : wrong) {
     EXPECT_EQ(fwemu_set_option(c.name, c.value), hipErrorInvalidValue) << c.name;
     EXPECT_TRUE(contains(fwemu_last_error(), c.says)) << fwemu_last_error();

@@ -1,5 +1,6 @@
 """flashwave-emu as a program: exit statuses, what it prints, what it writes. Usage: hip_tool_test.py TOOL CODE_OBJECTS"""
 
+import json
 import pathlib
 import struct
 import subprocess
@@ -134,6 +135,19 @@ class Run(unittest.TestCase):
         lines = [line for line in answer.stdout.splitlines() if " wave 0 " in line]
         self.assertIn("s_endpgm", lines[-1])
         self.assertTrue(any("global_load_dword" in line and "=a,14,1e,28" in line for line in lines), answer.stdout)
+
+    def test_counters(self):
+        common = ("run", KERNELS, "--kernel", "scale", "--grid", 4, "--block", 64, "buf:1K", "buf:1K:zero", "i32:256",
+                  "f32:3")  # fmt: skip
+        counters = json.loads(run(*common, "--counters", "--json").stdout)
+        self.assertEqual((counters["target"], counters["store_bytes"], counters["vmem_bytes"]), ("gfx942", 1024, 2048))
+        self.assertEqual(counters["classes"]["vmem_store"], 4)
+        self.assertEqual(sum(counters["classes"].values()), counters["instructions"])
+        self.assertIn("memory bytes", run(*common, "--counters").stdout)
+        self.assertIn("model, for ranking only", run(*common, "--model").stdout)
+        self.assertEqual(run(*common, "--numerics", "hardware").returncode, 0)
+        for wrong in (("--json",), ("--numerics", "exact")):
+            self.assertEqual(run(*common, *wrong).returncode, 2)
 
     def test_order_and_threads(self):
         common = ("run", KERNELS, "--kernel", "scale", "--grid", 4, "--block", 64, "--print", 256, "f32", "buf:1K",

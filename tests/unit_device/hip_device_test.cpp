@@ -181,8 +181,8 @@ TEST_F(HipDriver, WhatACheckerFindsIsInTheMessage) {
   std::vector<float> out;
   const Status status = launch("driver_test_uninitialised", 1, &out);
   EXPECT_EQ(status.code, FW_DEVICE_ERROR);
-  EXPECT_TRUE(contains(status.message,
-                       "emu:gfx942: driver_test_uninitialised: hipModuleLaunchKernel: hipErrorLaunchFailure"))
+  EXPECT_TRUE(
+      contains(status.message, "emu:gfx942: driver_test_uninitialised: hipModuleLaunchKernel: hipErrorLaunchFailure"))
       << status.message;
   EXPECT_TRUE(contains(status.message, "uninitialised: ")) << status.message;
   EXPECT_TRUE(contains(status.message, "read before it was ever written")) << status.message;

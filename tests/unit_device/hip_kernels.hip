@@ -21,3 +21,5 @@ KERNEL void driver_test_uninitialised(GpuArguments a) {
   asm volatile("v_mov_b32 %0, v100" : "=v"(value)::"v100");
   static_cast<float*>(a.params.o.data)[__builtin_amdgcn_workitem_id_x()] = value;
 }
+
+KERNEL void driver_test_large(GpuArguments) {}  // its row asks for more LDS than there is

@@ -93,7 +93,8 @@ TEST_F(HipLibraryDeathTest, TheRealRuntimeWithoutAGpu) {
     void* library = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) continue;
     dlclose(library);
-    EXPECT_EXIT(open_and_exit("hip", name), no_device(), "device 'hip': the HIP runtime libamdhip64.* finds no GPU: hip");
+    EXPECT_EXIT(open_and_exit("hip", name), no_device(),
+                "device 'hip': the HIP runtime libamdhip64.* finds no GPU: hip");
     EXPECT_EXIT((setenv("FLASHWAVE_HIP_LIBRARY", name, 1), std::exit(static_cast<int>(present_devices().size()))),
                 testing::ExitedWithCode(1), "^$")
         << "nothing is printed";

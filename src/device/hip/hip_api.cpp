@@ -66,8 +66,8 @@ Status load(const std::vector<std::string>& names, const std::string& what, Api*
   find(library, "hipRuntimeGetVersion", &api->RuntimeGetVersion);
   if (api->RuntimeGetVersion != nullptr && api->RuntimeGetVersion(&api->version) == kSuccess &&
       api->version < kOldestVersion) {
-    return {FW_NO_DEVICE, what + " " + library.name + " is too old: it is " + version_text(api->version) + ", at least " +
-                              version_text(kOldestVersion) + " is needed"};
+    return {FW_NO_DEVICE, what + " " + library.name + " is too old: it is " + version_text(api->version) +
+                              ", at least " + version_text(kOldestVersion) + " is needed"};
   }
   const std::string missing = find_functions(library, api);
   if (!missing.empty()) return {FW_NO_DEVICE, library.name + " is not " + what + ": it has no " + missing};
@@ -83,15 +83,15 @@ Status load(const std::vector<std::string>& names, const std::string& what, Api*
 }  // namespace
 
 Status load_runtime(Api* api) {
-  return load(names_or("FLASHWAVE_HIP_LIBRARY",
-                       {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}),
-              "AMD's HIP runtime", api);
+  return load(
+      names_or("FLASHWAVE_HIP_LIBRARY", {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}),
+      "AMD's HIP runtime", api);
 }
 
 Status load_emulator(Api* api) {
   const std::string plain = "libflashwave_emu.so";
-  const Status status = load(names_or("FLASHWAVE_EMU_LIBRARY", {own_folder() + plain, plain}),
-                             "the emulator of AMD GPUs", api);
+  const Status status =
+      load(names_or("FLASHWAVE_EMU_LIBRARY", {own_folder() + plain, plain}), "the emulator of AMD GPUs", api);
   if (!status.ok()) return status;
   if (api->emu_open == nullptr || api->emu_architectures == nullptr || api->emu_last_error == nullptr ||
       api->emu_set_option == nullptr || api->emu_counters_json == nullptr || api->emu_reset_counters == nullptr) {

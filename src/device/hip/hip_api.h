@@ -15,8 +15,8 @@ using Error = int32_t;
 inline constexpr Error kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101;
 
 enum CopyKind : int32_t { kHostToDevice = 1, kDeviceToHost = 2, kDeviceToDevice = 3 };
-inline constexpr int32_t kComputeUnits = 63;         // hipDeviceAttributeMultiprocessorCount
-inline constexpr unsigned kEventWithoutTiming = 2;   // hipEventDisableTiming
+inline constexpr int32_t kComputeUnits = 63;        // hipDeviceAttributeMultiprocessorCount
+inline constexpr unsigned kEventWithoutTiming = 2;  // hipEventDisableTiming
 inline constexpr uintptr_t kArgumentBuffer = 1, kArgumentBytes = 2, kArgumentsEnd = 3;  // HIP_LAUNCH_PARAM_*
 
 // hipGetDevicePropertiesR0600 fills 1472 bytes; before ROCm 6 hipGetDeviceProperties filled 792. All that is read of
@@ -43,8 +43,8 @@ struct Api {
   Error (*ModuleLoadData)(void** module, const void* image);
   Error (*ModuleGetFunction)(void** function, void* module, const char* name);
   Error (*ModuleLaunchKernel)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                              unsigned block_y, unsigned block_z, unsigned dynamic_lds, void* stream,
-                              void** parameters, void** extra);
+                              unsigned block_y, unsigned block_z, unsigned dynamic_lds, void* stream, void** parameters,
+                              void** extra);
   const char* (*GetErrorName)(Error error);
   const char* (*GetErrorString)(Error error);
 

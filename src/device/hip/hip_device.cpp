@@ -54,8 +54,8 @@ class CurrentDevice {
 std::string architecture(const Api& api, int index) {
   alignas(16) char properties[hip::kPropertyBytes] = {};
   const bool new_layout = api.GetDevicePropertiesR0600 != nullptr;
-  const Error error = new_layout ? api.GetDevicePropertiesR0600(properties, index)
-                                 : api.GetDeviceProperties(properties, index);
+  const Error error =
+      new_layout ? api.GetDevicePropertiesR0600(properties, index) : api.GetDeviceProperties(properties, index);
   if (error != hip::kSuccess) return "";
   const char* name = properties + (new_layout ? hip::kArchOffset : hip::kArchOffsetBefore6);
   const std::string full(name, strnlen(name, hip::kArchBytes));
@@ -64,8 +64,7 @@ std::string architecture(const Api& api, int index) {
 
 class HipDevice final : public Device {
  public:
-  HipDevice(const Api& api, int index, const std::string& name, const std::string& kind)
-      : api_(api), workspaces_(api) {
+  HipDevice(const Api& api, int index, const std::string& name, const std::string& kind) : api_(api), workspaces_(api) {
     info_.name = name;
     info_.kind = kind;
     info_.index = index;
@@ -96,8 +95,7 @@ class HipDevice final : public Device {
     const hip::CopyKind direction = kind == FW_HOST_TO_DEVICE   ? hip::kHostToDevice
                                     : kind == FW_DEVICE_TO_HOST ? hip::kDeviceToHost
                                                                 : hip::kDeviceToDevice;
-    return on_device("hipMemcpyAsync",
-                     [&] { return api_.MemcpyAsync(destination, source, bytes, direction, stream); });
+    return on_device("hipMemcpyAsync", [&] { return api_.MemcpyAsync(destination, source, bytes, direction, stream); });
   }
 
   Status synchronize(void* stream) override {
@@ -129,8 +127,7 @@ class HipDevice final : public Device {
     abi::GpuArguments arguments{params, schedule, options.shared, options.scratch};
     size_t bytes = sizeof arguments;
     void* extra[] = {reinterpret_cast<void*>(hip::kArgumentBuffer), &arguments,
-                     reinterpret_cast<void*>(hip::kArgumentBytes), &bytes,
-                     reinterpret_cast<void*>(hip::kArgumentsEnd)};
+                     reinterpret_cast<void*>(hip::kArgumentBytes), &bytes, reinterpret_cast<void*>(hip::kArgumentsEnd)};
     const int64_t rows = (schedule.tasks + abi::kTasksPerRow - 1) / abi::kTasksPerRow;
     const int64_t columns = std::min(schedule.tasks, abi::kTasksPerRow);
     if (Error error = workspaces_.before_launch(options.stream); error != hip::kSuccess) {
@@ -199,7 +196,7 @@ class HipDevice final : public Device {
   DeviceInfo info_;
   hip::WorkspacePool workspaces_;
   std::mutex mutex_;
-  std::map<const void*, void*> modules_;          // by image
+  std::map<const void*, void*> modules_;  // by image
   std::map<const CodeObject*, void*> functions_;
 };
 
@@ -209,8 +206,7 @@ HipDevices find_devices() {
   found.status = hip::load_runtime(api.get());
   if (!found.status.ok()) return found;
   const auto no_gpu = [&](const char* function, Error error) -> Status {
-    return {FW_NO_DEVICE,
-            "the HIP runtime " + api->library + " finds no GPU: " + hip::describe(*api, function, error)};
+    return {FW_NO_DEVICE, "the HIP runtime " + api->library + " finds no GPU: " + hip::describe(*api, function, error)};
   };
   if (const Error error = api->Init(0); error != hip::kSuccess) {
     const bool none = error == hip::kNoDevice || error == hip::kInvalidDevice;

@@ -5,8 +5,8 @@
 namespace flashwave::hip {
 namespace {
 
-constexpr size_t kKeptBlocks = 4;                   // idle ones beyond this are freed
-constexpr size_t kKeptBytes = size_t{256} << 20;    // larger ones are not kept
+constexpr size_t kKeptBlocks = 4;                 // idle ones beyond this are freed
+constexpr size_t kKeptBytes = size_t{256} << 20;  // larger ones are not kept
 constexpr size_t kSmallestBytes = size_t{1} << 20;
 
 size_t grown(size_t wanted) {
