@@ -36,11 +36,22 @@ struct Cell {
   u32 readers = 0, reader_signals = 0;
 };
 
+// Which writes of a wave another one may read: those before a barrier both know of, and waited for by then.
+struct Limit {
+  u32 signals = 0;   // fewer than these
+  u32 sequence = 0;  // at most this
+  bool allows(const Write& w) const { return w.signals() < signals && w.sequence() <= sequence; }
+};
+
 // What a wave had waited for when it signalled its last barriers.
 struct SignalHistory {
   static constexpr u32 kKept = 8;
   u32 signals = 0;
   u32 lds_done[kKept] = {}, vmem_done[kKept] = {};
+  // For this wave as the reader, by writing wave and whether LDS instructions or loads wrote; right for `limits_for`
+  // barriers passed.
+  u32 limits_for = kAll;
+  std::vector<Limit> limits;
 };
 
 // A plain read that no barrier orders with another wave's atomic is no mistake if the reader's own atomic follows: a
@@ -73,19 +84,66 @@ struct LdsChecker::State {
   Write mine;
   u32 passed = 0, signals = 0, vmem_done = 0, bit = 0;
   bool reported = false;
-  Write fine;  // the last write found to be in order
+  bool strict = false;
+  const Limit* limits = nullptr;
 
   State(const CheckOptions& o, size_t bytes, int waves)
       : options(o),
         cells((bytes + 3) / 4),
         history(static_cast<size_t>(waves)),
         barrier_at(SignalHistory::kKept, kAll),
-        read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 : 0) {}
+        read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 : 0),
+        strict(o.strict_write_after_read) {}
 
   u32 done_at_signal(int other, u32 number, bool vmem) const {
     const SignalHistory& h = history[static_cast<size_t>(other)];
     if (number > h.signals) return kAll;  // the other wave has ended: the barrier did not wait for it
     return (vmem ? h.vmem_done : h.lds_done)[number % SignalHistory::kKept];
+  }
+
+  static size_t limit_index(const Write& w) { return static_cast<size_t>(w.wave()) * 2 + w.from_memory(); }
+
+  // Others' limits change only when the wave passes a barrier; its own loads may have been waited for since.
+  void update_limits() {
+    SignalHistory& h = history[static_cast<size_t>(wave->id)];
+    if (h.limits_for != passed) {
+      h.limits_for = passed;
+      h.limits.assign(history.size() * 2, Limit{});
+      for (size_t other = 0; other < history.size(); ++other) {
+        h.limits[other * 2] = {passed, done_at_signal(static_cast<int>(other), passed, false)};
+        h.limits[other * 2 + 1] = {passed, done_at_signal(static_cast<int>(other), passed, true)};
+      }
+    }
+    Limit* own = &h.limits[static_cast<size_t>(wave->id) * 2];
+    own[0] = {kAll, kAll};
+    own[1] = {kAll, vmem_done};
+    limits = h.limits.data();
+  }
+
+  // The usual case of an access that is in order, in few instructions. False: look closely.
+  bool read_in_order(Cell& cell) const {
+    const Write& w = cell.write;
+    if (!w.valid() || !limits[limit_index(w)].allows(w) || cell.reader_signals > signals || strict) return false;
+    cell.readers = cell.reader_signals == signals ? cell.readers | bit : bit;
+    cell.reader_signals = signals;
+    return true;
+  }
+  bool write_in_order(Cell& cell) const {
+    const Write& w = cell.write;
+    if (w.split() || strict || ((cell.readers & ~bit) && cell.reader_signals >= passed)) return false;
+    if (w.valid()) {
+      const Limit& limit = limits[limit_index(w)];
+      if (w.signals() >= limit.signals || (w.from_memory() && w.sequence() > limit.sequence)) return false;
+    }
+    cell = {mine, 0, signals};
+    return true;
+  }
+
+  template <AccessKind kind>
+  bool in_order(Cell& cell) const {
+    if constexpr (kind == AccessKind::read) return read_in_order(cell);
+    if constexpr (kind == AccessKind::write) return write_in_order(cell);
+    return false;
   }
 
   void report(Check check, const char* rule, u32 address, int lane) {
@@ -120,7 +178,6 @@ struct LdsChecker::State {
   }
 
   void check_read(const Write& w, u32 address, int lane) {
-    if (w.bits == fine.bits && w.valid()) return;
     if (!w.valid()) return report(Check::uninitialised, "LDS read before it was written", address, lane);
     if (w.wave() == wave->id) {
       if (w.from_memory() && w.sequence() > vmem_done) {
@@ -139,12 +196,11 @@ struct LdsChecker::State {
                             w.wave(), address, lane);
       }
     }
-    fine = w;
   }
 
   void check_write(const Cell& cell, u32 address, int lane) {
     const Write& w = cell.write;
-    if (w.valid() && w.bits != fine.bits) {
+    if (w.valid()) {
       if (w.wave() == wave->id) {
         if (w.from_memory() && !mine.from_memory() && w.sequence() > vmem_done) {
           report(Check::wait, "LDS written before the direct-to-LDS load was waited for", address, lane);
@@ -165,7 +221,7 @@ struct LdsChecker::State {
       constexpr const char* kRule = "LDS written, without a barrier between, after the read";
       if (mine.atomic()) return suspect(reader, kRule, reader, address, lane);
       report_other(kRule, reader, address, lane);
-    } else if (!read_sequence.empty() && read_sequence[address / 4] > done_at_signal(reader, passed, false)) {
+    } else if (strict && read_sequence[address / 4] > done_at_signal(reader, passed, false)) {
       report_other("LDS written after a barrier which came before a wait for the read", reader, address, lane);
     }
   }
@@ -180,11 +236,11 @@ struct LdsChecker::State {
         cell.reader_signals = signals;
         cell.readers = bit;
       }
-      if (!read_sequence.empty()) read_sequence[address / 4] = mine.sequence();
+      if (strict) read_sequence[address / 4] = mine.sequence();
     } else {
       if (kind == AccessKind::atomic && !suspicions.empty()) clear_suspicions(address);
       check_write(cell, address, lane);
-      cell = {mine, 0, 0};
+      cell = {mine, 0, signals};
     }
   }
 
@@ -203,29 +259,56 @@ struct LdsChecker::State {
       cell.write.bits = 1ull << Write::kSplit | index;
     }
     const u64 index = static_cast<u32>(cell.write.bits);
-    for (u32 b = 0; b < bytes; ++b) touch<kind>(split[index][address % 4 + b], address + b, lane);
-    if (kind != AccessKind::read && bytes == 4) {  // all bytes are alike again
-      free_split.push_back(index);
-      cell = {mine, 0, 0};
+    std::array<Cell, 4>& byte = split[index];
+    for (u32 b = 0; b < bytes; ++b) {
+      Cell& one = byte[address % 4 + b];
+      if (!in_order<kind>(one)) touch<kind>(one, address + b, lane);
     }
+    if (kind == AccessKind::read) return;
+    // Bytes that one wave wrote since its last barrier, all unread, are one again: the last of the writes counts.
+    u64 last = byte[0].write.bits;
+    for (int b = 0; b < 4; ++b) {
+      const u64 bits = byte[b].write.bits;
+      if (bits >> 32 != last >> 32 || byte[b].readers) return;
+      last = std::max(last, bits);
+    }
+    free_split.push_back(index);
+    cell = {Write{last}, 0, signals};
   }
 
   template <AccessKind kind>
   void run(const u32* address, u64 lanes, u32 bytes) {
+    u64 good = 0;  // the last write found in order: neighbours are mostly of the same instruction
     for (; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctzll(lanes);
       u32 from = address[lane];
       const u32 end = from + bytes;
-      while (from < end) {
-        Cell& cell = cells[from / 4];
-        const u32 part = std::min(end - from, 4 - from % 4);
-        if (part == 4 && !cell.write.split()) [[likely]] {
-          touch<kind>(cell, from, lane);
-        } else {
-          touch_bytes<kind>(cell, from, part, lane);
+      if (((from | bytes) & 3) == 0) [[likely]] {
+        for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
+          if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
+            cell->readers |= bit;
+          } else if (in_order<kind>(*cell)) {
+            good = strict ? 0 : cell->write.bits;
+          } else {
+            touch_any<kind>(*cell, from, 4, lane);
+          }
         }
+        continue;
+      }
+      while (from < end) {
+        const u32 part = std::min(end - from, 4 - from % 4);
+        touch_any<kind>(cells[from / 4], from, part, lane);
         from += part;
       }
+    }
+  }
+
+  template <AccessKind kind>
+  void touch_any(Cell& cell, u32 address, u32 bytes, int lane) {
+    if (bytes == 4 && !cell.write.split()) {
+      touch<kind>(cell, address, lane);
+    } else {
+      touch_bytes<kind>(cell, address, bytes, lane);
     }
   }
 };
@@ -248,8 +331,8 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
   s.vmem_done = checker.vmem_done();
   s.bit = 1u << wave.id;
   s.reported = false;
-  s.fine = Write{};
   const u32 sequence = (from_memory ? checker.vmem_issued() : checker.lds_issued()) + 1;
+  s.update_limits();
   s.mine = Write::make(sequence, s.signals, wave.id, from_memory, kind == AccessKind::atomic);
   switch (kind) {
     case AccessKind::read:

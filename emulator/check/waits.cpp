@@ -103,9 +103,10 @@ void WaveChecker::State::issue(const Instruction& in, const RegisterUse& use) {
   if (use.counters & kCountsStore) ++stores_issued;
   if (use.counters & kCountsLds) {
     ++lds.issued;
-    // A flat load's registers come from LDS only where its addresses point there; then it returns in no known order.
+    // A flat load's registers come from LDS only where its addresses point there; on gfx9 it then returns in no known
+    // order (LLVM hasFlatLgkmVMemCountInOrder).
     const bool flat = use.traits & kFlat;
-    if (flat && flat_in_lds) lds.out_of_order = lds.issued;
+    if (flat && flat_in_lds && family == Family::gfx9) lds.out_of_order = lds.issued;
     if (loads && (!flat || flat_in_lds)) add_load<&RegisterState::loading_lds>(lds, words, writes[0]);
   }
   if (use.counters & kCountsScalar) {
