@@ -53,6 +53,7 @@ class Builder {
     counters(in);
     traits(in);
     if (in.cls == Class::matrix) matrix(in);
+    if (in.cls == Class::matrix || (use_.traits & kDot)) find_accumulator(in);
     if (target_.cdna) hazard_groups();
     finish();
   }
@@ -301,14 +302,14 @@ class Builder {
                   : single ? MatrixKind::single
                            : MatrixKind::xdl;
     if (use_.traits & kMfma) use_.passes = matrix_passes(in, name, target_, dgemm, m, k);
-    // Sources are A, B, C; C is a constant when there is nothing to add. SMFMAC and SWMMAC add to the destination.
-    if (use_.accumulator == 0xff && in.operand_count > in.dest_count + 2) {
-      const RegisterRange c = range_of(in.source(2));
-      if (c.count) {
-        use_.accumulator = 0;
-        for (int i = 0; i < 2; ++i) use_.accumulator += range_of(in.source(i)).count ? 1 : 0;
-      }
-    }
+  }
+
+  // Source C of matrix and dot instructions; a constant when there is nothing to add. Those that add to their
+  // destination (SMFMAC, SWMMAC, v_dot2c) have it already.
+  void find_accumulator(const Instruction& in) {
+    if (use_.accumulator != 0xff || in.operand_count <= in.dest_count + 2 || !range_of(in.source(2)).count) return;
+    use_.accumulator = 0;
+    for (int i = 0; i < 2; ++i) use_.accumulator += range_of(in.source(i)).count ? 1 : 0;
   }
 
   static void add_bits(std::vector<RegisterWord>& words, size_t from, const RegisterRange& r) {
