@@ -3,8 +3,8 @@
     mutation.py [--arch A,B] [--opt O1,O3] [--kernel NAME,...] [--jobs N] [--list]
 
 Each s_waitcnt*, s_wait_*cnt* and s_barrier* of a kernel becomes an s_nop. The kernel must then be reported, unless the
-instruction is never executed in this run (a trap in its place stays silent) or waits.py proves it redundant on every path
-that is taken in this run (a branch is taken if one to a trap instead does not stay silent).
+instruction is never executed in this run (a trap in its place stays silent) or waits.py proves it redundant on every
+path that is taken in this run (a branch is taken if one to a trap instead does not stay silent).
 """
 
 import argparse
