@@ -70,6 +70,10 @@ void WaveChecker::after(Wave&, const Instruction& in) {
   if (s.options.on(Check::hazard)) s.hazards.after(in, use, s.words);
 }
 
+void WaveChecker::defined(u16 first, int count) {
+  for (int r = first; r < first + count; ++r) state_->words[r / 64].undefined &= ~(1ull << r % 64);
+}
+
 u32 WaveChecker::lds_issued() const { return state_->lds.issued; }
 u32 WaveChecker::lds_done() const { return state_->lds.done; }
 u32 WaveChecker::vmem_issued() const { return state_->vmem.issued; }

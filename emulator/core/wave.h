@@ -46,6 +46,7 @@ struct Wave {
   u64 full_mask = ~0ull;
   // MODE register. The usual mode is round to nearest even with denormals; anything else takes slower paths.
   bool flush_f32 = false, flush_f16_f64 = false;
+  bool indexing = false;  // gfx9: s_set_gpr_idx_on
   u32 mode = 0;
   u64 executed = 0;  // instructions so far
   u32 barriers_signalled = 0, barriers_passed = 0;

@@ -183,6 +183,18 @@ void vector_relative_dest(Wave& w, const Instruction& in) {
   write_row(w, (in.operand[0].reg + w.sgpr[kM0]) % kFirstAgpr, plain_row(w, in.operand[1], space), w.exec());
 }
 
+// gfx9 register indexing (CDNA3 ISA "VGPR indexing"): index in M0[7:0], which operands it applies to in M0[15:12].
+void set_index(Wave& w, u32 index) { w.sgpr[kM0] = (w.sgpr[kM0] & ~0xffu) | (index & 0xff); }
+void set_index_mode(Wave& w, u32 mode) { w.sgpr[kM0] = (w.sgpr[kM0] & ~0xf000u) | (mode & 0xf) << 12; }
+void index_on(Wave& w, const Instruction& in) {
+  set_index(w, scalar32(w, in.operand[0]));
+  set_index_mode(w, static_cast<u32>(in.operand[1].constant));
+  w.indexing = true;
+}
+void index_off(Wave& w, const Instruction&) { w.indexing = false; }
+void index_value(Wave& w, const Instruction& in) { set_index(w, scalar32(w, in.operand[0])); }
+void index_mode(Wave& w, const Instruction& in) { set_index_mode(w, static_cast<u32>(in.simm16)); }
+
 constexpr Opcode other(const char* name) { return {name, nothing, Class::other, "", 0}; }
 constexpr Opcode wait(const char* name) { return {name, nothing, Class::wait, "", 0}; }
 template <auto Taken>
@@ -220,6 +232,10 @@ const Opcode kRows[] = {
     {"s_denorm_mode", denorm_mode, Class::other, ""},
     {"s_sendmsg_rtn_b32", message_with_result, Class::scalar_load, "u=u"},
     {"s_sendmsg_rtn_b64", message_with_result, Class::scalar_load, "q=u"},
+    {"s_set_gpr_idx_on", index_on, Class::scalar, "=uu"},
+    {"s_set_gpr_idx_off", index_off, Class::scalar, ""},
+    {"s_set_gpr_idx_idx", index_value, Class::scalar, "=u"},
+    {"s_set_gpr_idx_mode", index_mode, Class::scalar, ""},
     {"s_movrels_b32", move_relative_source, Class::scalar, "u=u"},
     {"s_movreld_b32", move_relative_dest, Class::scalar, "u=u"},
     {"v_movrels_b32", vector_relative_source, Class::vector, "u=u"},

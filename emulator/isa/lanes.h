@@ -7,9 +7,19 @@
 namespace emu {
 
 // Calls f(lane) for every lane of the wave, in blocks the compiler turns into vector code.
+// Inlined always: through a call the captured pointers might alias, and nothing would vectorise. Not unrolled: clang
+// unrolls 32 steps before it vectorises, and then cannot.
 template <class F>
-inline void for_lanes(const Wave& w, F f) {
-  for (int base = 0; base < w.lanes; base += 32) {
+[[gnu::always_inline]] inline void for_lanes(const Wave& w, F f) {
+  const int lanes = w.lanes;
+#if defined(__clang__)
+  __builtin_assume(lanes == 32 || lanes == 64);
+#pragma clang loop unroll(disable)
+#endif
+  for (int base = 0; base < lanes; base += 32) {
+#if defined(__clang__)
+#pragma clang loop unroll(disable)
+#endif
     for (int l = 0; l < 32; ++l) f(base + l);
   }
 }

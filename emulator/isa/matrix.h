@@ -2,8 +2,8 @@
 //
 // Every matrix instruction keeps element e of lane l of an input in the same place of l's registers: bits
 // [e * size, (e + 1) * size) of the operand. So converting register by register gives rows [e][lane]; which (row, lane)
-// is A[i][k] is then a matter of addresses alone. Register layouts: AMD "Instinct MI300 ISA", chapter 7, and the RDNA3
-// and RDNA4 ISA documents, section 7.9 and 7.12; tests/emulator/matrix_layouts.txt restates them for the tests.
+// is A[i][k] is then a matter of addresses alone. Register layouts: AMD "Instinct MI300 ISA", chapter 7, and the same
+// chapter of the RDNA3 and RDNA4 ISA documents; tests/emulator/matrix_layouts.txt restates them for the tests.
 #pragma once
 
 #include <array>

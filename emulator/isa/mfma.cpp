@@ -1,5 +1,5 @@
 // Dense matrix fused multiply-add of CDNA: D = A * B + C in blocks of 4x4, 16x16 or 32x32. EXEC is ignored.
-// AMD "Instinct MI300 ISA", section 7.1; modifiers: section 7.1.3 (CBSZ, ABID, BLGP).
+// AMD "Instinct MI300 ISA", chapter 7, also for the modifiers CBSZ, ABID and BLGP.
 #include <algorithm>
 #include <vector>
 

@@ -1,7 +1,8 @@
 // Sums of products as AMD's matrix cores make them, bit for bit.
 //
 // Source of the facts: P. Xie et al., "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix Cores"
-// (arXiv 2511.10909), whose models agree with the hardware on over a million random cases each. What it covers:
+// (arXiv 2511.10909) and the code published with it (for CDNA1); the authors report bitwise agreement with the hardware
+// on over a million cases. What it covers:
 //
 //   inputs          gfx908 (CDNA1)        gfx90a (CDNA2)                 gfx942 (CDNA3)
 //   f32, f64        chain of fma          chain of fma                   chain of fma

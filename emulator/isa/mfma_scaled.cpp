@@ -1,5 +1,5 @@
 // MFMA of gfx950 on 8-, 6- and 4-bit floats, the two inputs each of a type of its own, and the same with a scale for
-// every 32 elements. AMD "CDNA4 ISA", section 7.1; layouts also in "Matrix Core Programming on AMD CDNA3 and CDNA4
+// every 32 elements. AMD "CDNA4 ISA", chapter 7; layouts also in "Matrix Core Programming on AMD CDNA3 and CDNA4
 // architecture" (ROCm blogs, 2025).
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // Sparse matrix multiply-accumulate of gfx942 and gfx950: D += A * B where of every four neighbours in a row of A two
-// are kept. AMD "Instinct MI300 ISA", section 7.1.4.
+// are kept. AMD "Instinct MI300 ISA", chapter 7.
 #include "isa/matrix.h"
 
 namespace emu {

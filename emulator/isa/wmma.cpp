@@ -1,5 +1,5 @@
 // Wave matrix multiply-accumulate of RDNA: 16 x 16 results. EXEC is ignored.
-// gfx11 (AMD "RDNA3 ISA", section 7.9): every 16 lanes hold all of A and of B. gfx12 ("RDNA4 ISA", section 7.12): the
+// gfx11 (AMD "RDNA3 ISA", chapter 7): every 16 lanes hold all of A and of B. gfx12 ("RDNA4 ISA", chapter 7): the
 // lanes share them; also fp8 and bf8, and the sparse SWMMAC. How the hardware rounds sums is not published: here they
 // are a chain of f32 fma, rounded once more where the result is 16 bits wide.
 #include <algorithm>

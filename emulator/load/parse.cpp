@@ -101,6 +101,9 @@ bool constant_operand(const std::string& text, const Instruction& in, Operand& o
   if (text.starts_with("lit(") && text.ends_with(")")) return constant_operand(text.substr(4, text.size() - 5), in, o);
   if (text.starts_with("hwreg(")) return o.kind = OperandKind::constant, o.constant = in.word[0] & 0xffff, true;
   if (text.starts_with("sendmsg(")) return o.kind = OperandKind::constant, o.constant = in.word[0] & 0xff, true;
+  if (text.starts_with("gpr_idx(")) {
+    return o.kind = OperandKind::constant, o.constant = in.word[0] >> 8 & 0xf, true;
+  }
   if (!is_digit(text[0]) && text[0] != '-') return false;
   char* end = nullptr;
   const bool negative = text[0] == '-';

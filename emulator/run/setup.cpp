@@ -90,6 +90,13 @@ u32 put_system_sgprs(Wave& wave, const Kernel& kernel, const u32* workgroup) {
   return at;
 }
 
+// MODE as the descriptor sets it: rounding and denormals, DX10_CLAMP, IEEE (which gfx12 does not have), FP16_OVFL.
+u32 initial_mode(const Kernel& kernel, const Target& target) {
+  u32 mode = kernel.rsrc1 >> 12 & 0xff;
+  if (target.family != Family::gfx12) mode |= (kernel.rsrc1 >> 21 & 1) << 8 | (kernel.rsrc1 >> 23 & 1) << 9;
+  return mode | (kernel.rsrc1 >> 26 & 1) << 23;
+}
+
 void put_work_items(Wave& wave, const Kernel& kernel, const u32* block, u32& initial_vgprs) {
   const bool packed = wave.target->cdna != 1;  // from gfx90a on: 10 bits an axis in v0
   initial_vgprs = packed ? 1 : 1 + (kernel.rsrc2 >> 11 & 3);
@@ -151,13 +158,14 @@ void start_wave(Wave& wave, int id, Workgroup& group, const LaunchShape& shape, 
   wave.lanes = kernel.wave_size;
   wave.full_mask = wave.lanes == 64 ? ~0ull : (1ull << wave.lanes) - 1;
   wave.scc = false;
+  wave.indexing = false;
   wave.state = WaveState::running;
   wave.pc = group.program->index_of.at(kernel.entry);
   wave.executed = 0;
   wave.barriers_signalled = wave.barriers_passed = 0;
   wave.scratch_bytes_per_lane = scratch_per_lane(kernel);
   std::memset(wave.scratch.data(), 0xff, wave.scratch.size());
-  set_mode(wave, kernel.rsrc1 >> 12 & 0xff);
+  set_mode(wave, initial_mode(kernel, *wave.target));
   wave.sgpr[kNull] = 0;
   wave.sgpr[kM0] = 0;
   wave.sgpr[kExec + 1] = 0;

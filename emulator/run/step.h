@@ -18,10 +18,15 @@ inline void execute_pair(Wave& wave, const Instruction& in) {
   std::memcpy(wave.vgpr[reg], result.lane, sizeof result);
 }
 
+// gfx9 register indexing: the registers that M0 names are shifted before the instruction runs.
+void execute_indexed(Wave& wave, const Instruction& in);
+
 template <bool Checked>
 inline void step(Wave& wave, const Instruction& in) {
   ++wave.pc;
   ++wave.executed;
+  if (wave.indexing && in.cls == Class::vector) [[unlikely]]
+    return execute_indexed(wave, in);
   if constexpr (Checked) wave.checker->before(wave, in);
   if (in.second) [[unlikely]] {
     execute_pair(wave, in);

@@ -240,8 +240,8 @@ TEST(Counters, SumOverLaunches) {
   EXPECT_EQ(c.memory_bytes, 4096);
   EXPECT_DOUBLE_EQ(c.overlap_bound, 0.5);
   EXPECT_DOUBLE_EQ(c.serial_bound, 0.25);
-  EXPECT_EQ(counter_cells(c), (std::vector<std::string>{"3", "40.01 k", "200", "6", "4", "18", "14", "4.0 KiB", "2.0 KiB",
-                                                        "1.50x", "50.0%", "25.0%"}));
+  EXPECT_EQ(counter_cells(c), (std::vector<std::string>{"3", "40.01 k", "200", "6", "4", "18", "14", "4.0 KiB",
+                                                        "2.0 KiB", "1.50x", "50.0%", "25.0%"}));
   EXPECT_EQ(counter_cells(c).size(), counter_columns().size());
   EXPECT_EQ(sum_counters("[]").launches, 0);
 }

@@ -3,7 +3,8 @@
     mutation.py [--arch A,B] [--opt O1,O3] [--kernel NAME,...] [--jobs N] [--list]
 
 Each s_waitcnt*, s_wait_*cnt* and s_barrier* of a kernel becomes an s_nop. The kernel must then be reported, unless the
-instruction is never executed in this run (a trap in its place stays silent) or waits.py proves it redundant.
+instruction is never executed in this run (a trap in its place stays silent) or waits.py proves it redundant on every
+path that is taken in this run (a branch is taken if one to a trap instead does not stay silent).
 """
 
 import argparse
@@ -45,6 +46,10 @@ def softmax(arch):
     return 1, 256, [draw(600).astype(F32), np.zeros(600, F32), 600]
 
 
+def softmax_short(arch):
+    return 1, hip.wave_size(arch), [draw(40).astype(F32), np.zeros(40, F32), 40]
+
+
 def transpose(arch):
     return (2, 2), (32, 8), [draw(45, 40).astype(F32), np.zeros((40, 45), F32), 45, 40]
 
@@ -57,25 +62,25 @@ def scan_exclusive(arch):
     return 1, 256, [np.arange(512, dtype=np.int64), np.zeros(512, np.int64)]
 
 
-def attention(d):
+def attention(d, keys):
     def arguments(arch):
-        q, k, v = (draw(1, 96, d).astype(F16) for _ in range(3))
-        return (2, 1), 4 * hip.wave_size(arch), [q, k, v, np.zeros_like(q), np.zeros((1, 96), F32), 96, 90, d**-0.5]
+        q, k, v = (draw(1, n, d).astype(F16) for n in (80, keys, keys))
+        return (2, 1), 4 * hip.wave_size(arch), [q, k, v, np.zeros_like(q), np.zeros((1, 80), F32), 80, keys, d**-0.5]
 
     return arguments
 
 
-KERNELS = {  # kernel: (file, arguments of a launch that takes every path)
+KERNELS = {  # kernel: (file, launches...)
     "gemm_f32": ("gemm", gemm_plain),
     "gemm_f16": ("gemm", gemm),
     "gemm_bf16": ("gemm", gemm),
-    "softmax": ("softmax", softmax),
+    "softmax": ("softmax", softmax, softmax_short),
     "transpose": ("shared", transpose),
     "scan": ("shared", scan),
     "scan_exclusive": ("shared", scan_exclusive),
-    "attention_64": ("attention", attention(64)),
-    "attention_64_causal": ("attention", attention(64)),
-    "attention_128": ("attention", attention(128)),
+    "attention_64": ("attention", attention(64, 90), attention(64, 5)),
+    "attention_64_causal": ("attention", attention(64, 90), attention(64, 5)),
+    "attention_128": ("attention", attention(128, 90), attention(128, 5)),
 }
 
 
@@ -86,43 +91,72 @@ def patched(code, line, word):
     return bytes(changed)
 
 
-def reports_of(arch, code, kernel, launch, **options):
-    """What a run says: reports and errors; empty if all is well."""
-    grid, block, args = launch(arch)
+def reports_of(arch, code, kernel, launches, **options):
+    """What runs say: reports and errors; empty if all is well."""
     with hip.Session(arch, **options) as session:
-        try:
-            return session.run(code, kernel, grid, block, args, check=False)
-        except hip.HipError as error:
-            return str(error)
+        for launch in launches:
+            grid, block, args = launch(arch)
+            try:
+                said = session.run(code, kernel, grid, block, args, check=False)
+            except hip.HipError as error:
+                said = str(error)
+            if said:
+                return said
+    return ""
+
+
+def never_taken(arch, code, kernel, launches, lines):
+    """Indices of the conditional branches that never jump in these runs. A trap is put behind the end of the kernel."""
+    ends = [i for i, line in enumerate(lines) if line.name == "s_endpgm"]
+    spare = next((line for line in lines[ends[-1] + 1 :] if line.name in ("s_nop", "s_code_end")), None)
+    if spare is None:
+        return frozenset()
+    trapped = patched(code, spare, S_TRAP[arch[:4]])
+    quiet = set()
+    for i, line in enumerate(lines[: ends[-1]]):
+        if line.name.startswith("s_cbranch_"):
+            jump = (spare.address - line.address - 4) // 4
+            said = reports_of(
+                arch, patched(trapped, line, line.words[0] & 0xFFFF0000 | jump & 0xFFFF), kernel, launches
+            )
+            if "trap" not in said:
+                quiet.add(i)
+    return frozenset(quiet)
 
 
 def mutate(job):
     """One kernel: (kernel, arch, opt, mutants, noticed, excused [(line, why)], missed [line])."""
     arch, opt, kernel = job
-    file, launch = KERNELS[kernel]
+    file, *launches = KERNELS[kernel]
     code = hip.compile_kernels(HERE / "kernels" / f"{file}.hip", arch, opt)
-    clean = reports_of(arch, code, kernel, launch)
+    clean = reports_of(arch, code, kernel, launches)
     if clean:
         return (*job, 0, 0, [], [f"unchanged: {clean}"])
     lines = waits.kernel_lines(waits.disassemble(code, arch), kernel)
-    noticed, excused, missed, count = 0, [], [], 0
+    noticed, excused, missed, count, quiet = 0, [], [], 0, None
     for at, line in enumerate(lines):
         wait = waits.is_wait(line)
         if not (wait or waits.is_barrier(line)):
             continue
         count += 1
-        said = reports_of(arch, patched(code, line, S_NOP), kernel, launch)
+        said = reports_of(arch, patched(code, line, S_NOP), kernel, launches)
         if not said:  # an order of the waves in which the mistake shows
-            said = reports_of(arch, patched(code, line, S_NOP), kernel, launch, seed=1)
+            said = reports_of(arch, patched(code, line, S_NOP), kernel, launches, seed=1)
         where = f"{line.address:#x} {line.text}"
         if said:
             noticed += 1
-        elif "trap" not in reports_of(arch, patched(code, line, S_TRAP[arch[:4]]), kernel, launch):
+        elif "trap" not in reports_of(arch, patched(code, line, S_TRAP[arch[:4]]), kernel, launches):
             excused.append((where, "never executed"))
-        elif (waits.wait_is_redundant if wait else waits.barrier_is_redundant)(lines, at, arch):
-            excused.append((where, "proven redundant"))
         else:
-            missed.append(where)
+            redundant = waits.wait_is_redundant if wait else waits.barrier_is_redundant
+            if redundant(lines, at, arch):
+                excused.append((where, "redundant"))
+                continue
+            quiet = never_taken(arch, code, kernel, launches, lines) if quiet is None else quiet
+            if redundant(lines, at, arch, quiet):
+                excused.append((where, "redundant on the paths taken"))
+            else:
+                missed.append(where)
     return (*job, count, noticed, excused, missed)
 
 

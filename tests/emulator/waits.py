@@ -151,8 +151,11 @@ class Unclear(Exception):
     """Code whose control flow cannot be read off: calls, computed jumps."""
 
 
-def successors(lines, i, index_of):
+def successors(lines, i, index_of, never_taken=frozenset()):
+    """Indices of what may follow. never_taken: indices of conditional branches that are known not to jump."""
     line = lines[i]
+    if i in never_taken:
+        return [i + 1]
     if line.name == "s_endpgm" or line.name == "s_endpgm_saved":
         return []
     if re.match(r"s_(setpc|swappc|call|rfe|cbranch_[gi]_fork|cbranch_join)", line.name):
@@ -171,13 +174,13 @@ def kernel_lines(lines, kernel):
 # --- proofs ----------------------------------------------------------------------------------------------------------
 
 
-def flow(lines, start, step, join, index_of):
+def flow(lines, start, step, join, index_of, never_taken):
     """States before each instruction at the fixed point of a forward analysis."""
     before, todo = {0: start}, [0]
     while todo:
         i = todo.pop()
         after = step(i, before[i])
-        for n in successors(lines, i, index_of):
+        for n in successors(lines, i, index_of, never_taken):
             new = after if n not in before else join(before[n], after)
             if n not in before or new != before[n]:
                 before[n] = new
@@ -185,7 +188,7 @@ def flow(lines, start, step, join, index_of):
     return before
 
 
-def wait_is_redundant(lines, at, arch):
+def wait_is_redundant(lines, at, arch, never_taken=frozenset()):
     """Whether no path uses a register too early, and no barrier finds LDS writes outstanding, without the wait at `at`.
 
     A state maps what is outstanding (registers, and "lds write") to (counter, operations issued since, at least).
@@ -241,7 +244,7 @@ def wait_is_redundant(lines, at, arch):
         return both
 
     try:
-        flow(lines, {}, step, join, index_of)
+        flow(lines, {}, step, join, index_of, never_taken)
     except Unclear:
         return False
     return not culprits
@@ -253,12 +256,12 @@ def touches_lds(line, arch):
     return line.name.startswith("flat_") or ("lds" in line.text and "load" in line.name)
 
 
-def barrier_is_redundant(lines, at, arch):
+def barrier_is_redundant(lines, at, arch, never_taken=frozenset()):
     """Whether LDS is untouched on every path since the barrier before, or on every path until the next one."""
     index_of = {line.address: i for i, line in enumerate(lines)}
     joins = {"s_barrier", "s_barrier_wait"}
     try:
-        following = {i: successors(lines, i, index_of) for i in range(len(lines))}
+        following = {i: successors(lines, i, index_of, never_taken) for i in range(len(lines))}
     except (Unclear, KeyError):
         return False
 

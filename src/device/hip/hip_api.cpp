@@ -90,7 +90,7 @@ Status load_runtime(Api* api) {
 
 Status load_emulator(Api* api) {
   const std::string plain = "libflashwave_emu.so";
-  const Status status =
+  Status status =
       load(names_or("FLASHWAVE_EMU_LIBRARY", {own_folder() + plain, plain}), "the emulator of AMD GPUs", api);
   if (!status.ok()) return status;
   if (api->emu_open == nullptr || api->emu_architectures == nullptr || api->emu_last_error == nullptr ||
