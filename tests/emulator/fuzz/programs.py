@@ -27,6 +27,16 @@ typedef _Float16 h2 __attribute__((ext_vector_type(2)));
 #define FN static inline
 #define OUTLINE static __attribute__((noinline))
 #endif
+// What an arm of a branch leaves behind passes through here: clang 22 hoists values that cost nothing (a negated float, a
+// shuffle, a truncation) out of the default of a switch and loses them for some lanes (StructurizeCFG; the related fix is
+// llvm/llvm-project#183792). An empty asm is not free.
+#ifdef __HIP__
+template <class T> FN T pinned(T x) { asm("" : "+v"(x)); return x; }
+FN i8 pinned(i8 x) { i32 y = x; asm("" : "+v"(y)); return (i8)y; }
+FN u8 pinned(u8 x) { i32 y = x; asm("" : "+v"(y)); return (u8)y; }
+#else
+template <class T> FN T pinned(T x) { return x; }
+#endif
 template <class T> FN T divide(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)(0 - a) : (T)(a / b); }
 template <class T> FN T modulo(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)0 : (T)(a % b); }
 template <class T, class F> FN T to_int(F x, F low, F high) {
@@ -333,7 +343,9 @@ class Program:
 
     def _assign(self, depth, indent):
         t = self.pick(*TYPES)
-        return f"{indent}{self.pick(*self.variables[t])} = {self.expr(t, 3)};"
+        name, value = self.pick(*self.variables[t]), self.expr(t, 3)
+        inside_branch = len(indent) > len("  ")
+        return f"{indent}{name} = pinned(({t}){value});" if inside_branch else f"{indent}{name} = {value};"
 
     def _array(self, depth, indent):
         return f"{indent}table[{self.expr('i32', 1)} & 7] = {self.expr('u32', 2)};"
