@@ -1,5 +1,6 @@
 // The devices of these tests; what else the caller has in its environment must not matter.
 #include <cstdlib>
+#include <initializer_list>
 
 namespace {
 

@@ -1,5 +1,6 @@
 // What the caller has in its environment must not matter.
 #include <cstdlib>
+#include <initializer_list>
 
 namespace {
 
