@@ -17,14 +17,13 @@ add_code_object(hip_kernels.bundle hip_kernels.hip --gpu-bundle-output --offload
 add_code_object(hip_unknown.co hip_unknown.hip --no-gpu-bundle-output --offload-arch=gfx1100)
 add_custom_target(emulator_hip_kernels DEPENDS ${code_objects})
 
-add_executable(emulator_hip hip_device_test.cpp hip_memory_test.cpp hip_module_test.cpp hip_launch_test.cpp)
+add_executable(emulator_hip hip_environment.cpp hip_device_test.cpp hip_memory_test.cpp hip_module_test.cpp
+  hip_launch_test.cpp)
 target_link_libraries(emulator_hip PRIVATE flashwave_emu GTest::gtest_main)
 target_include_directories(emulator_hip PRIVATE ${PROJECT_SOURCE_DIR}/emulator)
 target_compile_definitions(emulator_hip PRIVATE FLASHWAVE_CODE_OBJECTS="${CMAKE_CURRENT_BINARY_DIR}")
 add_dependencies(emulator_hip emulator_hip_kernels)
-# What the caller has in its environment must not matter.
-gtest_discover_tests(emulator_hip TEST_PREFIX emulator.
-  PROPERTIES ENVIRONMENT "FLASHWAVE_EMU_ARCH=gfx942,gfx1100;FLASHWAVE_EMU_CHECK=;FLASHWAVE_EMU_CHECKS=" TIMEOUT 120)
+gtest_discover_tests(emulator_hip TEST_PREFIX emulator. PROPERTIES TIMEOUT 120)
 
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)

@@ -13,7 +13,7 @@
 
 namespace hip_test {
 
-inline constexpr int kGfx942 = 0, kGfx1100 = 1;  // as FLASHWAVE_EMU_ARCH lists them
+inline constexpr int kGfx942 = 0, kGfx1100 = 1;  // as hip_environment.cpp lists them
 
 inline std::vector<char> code_object(const std::string& name) {
   std::ifstream in(std::string(FLASHWAVE_CODE_OBJECTS) + "/" + name, std::ios::binary);
