@@ -15,6 +15,7 @@ void WaveChecker::start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs) 
   }
   s.stores_issued = 0;
   s.leaves_undefined = false;
+  s.indexing = false;
   s.start_registers(wave, initial_sgprs, initial_vgprs);
   s.hazards.start(*wave.target, *s.table);
 }
@@ -53,7 +54,7 @@ void WaveChecker::before(Wave& wave, const Instruction& in) {
   }
 }
 
-void WaveChecker::after(Wave&, const Instruction& in) {
+void WaveChecker::after(Wave& wave, const Instruction& in) {
   State& s = *state_;
   const RegisterUse& use = s.table->use[in.index];
   const RegisterWord* word = s.table->writes(use);
@@ -64,6 +65,10 @@ void WaveChecker::after(Wave&, const Instruction& in) {
       s.new_undefined[i] = 0;
     }
     s.leaves_undefined = false;
+  }
+  if (s.indexing || (use.traits & (kRelative | kIndexingOn))) [[unlikely]] {
+    s.define_indexed(wave, in);
+    s.indexing = (s.indexing || (use.traits & kIndexingOn)) && !(use.traits & kIndexingOff);
   }
   if (use.counters) s.issue(in, use);
   if (use.wait != WaitKind::none) s.wait(in, use.wait);

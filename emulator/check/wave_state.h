@@ -45,6 +45,7 @@ struct WaveChecker::State {
   bool flat_in_lds = false;                // the flat instruction being executed touches LDS
   u64 new_undefined[kRegisterWords] = {};  // what the instruction being executed leaves undefined
   bool leaves_undefined = false;
+  bool indexing = false;  // between s_set_gpr_idx_on and s_set_gpr_idx_off
   HazardTracker hazards;
 
   // waits.cpp
@@ -55,6 +56,7 @@ struct WaveChecker::State {
   // registers.cpp
   void start_registers(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);
   void examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use);
+  void define_indexed(const Wave& wave, const Instruction& in);
   bool undefined(int reg) const { return words[reg / 64].undefined >> (reg % 64) & 1; }
 };
 
