@@ -237,8 +237,6 @@ class Builder {
     when(name.starts_with("v_accvgpr_read"), kAccRead);
     when(name.starts_with("v_accvgpr_write"), kAccWrite);
     when(name.find("_movrel") != Name::npos, kRelative);
-    when(name == "s_set_gpr_idx_on", kIndexingOn);
-    when(name == "s_set_gpr_idx_off", kIndexingOff);
     when(name == "s_waitcnt_depctr" && (in.simm16 >> 12 & 15) == 0, kWaitsForValu);
     if (name == "s_nop") use_.wait_states = static_cast<u8>((in.simm16 & 15) + 1);
   }

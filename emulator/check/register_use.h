@@ -85,8 +85,6 @@ enum UseTrait : u32 {
   kAccWrite = 1 << 25,
   kWaitsForValu = 1 << 26,  // s_waitcnt_depctr with va_vdst(0)
   kRelative = 1 << 27,      // v_movrel, s_movrel: the register meant is M0 past the one named
-  kIndexingOn = 1 << 28,    // gfx9: from here on vector registers are M0 past those named
-  kIndexingOff = 1 << 29,
 };
 
 // Instructions that must not be followed too soon by certain others, by how they are found again.

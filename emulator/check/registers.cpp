@@ -21,7 +21,7 @@ void WaveChecker::State::start_registers(const Wave& wave, u32 initial_sgprs, u3
 
 // Indexed instructions write the register M0 counts on from the one named. Which one they read is not followed.
 void WaveChecker::State::define_indexed(const Wave& wave, const Instruction& in) {
-  const u32 index = wave.sgpr[kM0] & (indexing ? 0xff : ~0u);
+  const u32 index = wave.sgpr[kM0] & (wave.indexing ? 0xff : ~0u);
   for (int i = 0; i < in.dest_count; ++i) {
     const Operand& o = in.operand[i];
     const int limit = o.is_vgpr() ? kVectorRegisters : o.is_sgpr() ? kVcc : 0;
@@ -33,7 +33,7 @@ void WaveChecker::State::define_indexed(const Wave& wave, const Instruction& in)
 }
 
 void WaveChecker::State::examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use) {
-  if (indexing) return;
+  if (wave.indexing) return;
   const RegisterRange* reads = table->read_ranges(use);
   const RegisterRange* writes = table->write_ranges(use);
   auto report = [&](const RegisterRange& range) {

@@ -15,7 +15,6 @@ void WaveChecker::start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs) 
   }
   s.stores_issued = 0;
   s.leaves_undefined = false;
-  s.indexing = false;
   s.start_registers(wave, initial_sgprs, initial_vgprs);
   s.hazards.start(*wave.target, *s.table);
 }
@@ -66,10 +65,8 @@ void WaveChecker::after(Wave& wave, const Instruction& in) {
     }
     s.leaves_undefined = false;
   }
-  if (s.indexing || (use.traits & (kRelative | kIndexingOn))) [[unlikely]] {
+  if (wave.indexing || (use.traits & kRelative)) [[unlikely]]
     s.define_indexed(wave, in);
-    s.indexing = (s.indexing || (use.traits & kIndexingOn)) && !(use.traits & kIndexingOff);
-  }
   if (use.counters) s.issue(in, use);
   if (use.wait != WaitKind::none) s.wait(in, use.wait);
   if (s.options.on(Check::hazard)) s.hazards.after(in, use, s.words);

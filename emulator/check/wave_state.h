@@ -45,7 +45,6 @@ struct WaveChecker::State {
   bool flat_in_lds = false;                // the flat instruction being executed touches LDS
   u64 new_undefined[kRegisterWords] = {};  // what the instruction being executed leaves undefined
   bool leaves_undefined = false;
-  bool indexing = false;  // between s_set_gpr_idx_on and s_set_gpr_idx_off
   HazardTracker hazards;
 
   // waits.cpp
