@@ -296,7 +296,7 @@ struct LdsChecker::State {
       u32 from = address[lane];
       const u32 end = from + bytes;
       if (((from | bytes) & 3) == 0) [[likely]] {
-        if (kind == AccessKind::read && good && bytes >= 8 && read_like(&cells[from / 4], bytes / 4, good)) continue;
+        if (kind == AccessKind::read && good && bytes >= 16 && read_like(&cells[from / 4], bytes / 4, good)) continue;
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
           if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
             cell->readers |= bit;
