@@ -66,6 +66,18 @@ struct Suspicion {
   int other = 0;
 };
 
+// A write that no barrier orders with another wave's write is harmless if both write the same bytes: where a layout
+// holds a value in several waves, as Triton's may, all of them store it. The bytes of the write at hand are known once
+// its instruction is over, that is when the next one comes.
+struct Overwrite {
+  const Wave* wave = nullptr;  // who to name
+  const Instruction* at = nullptr;
+  int lane = 0;
+  int other = 0;
+  u32 address = 0, bytes = 0;
+  u8 before[4] = {};
+};
+
 }  // namespace
 
 struct LdsChecker::State {
@@ -77,6 +89,7 @@ struct LdsChecker::State {
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
   std::vector<u32> read_sequence;      // strict mode: of the last read of each dword
   std::vector<Suspicion> suspicions;
+  std::vector<Overwrite> overwrites;  // of the last instruction
 
   // The access in progress.
   Wave* wave = nullptr;
@@ -177,6 +190,25 @@ struct LdsChecker::State {
     std::erase_if(suspicions, [&](const Suspicion& s) { return reader < 0 || s.reader == reader; });
   }
 
+  void overwrite(int other, u32 address, u32 bytes, int lane) {
+    if (reported || !options.on(Check::lds_race)) return;
+    Overwrite o{wave, at, lane, other, address, bytes, {}};
+    std::copy_n(wave->group->lds.data() + address, bytes, o.before);
+    overwrites.push_back(o);
+  }
+  void report_overwrites() {
+    for (const Overwrite& o : overwrites) {
+      const Workgroup& group = *o.wave->group;
+      if (std::equal(o.before, o.before + o.bytes, group.lds.data() + o.address)) continue;
+      group.log->add_at(
+          Check::lds_race, *o.wave, *o.at,
+          "LDS written, without a barrier between, after the write of other bytes of wave " + std::to_string(o.other),
+          o.lane, o.address);
+      break;  // one report per instruction
+    }
+    overwrites.clear();
+  }
+
   void check_read(const Write& w, u32 address, int lane) {
     if (!w.valid()) return report(Check::uninitialised, "LDS read before it was written", address, lane);
     if (w.wave() == wave->id) {
@@ -198,7 +230,7 @@ struct LdsChecker::State {
     }
   }
 
-  void check_write(const Cell& cell, u32 address, int lane) {
+  void check_write(const Cell& cell, u32 address, u32 bytes, int lane) {
     const Write& w = cell.write;
     if (w.valid()) {
       if (w.wave() == wave->id) {
@@ -206,8 +238,10 @@ struct LdsChecker::State {
           report(Check::wait, "LDS written before the direct-to-LDS load was waited for", address, lane);
         }
       } else if (!(mine.atomic() && w.atomic())) {
-        if (w.signals() >= passed) {
+        if (w.signals() >= passed && (mine.atomic() || w.atomic())) {
           report_other("LDS written, without a barrier between, after the write", w.wave(), address, lane);
+        } else if (w.signals() >= passed) {
+          overwrite(w.wave(), address, bytes, lane);
         } else if (w.from_memory() && w.sequence() > done_at_signal(w.wave(), passed, true)) {
           report_other("LDS written after a barrier which came before vmcnt waited for the load", w.wave(), address,
                        lane);
@@ -227,7 +261,7 @@ struct LdsChecker::State {
   }
 
   template <AccessKind kind>
-  void touch(Cell& cell, u32 address, int lane) {
+  void touch(Cell& cell, u32 address, u32 bytes, int lane) {
     if constexpr (kind != AccessKind::write) check_read(cell.write, address, lane);
     if constexpr (kind == AccessKind::read) {
       if (cell.reader_signals == signals) {
@@ -239,7 +273,7 @@ struct LdsChecker::State {
       if (strict) read_sequence[address / 4] = mine.sequence();
     } else {
       if (kind == AccessKind::atomic && !suspicions.empty()) clear_suspicions(address);
-      check_write(cell, address, lane);
+      check_write(cell, address, bytes, lane);
       cell = {mine, 0, signals};
     }
   }
@@ -262,7 +296,7 @@ struct LdsChecker::State {
     std::array<Cell, 4>& byte = split[index];
     for (u32 b = 0; b < bytes; ++b) {
       Cell& one = byte[address % 4 + b];
-      if (!in_order<kind>(one)) touch<kind>(one, address + b, lane);
+      if (!in_order<kind>(one)) touch<kind>(one, address + b, 1, lane);
     }
     if (kind == AccessKind::read) return;
     // Bytes that one wave wrote since its last barrier, all unread, are one again: the last of the writes counts.
@@ -319,7 +353,7 @@ struct LdsChecker::State {
   template <AccessKind kind>
   void touch_any(Cell& cell, u32 address, u32 bytes, int lane) {
     if (bytes == 4 && !cell.write.split()) {
-      touch<kind>(cell, address, lane);
+      touch<kind>(cell, address, bytes, lane);
     } else {
       touch_bytes<kind>(cell, address, bytes, lane);
     }
@@ -329,6 +363,7 @@ struct LdsChecker::State {
 LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
     : state_(new State(options, lds_bytes, waves)) {}
 LdsChecker::~LdsChecker() {
+  state_->report_overwrites();
   state_->report_suspicions(-1);
   delete state_;
 }
@@ -337,6 +372,7 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
                         bool from_memory) {
   State& s = *state_;
   const WaveChecker& checker = *wave.checker;
+  if (!s.overwrites.empty()) s.report_overwrites();
   s.wave = &wave;
   s.at = &at;
   s.passed = wave.barriers_passed;
