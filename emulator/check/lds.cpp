@@ -3,6 +3,7 @@
 // State is kept per dword, and per byte for dwords that were ever accessed in part.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "check/checker.h"
 
@@ -66,16 +67,12 @@ struct Suspicion {
   int other = 0;
 };
 
-// A write that no barrier orders with another wave's write is harmless if both write the same bytes: where a layout
-// holds a value in several waves, as Triton's may, all of them store it. The bytes of the write at hand are known once
-// its instruction is over, that is when the next one comes.
+// Waves that write the same bytes to the same place disturb nobody, and compilers let them when data is replicated. So
+// a write that no barrier orders after another wave's is kept until it has been executed and its effect can be seen.
 struct Overwrite {
-  const Wave* wave = nullptr;  // who to name
-  const Instruction* at = nullptr;
-  int lane = 0;
-  int other = 0;
   u32 address = 0, bytes = 0;
-  u8 before[4] = {};
+  u32 old = 0;
+  int lane = 0, other = 0;
 };
 
 }  // namespace
@@ -89,7 +86,10 @@ struct LdsChecker::State {
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
   std::vector<u32> read_sequence;      // strict mode: of the last read of each dword
   std::vector<Suspicion> suspicions;
-  std::vector<Overwrite> overwrites;  // of the last instruction
+  std::vector<Overwrite> overwrites;  // of one instruction: overwriter, overwriting, at time overwritten_at
+  const Wave* overwriter = nullptr;
+  const Instruction* overwriting = nullptr;
+  u64 overwritten_at = 0;
 
   // The access in progress.
   Wave* wave = nullptr;
@@ -190,25 +190,6 @@ struct LdsChecker::State {
     std::erase_if(suspicions, [&](const Suspicion& s) { return reader < 0 || s.reader == reader; });
   }
 
-  void overwrite(int other, u32 address, u32 bytes, int lane) {
-    if (reported || !options.on(Check::lds_race)) return;
-    Overwrite o{wave, at, lane, other, address, bytes, {}};
-    std::copy_n(wave->group->lds.data() + address, bytes, o.before);
-    overwrites.push_back(o);
-  }
-  void report_overwrites() {
-    for (const Overwrite& o : overwrites) {
-      const Workgroup& group = *o.wave->group;
-      if (std::equal(o.before, o.before + o.bytes, group.lds.data() + o.address)) continue;
-      group.log->add_at(
-          Check::lds_race, *o.wave, *o.at,
-          "LDS written, without a barrier between, after the write of other bytes of wave " + std::to_string(o.other),
-          o.lane, o.address);
-      break;  // one report per instruction
-    }
-    overwrites.clear();
-  }
-
   void check_read(const Write& w, u32 address, int lane) {
     if (!w.valid()) return report(Check::uninitialised, "LDS read before it was written", address, lane);
     if (w.wave() == wave->id) {
@@ -230,6 +211,29 @@ struct LdsChecker::State {
     }
   }
 
+  void keep_overwrite(u32 address, u32 bytes, int lane, int other) {
+    if (!options.on(Check::lds_race)) return;
+    overwriter = wave;
+    overwriting = at;
+    overwritten_at = wave->executed;
+    Overwrite kept{address, bytes, 0, lane, other};
+    std::memcpy(&kept.old, wave->group->lds.data() + address, bytes);
+    overwrites.push_back(kept);
+  }
+  // Once the instruction that wrote is over. An instruction may access LDS more than once.
+  void report_overwrites(const Wave* now) {
+    if (overwrites.empty() || (now == overwriter && now->executed == overwritten_at)) return;
+    for (const Overwrite& o : overwrites) {
+      if (std::memcmp(&o.old, overwriter->group->lds.data() + o.address, o.bytes) == 0) continue;
+      overwriter->group->log->add_at(
+          Check::lds_race, *overwriter, *overwriting,
+          "LDS written, without a barrier between, after the write of wave " + std::to_string(o.other), o.lane,
+          o.address);
+      break;
+    }
+    overwrites.clear();
+  }
+
   void check_write(const Cell& cell, u32 address, u32 bytes, int lane) {
     const Write& w = cell.write;
     if (w.valid()) {
@@ -238,10 +242,10 @@ struct LdsChecker::State {
           report(Check::wait, "LDS written before the direct-to-LDS load was waited for", address, lane);
         }
       } else if (!(mine.atomic() && w.atomic())) {
-        if (w.signals() >= passed && (mine.atomic() || w.atomic())) {
+        if (w.signals() >= passed && (mine.from_memory() || mine.atomic() || w.from_memory())) {
           report_other("LDS written, without a barrier between, after the write", w.wave(), address, lane);
         } else if (w.signals() >= passed) {
-          overwrite(w.wave(), address, bytes, lane);
+          keep_overwrite(address, bytes, lane, w.wave());
         } else if (w.from_memory() && w.sequence() > done_at_signal(w.wave(), passed, true)) {
           report_other("LDS written after a barrier which came before vmcnt waited for the load", w.wave(), address,
                        lane);
@@ -330,7 +334,7 @@ struct LdsChecker::State {
       u32 from = address[lane];
       const u32 end = from + bytes;
       if (((from | bytes) & 3) == 0) [[likely]] {
-        if (kind == AccessKind::read && good && bytes >= 8 && read_like(&cells[from / 4], bytes / 4, good)) continue;
+        if (kind == AccessKind::read && good && bytes >= 16 && read_like(&cells[from / 4], bytes / 4, good)) continue;
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
           if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
             cell->readers |= bit;
@@ -353,7 +357,7 @@ struct LdsChecker::State {
   template <AccessKind kind>
   void touch_any(Cell& cell, u32 address, u32 bytes, int lane) {
     if (bytes == 4 && !cell.write.split()) {
-      touch<kind>(cell, address, bytes, lane);
+      touch<kind>(cell, address, 4, lane);
     } else {
       touch_bytes<kind>(cell, address, bytes, lane);
     }
@@ -363,7 +367,7 @@ struct LdsChecker::State {
 LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
     : state_(new State(options, lds_bytes, waves)) {}
 LdsChecker::~LdsChecker() {
-  state_->report_overwrites();
+  state_->report_overwrites(nullptr);
   state_->report_suspicions(-1);
   delete state_;
 }
@@ -372,7 +376,7 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
                         bool from_memory) {
   State& s = *state_;
   const WaveChecker& checker = *wave.checker;
-  if (!s.overwrites.empty()) s.report_overwrites();
+  if (!s.overwrites.empty()) s.report_overwrites(&wave);
   s.wave = &wave;
   s.at = &at;
   s.passed = wave.barriers_passed;
@@ -397,6 +401,7 @@ void LdsChecker::barrier_signalled(const Wave& wave) {
   State& s = *state_;
   SignalHistory& h = s.history[static_cast<size_t>(wave.id)];
   if (wave.barriers_signalled == h.signals) return;  // a wait without a signal
+  if (!s.overwrites.empty()) s.report_overwrites(&wave);
   if (!s.suspicions.empty()) s.report_suspicions(wave.id);
   h.signals = wave.barriers_signalled;
   h.lds_done[h.signals % SignalHistory::kKept] = wave.checker->lds_done();
