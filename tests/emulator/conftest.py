@@ -12,7 +12,9 @@ import hip  # noqa: E402
 def pytest_addoption(parser):
     parser.addoption("--arch", default=",".join(hip.ARCHITECTURES), help="GPUs to emulate, with commas between them")
     parser.addoption("--opt", help="how kernels are compiled; O0,O3, and with --full O1 too")
-    parser.addoption("--full", action="store_true", help="also the tests marked `full`, which differ little from others")
+    parser.addoption(
+        "--full", action="store_true", help="also the tests marked `full`, which differ little from others"
+    )
 
 
 def pytest_configure(config):

@@ -41,8 +41,8 @@ def test_wide_integers(gpu):
     a, b = interesting(1, 64), interesting(2, 64)[::-1].copy()
     out = np.zeros((128, 16), U64)
     gpu.run("arithmetic", "wide", 2, 64, [a, b, out])
-    # clang 22 at -O0 miscompiles bswap64 for gfx1100: of each half it copies the low 16 bits only (v_mov_b16 v0.l, v1.l)
-    # and then permutes the bytes of all 32 (v_perm_b32 v0, 0, v0, s2).
+    # clang 22 at -O0 miscompiles bswap64 for gfx1100: of each half it copies the low 16 bits alone (v_mov_b16 v0.l,
+    # v1.l) and then permutes the bytes of all 32 (v_perm_b32 v0, 0, v0, s2).
     checked = slice(0, 15 if (gpu.arch, gpu.opt) == ("gfx1100", "O0") else 16)
     for x, y, got in zip(a.tolist(), b.tolist(), out.tolist()):
         u, v, s = x & MASK64, y & MASK64, y & 63
