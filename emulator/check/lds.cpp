@@ -276,6 +276,18 @@ struct LdsChecker::State {
     cell = {Write{last}, 0, signals};
   }
 
+  // Marks cells as read if all were last written by `good` and read, if at all, since the same barrier; false and
+  // nothing done otherwise. Most of the time that checking takes is spent here.
+  bool read_like(Cell* cell, u32 count, u64 good) const {
+    u64 different = 0;
+    for (u32 i = 0; i < count; ++i) {
+      different |= (cell[i].write.bits ^ good) | (cell[i].reader_signals ^ signals);
+    }
+    if (different) return false;
+    for (u32 i = 0; i < count; ++i) cell[i].readers |= bit;
+    return true;
+  }
+
   template <AccessKind kind>
   void run(const u32* address, u64 lanes, u32 bytes) {
     u64 good = 0;  // the last write found in order: neighbours are mostly of the same instruction
@@ -284,6 +296,7 @@ struct LdsChecker::State {
       u32 from = address[lane];
       const u32 end = from + bytes;
       if (((from | bytes) & 3) == 0) [[likely]] {
+        if (kind == AccessKind::read && good && bytes >= 8 && read_like(&cells[from / 4], bytes / 4, good)) continue;
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
           if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
             cell->readers |= bit;

@@ -114,7 +114,7 @@ class Builder {
     if (name.starts_with("ds_write") || name.starts_with("ds_store")) return {in.dest_count + 1, 2};
     if (name.starts_with("scratch_store")) return {in.dest_count + 1, 1};
     if (name.starts_with("buffer_store") && !in.offen && !in.idxen) return {in.dest_count, 1};  // gfx90a: the stack
-    if (name == "v_writelane_b32") return {in.dest_count, 1};
+    if (name == "v_writelane_b32" || name.find("_movrel") != Name::npos) return {in.dest_count, 1};
     return {0, 0};
   }
 
@@ -236,6 +236,7 @@ class Builder {
     when(name == "v_nop", kVNop);
     when(name.starts_with("v_accvgpr_read"), kAccRead);
     when(name.starts_with("v_accvgpr_write"), kAccWrite);
+    when(name.find("_movrel") != Name::npos, kRelative);
     when(name == "s_waitcnt_depctr" && (in.simm16 >> 12 & 15) == 0, kWaitsForValu);
     if (name == "s_nop") use_.wait_states = static_cast<u8>((in.simm16 & 15) + 1);
   }

@@ -84,6 +84,7 @@ enum UseTrait : u32 {
   kAccRead = 1 << 24,  // v_accvgpr_read, v_accvgpr_write: gfx908 has rules of its own
   kAccWrite = 1 << 25,
   kWaitsForValu = 1 << 26,  // s_waitcnt_depctr with va_vdst(0)
+  kRelative = 1 << 27,      // v_movrel, s_movrel: the register meant is M0 past the one named
 };
 
 // Instructions that must not be followed too soon by certain others, by how they are found again.

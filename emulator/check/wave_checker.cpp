@@ -53,7 +53,7 @@ void WaveChecker::before(Wave& wave, const Instruction& in) {
   }
 }
 
-void WaveChecker::after(Wave&, const Instruction& in) {
+void WaveChecker::after(Wave& wave, const Instruction& in) {
   State& s = *state_;
   const RegisterUse& use = s.table->use[in.index];
   const RegisterWord* word = s.table->writes(use);
@@ -65,6 +65,8 @@ void WaveChecker::after(Wave&, const Instruction& in) {
     }
     s.leaves_undefined = false;
   }
+  if (wave.indexing || (use.traits & kRelative)) [[unlikely]]
+    s.define_indexed(wave, in);
   if (use.counters) s.issue(in, use);
   if (use.wait != WaitKind::none) s.wait(in, use.wait);
   if (s.options.on(Check::hazard)) s.hazards.after(in, use, s.words);

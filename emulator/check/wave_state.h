@@ -55,6 +55,7 @@ struct WaveChecker::State {
   // registers.cpp
   void start_registers(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);
   void examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use);
+  void define_indexed(const Wave& wave, const Instruction& in);
   bool undefined(int reg) const { return words[reg / 64].undefined >> (reg % 64) & 1; }
 };
 

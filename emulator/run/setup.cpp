@@ -85,8 +85,9 @@ u32 put_system_sgprs(Wave& wave, const Kernel& kernel, const u32* workgroup) {
     if (kernel.rsrc2 >> (7 + axis) & 1) wave.sgpr[at++] = workgroup[axis];
   }
   if (kernel.rsrc2 >> 10 & 1) wave.sgpr[at++] = 0;
-  // The descriptor's base already is the wave's own memory, so its offset is 0.
-  if ((kernel.rsrc2 & 1) && !wave.target->architected_flat_scratch) wave.sgpr[at++] = 0;
+  // The descriptor's base already is the wave's own memory, so its offset is 0. Clang's prologue adds it even where the
+  // linker finds that no scratch is needed and the descriptor does not ask for it.
+  if (!wave.target->architected_flat_scratch) wave.sgpr[at++] = 0;
   return at;
 }
 

@@ -188,6 +188,14 @@ TEST(Registers, WhatIsOnlyMovedMayBeUndefined) {
   expect_clean({"gfx942", "s_andn2_b64 s[40:41], s[40:41], exec\ns_or_b64 s[42:43], s[40:41], exec\n"});
 }
 
+TEST(Registers, RelativeMovesDefineWhatTheyWrite) {
+  const std::string index = "s_mov_b32 m0, 3\n";
+  expect_rule({"gfx1100", index + "v_movreld_b32_e32 v40, v0\nv_add_nc_u32_e32 v6, 1, v42\n",
+               index + "v_movreld_b32_e32 v40, v0\nv_add_nc_u32_e32 v6, 1, v43\n", Check::uninitialised,
+               "VGPR v42 read"});
+  expect_clean({"gfx1100", index + "v_mov_b32 v43, 1\nv_movrels_b32_e32 v5, v40\nv_add_nc_u32_e32 v6, 1, v5\n"});
+}
+
 // --- LDS -------------------------------------------------------------------------------------------------------------
 
 // Wave 0 (or all) write; the address of another wave's bytes is v1 with the wave's bit flipped.
