@@ -74,13 +74,11 @@ def scan_exclusive(arch):
     return 1, 256, [np.arange(512, dtype=np.int64), np.zeros(512, np.int64)]
 
 
-def attention(d, keys, waves=4):
-    """With more than four waves, the rest of them load no part of K and V."""
-
+def attention(d, keys):
     def arguments(arch):
         q, k, v = (draw(1, n, d).astype(F16) for n in (80, keys, keys))
         out = [np.zeros_like(q), np.zeros((1, 80), F32)]
-        return (2, 1), waves * hip.wave_size(arch), [q, k, v, *out, 80, keys, d**-0.5]
+        return (2, 1), 4 * hip.wave_size(arch), [q, k, v, *out, 80, keys, d**-0.5]
 
     return arguments
 
@@ -109,17 +107,6 @@ def tree(arch):
     return 2, 256, [draw(512), np.zeros(2)]
 
 
-def words(arch):
-    return 1, 64, [np.arange(1, 65, dtype=np.uint32) * 0x01234567, np.zeros(64, np.uint32)]
-
-
-def attention_launches(d):
-    def more_waves(arch):  # wave32: the limit of 128 cannot be lifted, and every wait is reached without
-        return attention(d, 90, 8 if hip.wave_size(arch) == 64 else 4)(arch)
-
-    return "attention", attention(d, 90), attention(d, 5), more_waves
-
-
 KERNELS = {  # kernel: (file, launches...)
     "gemm_f32": ("gemm", gemm_plain),
     "gemm_f16": ("gemm", gemm),
@@ -131,22 +118,15 @@ KERNELS = {  # kernel: (file, launches...)
     "transpose_half": ("shared", halves),
     "scan": ("shared", scan(256), scan(1)),
     "scan_exclusive": ("shared", scan_exclusive),
-    "lds_widths": ("shared", words),
     "sum_shuffle": ("reduce", sums(1000, 256), sums(20, 32)),
     "sum_swizzle": ("reduce", over_lanes(F32)),
     "sum_tree": ("reduce", tree),
     "max_dpp": ("reduce", over_lanes(I32)),
-    "attention_64": attention_launches(64),
-    "attention_64_causal": attention_launches(64),
-    "attention_128": attention_launches(128),
+    "attention_64": ("attention", attention(64, 90), attention(64, 5)),
+    "attention_64_causal": ("attention", attention(64, 90), attention(64, 5)),
+    "attention_128": ("attention", attention(128, 90), attention(128, 5)),
 }
-UNSHARED = "unshared"
-
-
-def with_larger_workgroups(code):
-    """The same code with declared limits of 256 work-items lifted to 1024 (MessagePack: 0xcd, 16 bits)."""
-    key = b".max_flat_workgroup_size\xcd"
-    return code.replace(key + b"\x01\x00", key + b"\x04\x00")
+UNSHARED = "orders no two waves"
 
 
 def patched(code, lines, word):
@@ -181,9 +161,11 @@ class Subject:
     def __init__(self, arch, opt, name):
         file, *self.launches = KERNELS[name]
         self.arch, self.name = arch, name
-        self.code = with_larger_workgroups(hip.compile_kernels(HERE / "kernels" / f"{file}.hip", arch, opt))
+        self.code = hip.compile_kernels(HERE / "kernels" / f"{file}.hip", arch, opt)
         self.lines = waits.kernel_lines(waits.disassemble(self.code, arch), name)
-        self.kernel = waits.Kernel(self.lines, arch)
+        self.limit = hip.largest_workgroup(self.code, name)
+        self.any_size = waits.Kernel(self.lines, arch)
+        self.kernel = waits.Kernel(self.lines, arch, self.limit) if self.limit < 1024 else self.any_size
 
     def says(self, code, **options):
         return reports_of(self.arch, code, self.name, self.launches, **options)
@@ -201,12 +183,18 @@ class Subject:
 
     def proof(self, mutant):
         """Why it is redundant on every path, or None."""
-        if waits.is_wait(self.lines[mutant[0]]):
-            return self.kernel.wait_proof(mutant[0])
-        return self.kernel.barrier_proof(mutant[0], mutant[-1])
+        for kernel, condition in ((self.any_size, ""), (self.kernel, ", for the workgroups it is declared for")):
+            if waits.is_wait(self.lines[mutant[0]]):
+                found = kernel.wait_proof(mutant[0])
+            else:
+                found = kernel.barrier_proof(mutant[0], mutant[-1])
+            if found or kernel is self.kernel:
+                return found and found + condition * (kernel is not self.any_size)
 
     def unshared(self, mutant):
-        """Whether every one of these runs does without, whatever the data."""
+        """Whether it orders LDS accesses of no two waves in any of these runs, whatever the data, and does no more."""
+        if waits.is_wait(self.lines[mutant[0]]) and not self.kernel.serves_lds_only(mutant[0]):
+            return False
         try:
             return self.traces is not None and not any(
                 accesses.is_needed(self.kernel, trace, set(mutant)) for trace in self.traces

@@ -7,6 +7,7 @@ it with other waves' accesses, reads too. Global memory is ordered between waves
 and a load.
 """
 
+import copy
 import os
 import re
 import subprocess
@@ -159,6 +160,13 @@ def wait_of(line, arch):
     return {by_name[line.name]: value} if line.name in by_name else {}
 
 
+def written(line):
+    """Registers an instruction other than a store may write; a carry or scale flag is its second operand."""
+    operands = line.operands.split(",")
+    second = operands[1] if re.search(r"_co_|div_scale", line.name) and len(operands) > 1 else ""
+    return registers_of(operands[0]) | registers_of(second)
+
+
 def touched(line):
     """Registers an instruction reads or writes, with those its text does not show."""
     hidden = "vccz" in line.name or "vccnz" in line.name or line.name.startswith("v_div_fmas")
@@ -185,21 +193,58 @@ def is_join(line):
 
 
 class Kernel:
-    """One kernel's instructions and what may follow each of them."""
+    """One kernel's instructions and what may follow each of them in a launch of at most `limit` work-items a group."""
 
-    def __init__(self, lines, arch):
-        self.lines, self.arch = lines, arch
+    def __init__(self, lines, arch, limit=1024):
+        self.lines, self.arch, self.limit = lines, arch, limit
         self.index_of = {line.address: i for i, line in enumerate(lines)}
         self.unclear = None
         self.following, self.preceding, self.effects = [], [[] for _ in lines], []
         try:
-            for i, line in enumerate(lines):
-                self.following.append(self._successors(i))
-                self.effects.append(effect_of(line, arch))
-                for n in self.following[-1]:
-                    self.preceding[n].append(i)
+            self.effects = [effect_of(line, arch) for line in lines]
+            self.following = [self._successors(i) for i in range(len(lines))]
         except (Unclear, KeyError) as error:
             self.unclear = str(error)
+            return
+        certain = self._certain_masks()
+        self._prune([i for i, line in enumerate(lines) if self._is_dead(line, certain.get(i, ()))], jump=False)
+        self.groups = self._branches_that_agree(certain)
+
+    def _prune(self, branches, jump):
+        """Leaves one way out of each of these conditional branches."""
+        for i in branches:
+            self.following[i] = [self._successors(i)[1]] if jump else [i + 1]
+        self.preceding = [[] for _ in self.lines]
+        for i, following in enumerate(self.following):
+            for n in following:
+                self.preceding[n].append(i)
+
+    @staticmethod
+    def _is_dead(line, certain):
+        return line.name == "s_cbranch_execz" and "exec" in certain
+
+    def _branches_that_agree(self, certain):
+        """Lists of branches for EXEC = 0 that all jump or all do not: they test the same lanes of the same mask."""
+        groups = {}
+        for i, line in enumerate(self.lines[1:], 1):
+            before = self.lines[i - 1]
+            masks = re.match(r"s_and_saveexec_b", before.name) and "exec" in certain.get(i - 1, ())
+            if line.name != "s_cbranch_execz" or not masks or len(self.following[i]) < 2:
+                continue
+            mask = registers_of(before.operands.partition(",")[2])
+            seen = self.reach(self.preceding[i - 1], self.preceding, lambda at: bool(mask & written(at)))
+            makers = [n for n in seen if mask & written(self.lines[n])]
+            if len(makers) == 1 and 0 not in seen - set(makers):
+                if makers[0] not in self.reach(self.following[makers[0]], self.following):
+                    groups.setdefault(makers[0], []).append(i)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def _cases(self, group):
+        for jump in (False, True):
+            case = copy.copy(self)
+            case.following = list(self.following)
+            case._prune(group, jump)
+            yield case
 
     def _successors(self, i):
         line = self.lines[i]
@@ -212,6 +257,71 @@ class Kernel:
             to = self.index_of[line.address + 4 + 4 * (jump - 0x10000 if jump & 0x8000 else jump)]
             return [to] if line.name == "s_branch" else [i + 1, to]
         return [i + 1] if i + 1 < len(self.lines) else []  # past the end: padding that is never reached
+
+    def _certain_masks(self):
+        """What is certain before each instruction; branches for EXEC = 0 never jump while EXEC is what it was at first.
+
+        A state holds the names of registers equal to the initial EXEC, "v0" while that is the
+        work-item's id, and "s1=512" for constants. A mask from comparing the id with a bound no work-item reaches is
+        the initial EXEC too. EXEC never has more lanes than it started with, or nothing is claimed.
+        """
+        for line in self.lines:
+            into_exec = re.match(r"exec(_lo|_hi)?\b", line.operands) or re.search("saveexec|wrexec", line.name)
+            if into_exec and not re.match(r"s_(and|or|xor|andn2|and_not1|mov)_(saveexec_)?b(32|64)", line.name):
+                return {}
+            if into_exec and re.search(r",\s*(-1|0x)", line.operands):
+                return {}
+        mask = r"(vcc_lo|vcc|exec_lo|exec|s\[\d+:\d+\]|s\d+)"
+
+        def name_of(text):
+            return text.strip().replace("_lo", "")
+
+        def holds(state, name):
+            return "=" not in name and name_of(name) in state
+
+        def bound_of(text, state):
+            if re.fullmatch(r"\d+|0x[0-9a-f]+", text):
+                return int(text, 0)
+            return next((int(k.partition("=")[2]) for k in state if k.startswith(text + "=")), None)
+
+        def step(i, state):
+            line = self.lines[i]
+            operands = [o.strip() for o in line.operands.split(",")]
+            gained = set()
+            if re.match(r"s_and_saveexec_b(32|64)", line.name):
+                gained |= {name_of(operands[0])} if "exec" in state else set()
+                gained |= {"exec"} if "exec" in state and holds(state, operands[1]) else set()
+            elif re.match(r"s_or_b(32|64)", line.name) and name_of(operands[0]) == "exec":
+                gained |= {"exec"} if any(holds(state, o) for o in operands[1:]) else set()
+            elif re.match(r"s_mov_b(32|64)", line.name) and re.fullmatch(mask, operands[1]):
+                gained |= {name_of(operands[0])} if holds(state, operands[1]) else set()
+            elif re.match(r"s_mov(k_i|_b)32", line.name) and re.fullmatch(r"\d+|0x[0-9a-f]+", operands[1]):
+                gained.add(f"{operands[0]}={int(operands[1], 0)}")
+            elif re.match(r"v_cmp_gt_u32", line.name) and operands[2] == "v0" and {"v0", "exec"} <= state:
+                bound = bound_of(operands[1], state)
+                gained |= {name_of(operands[0])} if bound is not None and bound >= self.limit else set()
+            elif re.match(r"v_and_b32", line.name) and operands == ["v0", "0x3ff", "v0"]:
+                gained |= state & {"v0"}
+            changed = written(line)
+            all_exec = re.search(r"cmpx|saveexec|wrexec", line.name) or "exec" in operands[0]
+
+            def overwritten(name):
+                if name == "exec":
+                    return bool(all_exec)
+                return bool(registers_of(name.partition("=")[0]) & changed)
+
+            return frozenset({name for name in state if not overwritten(name)} | gained)
+
+        before, todo = {0: frozenset({"exec", "v0"})}, [0]
+        while todo:
+            i = todo.pop()
+            after = step(i, before[i])
+            for n in [i + 1] if self._is_dead(self.lines[i], before[i]) else self.following[i]:
+                new = after & before.get(n, after)
+                if n not in before or new != before[n]:
+                    before[n] = new
+                    todo.append(n)
+        return before
 
     def reach(self, first, neighbours, stop=lambda line: False):
         """Indices on paths from `first`, up to and with those where `stop` says so."""
@@ -329,8 +439,14 @@ class Kernel:
 
     def wait_proof(self, at):
         """Why the wait at that index is redundant, or None."""
-        if self.unclear:
-            return None
+        found = None if self.unclear else self._wait_proof(at)
+        for group in [] if self.unclear or found else self.groups:
+            cases = [case._wait_proof(at) for case in self._cases(group)]
+            if all(cases):
+                return "waited for again, since branches agree"
+        return found
+
+    def _wait_proof(self, at):
         most = self.most_outstanding().get(at)
         if most is None:
             return "unreachable"
@@ -338,12 +454,18 @@ class Kernel:
             return "nothing outstanding"
         if self.has_flags():
             return None
-        kinds = {kind for _, kind in self.too_early({at})}
-        if not kinds:
+        found = self.too_early({at})
+        if not found:
             return "waited for again"
-        if kinds == {"memory"} and not self.shares_memory():
-            return "memory not shared"
-        return None
+        if self.shares_memory() or any(kind != "memory" for _, kind in found):
+            return None
+        return "waited for again" if found == self.too_early() else "memory not shared"
+
+    def serves_lds_only(self, at):
+        """Whether the wait at that index is for LDS at barriers alone: registers can do without on every path."""
+        if self.unclear or self.shares_memory():
+            return False
+        return all(kind != "register" for _, kind in self.too_early({at}))
 
     def barrier_proof(self, signal, join):
         """Why the barrier (indices of its two halves, which may be one instruction) is redundant, or None."""
