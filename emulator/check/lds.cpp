@@ -84,7 +84,7 @@ struct LdsChecker::State {
   std::vector<u64> free_split;
   std::vector<SignalHistory> history;  // of each wave
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
-  std::vector<u32> read_sequence;      // strict mode: of the last read of each dword
+  std::vector<u32> read_sequence;      // strict mode: of the last read of each dword by each wave
   std::vector<Suspicion> suspicions;
   std::vector<Overwrite> overwrites;  // of one instruction: overwriter, overwriting, at time overwritten_at
   const Wave* overwriter = nullptr;
@@ -105,7 +105,7 @@ struct LdsChecker::State {
         cells((bytes + 3) / 4),
         history(static_cast<size_t>(waves)),
         barrier_at(SignalHistory::kKept, kAll),
-        read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 : 0),
+        read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 * static_cast<size_t>(waves) : 0),
         strict(o.strict_write_after_read) {}
 
   u32 done_at_signal(int other, u32 number, bool vmem) const {
@@ -259,9 +259,17 @@ struct LdsChecker::State {
       constexpr const char* kRule = "LDS written, without a barrier between, after the read";
       if (mine.atomic()) return suspect(reader, kRule, reader, address, lane);
       report_other(kRule, reader, address, lane);
-    } else if (strict && read_sequence[address / 4] > done_at_signal(reader, passed, false)) {
-      report_other("LDS written after a barrier which came before a wait for the read", reader, address, lane);
+    } else if (strict) {
+      for (u32 left = others; left; left &= left - 1) {
+        const int other = __builtin_ctz(left);
+        if (last_read(address, other) <= done_at_signal(other, passed, false)) continue;
+        return report_other("LDS written after a barrier which came before a wait for the read", other, address, lane);
+      }
     }
+  }
+
+  u32& last_read(u32 address, int reader) {
+    return read_sequence[address / 4 * history.size() + static_cast<size_t>(reader)];
   }
 
   template <AccessKind kind>
@@ -274,7 +282,7 @@ struct LdsChecker::State {
         cell.reader_signals = signals;
         cell.readers = bit;
       }
-      if (strict) read_sequence[address / 4] = mine.sequence();
+      if (strict) last_read(address, wave->id) = mine.sequence();
     } else {
       if (kind == AccessKind::atomic && !suspicions.empty()) clear_suspicions(address);
       check_write(cell, address, bytes, lane);

@@ -51,6 +51,8 @@ constexpr Option kOptions[] = {
      [](const std::string& value, Settings* s) { return parse_mode(value, &s->check); }},
     {"checks", "FLASHWAVE_EMU_CHECKS",
      [](const std::string& value, Settings* s) { return parse_checks(value, &s->checks.enabled); }},
+    {"strict", "FLASHWAVE_EMU_STRICT",
+     [](const std::string& value, Settings* s) { return parse_switch(value, &s->checks.strict_write_after_read); }},
     {"count", "FLASHWAVE_EMU_COUNT",
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->count); }},
     {"model", "FLASHWAVE_EMU_MODEL",

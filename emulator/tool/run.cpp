@@ -1,6 +1,7 @@
 // flashwave-emu run: one launch, with everything that can be seen of it.
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 #include "core/launch.h"
 #include "count/bounds.h"
@@ -44,7 +45,8 @@ void parse_extent(const std::string& text, const std::string& option, u32 (&exte
   if (begin <= text.size()) throw UsageError(option + " takes at most three numbers, got " + text);
 }
 
-// Writes a line for each instruction: who, where, what, and the destinations afterwards (vectors: the first lanes).
+// Writes a line for each instruction: who, where, what, the destinations afterwards (vectors: the first lanes), and for
+// LDS instructions the address register of every active lane.
 class Tracer {
  public:
   Tracer(const std::string& path, const Program& program) : program_(program) {
@@ -63,11 +65,27 @@ class Tracer {
                  static_cast<unsigned long long>(in.address), program_.text[in.index].c_str());
     if (in.dest_count > 0) std::fprintf(file_, "  ; exec=%llx", static_cast<unsigned long long>(wave.exec()));
     for (int i = 0; i < in.dest_count; ++i) write_operand(wave, in.operand[i]);
-    std::fputc('\n', file_);
+    std::fprintf(file_, "%s\n", addresses_[wave.id].c_str());
+    addresses_[wave.id] = next_addresses(wave);
   }
 
  private:
   static constexpr int kShownLanes = 4;
+
+  // A load may overwrite its address, so that has to be looked at after the instruction before.
+  std::string next_addresses(const Wave& wave) const {
+    if (wave.pc >= program_.code.size()) return "";
+    const Instruction& next = program_.code[wave.pc];
+    const bool lds = next.cls == Class::lds_read || next.cls == Class::lds_write || next.cls == Class::lds_atomic;
+    if (!lds || next.operand_count <= next.dest_count || !next.source(0).is_vgpr()) return "";
+    std::string text = "  ; lds";
+    for (u64 lanes = wave.exec(); lanes; lanes &= lanes - 1) {
+      char address[16];
+      std::snprintf(address, sizeof(address), " %x", wave.vgpr[next.source(0).reg][__builtin_ctzll(lanes)]);
+      text += address;
+    }
+    return text;
+  }
 
   void write_operand(const Wave& wave, const Operand& operand) {
     for (u32 i = 0; i < operand.width; ++i) {
@@ -85,6 +103,7 @@ class Tracer {
 
   const Program& program_;
   std::FILE* file_;
+  std::map<int, std::string> addresses_;  // of the next instruction of each wave
 };
 
 RunOptions read_options(const CommandLine& line) {

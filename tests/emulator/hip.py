@@ -144,7 +144,7 @@ class Session:
     def __init__(self, arch, **options):
         """options: those of flashwave_emu.h (seed=1, reverse=1, count=1, ...)."""
         self.arch = arch
-        self.options = {"check": "report", "checks": "all", "seed": 0, "reverse": 0, "count": 0}
+        self.options = {"check": "report", "checks": "all", "strict": 0, "seed": 0, "reverse": 0, "count": 0}
         self.options.update(options)
         self.modules, self.functions, self.buffers = {}, {}, []
         index = ctypes.c_int()
@@ -303,8 +303,8 @@ def compile_kernels(source, arch, opt, flags=()):
     return cached("\0".join([clang_version(), *options, text]), ".hsaco", make).read_bytes()
 
 
-def argument_kinds(code, kernel):
-    """The kinds of a kernel's arguments from the code object's metadata: global_buffer, by_value, hidden_..."""
+def metadata_of(code, kernel):
+    """What the code object's metadata say of one kernel, as text."""
     path = CACHE / f"notes.{os.getpid()}.hsaco"
     CACHE.mkdir(parents=True, exist_ok=True)
     path.write_bytes(code)
@@ -314,5 +314,15 @@ def argument_kinds(code, kernel):
         path.unlink()
     for block in re.split(r"\n  - ", notes.stdout):
         if re.search(rf"^\s*\.name:\s+'?{re.escape(kernel)}'?$", block, re.M):
-            return re.findall(r"\.value_kind:\s+(\S+)", block)
+            return block
     raise KeyError(kernel)
+
+
+def argument_kinds(code, kernel):
+    """The kinds of a kernel's arguments: global_buffer, by_value, hidden_..."""
+    return re.findall(r"\.value_kind:\s+(\S+)", metadata_of(code, kernel))
+
+
+def largest_workgroup(code, kernel):
+    """How many work-items a workgroup may have."""
+    return int(re.search(r"\.max_flat_workgroup_size:\s+(\d+)", metadata_of(code, kernel))[1])
