@@ -74,6 +74,24 @@ def test_library_of_the_wheel_is_the_one_that_is_loaded(wheel):
     assert set(run_python(code).split()) == {str(PACKAGE / "lib" / "libflashwave.so")}
 
 
+def test_emulator_of_the_wheel_is_found(wheel):
+    """Until there are kernels for AMD GPUs the device opens and says that there are none."""
+    emulator = PACKAGE / "lib" / "libflashwave_emu.so"
+    if not emulator.exists():
+        _not_a_wheel("this wheel was built where there was no emulator to carry")
+    code = """
+import numpy, flashwave
+try:
+    flashwave.attention(*[numpy.ones((1, 4, 1, 8), numpy.float32)] * 3, device="emu:gfx942")
+except flashwave.errors.Unsupported as error:
+    print(error)
+print(*[line.split()[-1] for line in open("/proc/self/maps") if "libflashwave_emu" in line])
+"""
+    said, loaded = run_python(code).splitlines()
+    assert "emu:gfx942" in said
+    assert set(loaded.split()) == {str(emulator)}
+
+
 def test_versions_agree(wheel):
     assert wheel.version == flashwave.__version__ == flashwave._library.version()
 
