@@ -45,13 +45,15 @@ template <class T, class F> FN T to_int(F x, F low, F high) {
 FN u16 bits_of(f16 x) { return x != x ? 0x7e00 : __builtin_bit_cast(u16, x); }
 FN u32 bits_of(f32 x) { return x != x ? 0x7fc00000u : __builtin_bit_cast(u32, x); }
 FN u64 bits_of(f64 x) { return x != x ? 0x7ff8000000000000ul : __builtin_bit_cast(u64, x); }
-// Adding zero leaves no -0 whose place among the results would be a matter of taste, and no signalling NaN.
-FN f32 lesser(f32 a, f32 b) { return __builtin_fminf(a + 0.f, b + 0.f); }
-FN f32 larger(f32 a, f32 b) { return __builtin_fmaxf(a + 0.f, b + 0.f); }
-FN f64 lesser(f64 a, f64 b) { return __builtin_fmin(a + 0., b + 0.); }
-FN f64 larger(f64 a, f64 b) { return __builtin_fmax(a + 0., b + 0.); }
-FN f16 lesser(f16 a, f16 b) { return (f16)__builtin_fminf((f32)a + 0.f, (f32)b + 0.f); }
-FN f16 larger(f16 a, f16 b) { return (f16)__builtin_fmaxf((f32)a + 0.f, (f32)b + 0.f); }
+// LLVM takes min and max to return either of two zeros, and drops additions of zero beside them: one zero is chosen.
+// (What is left of the additions keeps signalling NaNs out.)
+template <class T> FN T one_zero(T x) { return x == (T)0 ? (T)0 : x; }
+FN f32 lesser(f32 a, f32 b) { return one_zero(__builtin_fminf(a + 0.f, b + 0.f)); }
+FN f32 larger(f32 a, f32 b) { return one_zero(__builtin_fmaxf(a + 0.f, b + 0.f)); }
+FN f64 lesser(f64 a, f64 b) { return one_zero(__builtin_fmin(a + 0., b + 0.)); }
+FN f64 larger(f64 a, f64 b) { return one_zero(__builtin_fmax(a + 0., b + 0.)); }
+FN f16 lesser(f16 a, f16 b) { return (f16)one_zero(__builtin_fminf((f32)a + 0.f, (f32)b + 0.f)); }
+FN f16 larger(f16 a, f16 b) { return (f16)one_zero(__builtin_fmaxf((f32)a + 0.f, (f32)b + 0.f)); }
 FN f32 with_sign(f32 a, f32 b) { return __builtin_copysignf(a, b != b ? 1.f : b); }
 FN f64 with_sign(f64 a, f64 b) { return __builtin_copysign(a, b != b ? 1. : b); }
 FN f16 with_sign(f16 a, f16 b) { return (f16)__builtin_copysignf((f32)a, b != b ? 1.f : (f32)b); }
