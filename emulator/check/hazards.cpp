@@ -121,7 +121,9 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
       if (cdna_ == 1 && (before & kAccRead) && (traits & (kVmem | kLds)) && reads_any(use, *first.use, true)) {
         need(2, "memory instruction reads a VGPR that v_accvgpr_read wrote");
       }
-      if (matrix && plain && states < 2 && reads_any(use, *first.use, true)) {
+      // What v_accvgpr_write of gfx908 leaves in an AGPR has rules of its own (gfx908_states).
+      const bool own_rules = cdna_ == 1 && (before & kAccWrite);
+      if (matrix && plain && !own_rules && states < 2 && reads_any(use, *first.use, true)) {
         need(2, "MFMA reads a VGPR that the VALU wrote");
       }
       if (traits & kPermlaneSwap) {

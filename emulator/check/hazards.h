@@ -28,9 +28,12 @@ class HazardTracker {
       check_rdna(wave, in, use);
     }
   }
-  void after(const Instruction& in, const RegisterUse& use, RegisterState* words) {
+  // `jumped`: a branch was taken. Instructions are fetched anew then, which takes longer than the two wait states it
+  // counts for; the compiler counts as many where a block ends in a conditional and an unconditional branch, even on
+  // the way that the first of them takes.
+  void after(const Instruction& in, const RegisterUse& use, RegisterState* words, bool jumped) {
     if (cdna_ ? use.begins || (use.traits & (kMfma | kJump)) : use.traits & kRdnaTraits) remember(in, use, words);
-    time_ += use.wait_states;
+    time_ += use.wait_states + (jumped ? 1 : 0);
   }
 
  private:

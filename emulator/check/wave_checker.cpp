@@ -69,7 +69,9 @@ void WaveChecker::after(Wave& wave, const Instruction& in) {
     s.define_indexed(wave, in);
   if (use.counters) s.issue(in, use);
   if (use.wait != WaitKind::none) s.wait(in, use.wait);
-  if (s.options.on(Check::hazard)) s.hazards.after(in, use, s.words);
+  if (s.options.on(Check::hazard)) {
+    s.hazards.after(in, use, s.words, in.cls == Class::branch && wave.pc != in.index + 1);
+  }
 }
 
 void WaveChecker::defined(u16 first, int count) {

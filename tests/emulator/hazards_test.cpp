@@ -115,7 +115,16 @@ INSTANTIATE_TEST_SUITE_P(
         Pair{"gfx908", "v_mfma_f32_16x16x16f16 a[0:3], v[20:21], v[22:23], a[0:3]", "v_accvgpr_write_b32 a1, v40", 7},
         Pair{"gfx908", "v_mfma_f32_16x16x16f16 a[0:3], v[20:21], v[22:23], a[0:3]",
              "v_mfma_f32_16x16x16f16 a[2:5], v[20:21], v[22:23], a[2:5]", 2},
+        Pair{"gfx908", "v_accvgpr_write_b32 a1, v40", "v_mfma_f32_16x16x16f16 a[8:11], v[20:21], v[22:23], a[0:3]", 1},
         Pair{"gfx908", "v_accvgpr_write_b32 a1, v40", "v_accvgpr_read_b32 v40, a1", 3}));
+
+TEST(HazardTime, BranchesTakenCountTwice) {
+  const std::string first = "v_mfma_f32_16x16x16f16 a[0:3], v[20:21], v[22:23], a[0:3]\ns_cmp_eq_u32 s20, ";
+  const std::string second = "v_accvgpr_read_b32 v40, a1";
+  EXPECT_EQ(reports("gfx908", first + "0\ns_cbranch_scc1 next\ns_endpgm\nnext:\n", 7, second), "") << "taken";
+  EXPECT_NE(reports("gfx908", first + "0\ns_cbranch_scc1 next\ns_endpgm\nnext:\n", 6, second), "")
+      << "taken, too short";
+}
 
 INSTANTIATE_TEST_SUITE_P(
     OfTheVectorUnit, Hazards,
