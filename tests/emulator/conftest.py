@@ -12,6 +12,7 @@ import hip  # noqa: E402
 def pytest_addoption(parser):
     parser.addoption("--arch", default=",".join(hip.ARCHITECTURES), help="GPUs to emulate, with commas between them")
     parser.addoption("--opt", default="O0,O1,O3", help="how kernels are compiled")
+    parser.addoption("--full", action="store_true", help="mutation test: all kernels rather than a few")
 
 
 def pytest_generate_tests(metafunc):

@@ -167,6 +167,11 @@ def written(line):
     return registers_of(operands[0]) | registers_of(second)
 
 
+def reads(line, register):
+    """Whether a load has the register among its operands other than the first."""
+    return register in registers_of(line.operands.partition(",")[2])
+
+
 def touched(line):
     """Registers an instruction reads or writes, with those its text does not show."""
     hidden = "vccz" in line.name or "vccnz" in line.name or line.name.startswith("v_div_fmas")
@@ -395,7 +400,7 @@ class Kernel:
                 if what in used:
                     # Operations of one counter return in order: one overwriting the result of another is fine.
                     overwrites = effect and ordered and effect.ordered and effect.counter == counter
-                    if not (overwrites and what in effect.registers and not self._reads(line, what)):
+                    if not (overwrites and what in effect.registers and not reads(line, what)):
                         found.add((i, "register"))
                 if is_signal(line) and what in ("lds read", "lds write"):
                     found.add((i, what))
@@ -415,11 +420,6 @@ class Kernel:
 
         self.flow({}, step, join)
         return found
-
-    @staticmethod
-    def _reads(line, register):
-        """Whether a load has the register among its operands other than the first."""
-        return register in registers_of(line.operands.partition(",")[2])
 
     def has_flags(self):
         """Whether waves may be ordered by memory itself: atomics, accesses that bypass a cache."""
