@@ -1,4 +1,4 @@
-/* Lets a library linked on a new Linux run on an old one (x86-64; the Python wheel, see wheel.cmake). The linker binds
+/* Lets a library linked on a new Linux run on an old one (x86-64; the Python wheel, see wheel.cmake, and the emulator). The linker binds
  * each function of glibc at the newest version it finds; where a function got a new version for reasons that do not
  * concern us (it moved to another library, it stopped setting errno), the older one is asked for here, and what the
  * static C++ runtime takes from the newest glibc alone is defined here. Nothing of this is exported. */
@@ -27,6 +27,9 @@ FROM_GLIBC(pthread_join, "2.2.5");
 FROM_GLIBC(pthread_key_create, "2.2.5");
 FROM_GLIBC(__pthread_key_create, "2.2.5");
 FROM_GLIBC(pthread_once, "2.2.5");
+FROM_GLIBC(pthread_rwlock_rdlock, "2.2.5");
+FROM_GLIBC(pthread_rwlock_unlock, "2.2.5");
+FROM_GLIBC(pthread_rwlock_wrlock, "2.2.5");
 FROM_GLIBC(pthread_sigmask, "2.2.5");
 FROM_GLIBC(dladdr, "2.2.5");
 FROM_GLIBC(dlclose, "2.2.5");
@@ -34,10 +37,16 @@ FROM_GLIBC(dlerror, "2.2.5");
 FROM_GLIBC(dlopen, "2.2.5");
 FROM_GLIBC(dlsym, "2.2.5");
 
-/* 2.33: a function of its own; before, the header turned it into this. */
+/* 2.33: functions of their own; before, the header turned them into these. struct stat is struct stat64 here. */
 __asm__(".symver old_fxstat64,__fxstat64@GLIBC_2.2.5");
+__asm__(".symver old_xstat64,__xstat64@GLIBC_2.2.5");
 extern int old_fxstat64(int version, int descriptor, struct stat64 *status) __attribute__((visibility("default")));
+extern int old_xstat64(int version, const char *path, struct stat64 *status) __attribute__((visibility("default")));
 int fstat64(int descriptor, struct stat64 *status) { return old_fxstat64(1, descriptor, status); }
+int fstat(int descriptor, struct stat *status) { return old_fxstat64(1, descriptor, (struct stat64 *)status); }
+int stat(const char *restrict path, struct stat *restrict status) {
+  return old_xstat64(1, path, (struct stat64 *)status);
+}
 
 /* 2.32: lets the C++ runtime count references without atomic instructions. Never, here. */
 char __libc_single_threaded = 0;

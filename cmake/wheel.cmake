@@ -1,4 +1,6 @@
-# What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, and the header.
+# What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, and the header;
+# and, where it was built before, the emulator of AMD GPUs.
+set(FLASHWAVE_EMULATOR_LIBRARY "" CACHE FILEPATH "A libflashwave_emu.so to carry")
 option(FLASHWAVE_OLD_GLIBC "Let the library run on a glibc much older than this system's (x86-64)" OFF)
 
 set_target_properties(flashwave_core PROPERTIES EXCLUDE_FROM_ALL ON)  # it is for the unit tests
@@ -14,3 +16,6 @@ endif()
 
 install(TARGETS flashwave LIBRARY DESTINATION lib)
 install(DIRECTORY include/flashwave DESTINATION include)
+if(FLASHWAVE_EMULATOR_LIBRARY)
+  install(PROGRAMS ${FLASHWAVE_EMULATOR_LIBRARY} DESTINATION lib)
+endif()

@@ -3,6 +3,7 @@
 // State is kept per dword, and per byte for dwords that were ever accessed in part.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "check/checker.h"
 
@@ -66,6 +67,14 @@ struct Suspicion {
   int other = 0;
 };
 
+// Waves that write the same bytes to the same place disturb nobody, and compilers let them when data is replicated. So
+// a write that no barrier orders after another wave's is kept until it has been executed and its effect can be seen.
+struct Overwrite {
+  u32 address = 0, bytes = 0;
+  u32 old = 0;
+  int lane = 0, other = 0;
+};
+
 }  // namespace
 
 struct LdsChecker::State {
@@ -77,6 +86,10 @@ struct LdsChecker::State {
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
   std::vector<u32> read_sequence;      // strict mode: of the last read of each dword by each wave
   std::vector<Suspicion> suspicions;
+  std::vector<Overwrite> overwrites;  // of one instruction: overwriter, overwriting, at time overwritten_at
+  const Wave* overwriter = nullptr;
+  const Instruction* overwriting = nullptr;
+  u64 overwritten_at = 0;
 
   // The access in progress.
   Wave* wave = nullptr;
@@ -198,7 +211,30 @@ struct LdsChecker::State {
     }
   }
 
-  void check_write(const Cell& cell, u32 address, int lane) {
+  void keep_overwrite(u32 address, u32 bytes, int lane, int other) {
+    if (!options.on(Check::lds_race)) return;
+    overwriter = wave;
+    overwriting = at;
+    overwritten_at = wave->executed;
+    Overwrite kept{address, bytes, 0, lane, other};
+    std::memcpy(&kept.old, wave->group->lds.data() + address, bytes);
+    overwrites.push_back(kept);
+  }
+  // Once the instruction that wrote is over. An instruction may access LDS more than once.
+  void report_overwrites(const Wave* now) {
+    if (overwrites.empty() || (now == overwriter && now->executed == overwritten_at)) return;
+    for (const Overwrite& o : overwrites) {
+      if (std::memcmp(&o.old, overwriter->group->lds.data() + o.address, o.bytes) == 0) continue;
+      overwriter->group->log->add_at(
+          Check::lds_race, *overwriter, *overwriting,
+          "LDS written, without a barrier between, after the write of wave " + std::to_string(o.other), o.lane,
+          o.address);
+      break;
+    }
+    overwrites.clear();
+  }
+
+  void check_write(const Cell& cell, u32 address, u32 bytes, int lane) {
     const Write& w = cell.write;
     if (w.valid()) {
       if (w.wave() == wave->id) {
@@ -206,8 +242,10 @@ struct LdsChecker::State {
           report(Check::wait, "LDS written before the direct-to-LDS load was waited for", address, lane);
         }
       } else if (!(mine.atomic() && w.atomic())) {
-        if (w.signals() >= passed) {
+        if (w.signals() >= passed && (mine.from_memory() || mine.atomic() || w.from_memory())) {
           report_other("LDS written, without a barrier between, after the write", w.wave(), address, lane);
+        } else if (w.signals() >= passed) {
+          keep_overwrite(address, bytes, lane, w.wave());
         } else if (w.from_memory() && w.sequence() > done_at_signal(w.wave(), passed, true)) {
           report_other("LDS written after a barrier which came before vmcnt waited for the load", w.wave(), address,
                        lane);
@@ -235,7 +273,7 @@ struct LdsChecker::State {
   }
 
   template <AccessKind kind>
-  void touch(Cell& cell, u32 address, int lane) {
+  void touch(Cell& cell, u32 address, u32 bytes, int lane) {
     if constexpr (kind != AccessKind::write) check_read(cell.write, address, lane);
     if constexpr (kind == AccessKind::read) {
       if (cell.reader_signals == signals) {
@@ -247,7 +285,7 @@ struct LdsChecker::State {
       if (strict) last_read(address, wave->id) = mine.sequence();
     } else {
       if (kind == AccessKind::atomic && !suspicions.empty()) clear_suspicions(address);
-      check_write(cell, address, lane);
+      check_write(cell, address, bytes, lane);
       cell = {mine, 0, signals};
     }
   }
@@ -270,7 +308,7 @@ struct LdsChecker::State {
     std::array<Cell, 4>& byte = split[index];
     for (u32 b = 0; b < bytes; ++b) {
       Cell& one = byte[address % 4 + b];
-      if (!in_order<kind>(one)) touch<kind>(one, address + b, lane);
+      if (!in_order<kind>(one)) touch<kind>(one, address + b, 1, lane);
     }
     if (kind == AccessKind::read) return;
     // Bytes that one wave wrote since its last barrier, all unread, are one again: the last of the writes counts.
@@ -304,7 +342,7 @@ struct LdsChecker::State {
       u32 from = address[lane];
       const u32 end = from + bytes;
       if (((from | bytes) & 3) == 0) [[likely]] {
-        if (kind == AccessKind::read && good && bytes >= 8 && read_like(&cells[from / 4], bytes / 4, good)) continue;
+        if (kind == AccessKind::read && good && bytes >= 16 && read_like(&cells[from / 4], bytes / 4, good)) continue;
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
           if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
             cell->readers |= bit;
@@ -327,7 +365,7 @@ struct LdsChecker::State {
   template <AccessKind kind>
   void touch_any(Cell& cell, u32 address, u32 bytes, int lane) {
     if (bytes == 4 && !cell.write.split()) {
-      touch<kind>(cell, address, lane);
+      touch<kind>(cell, address, 4, lane);
     } else {
       touch_bytes<kind>(cell, address, bytes, lane);
     }
@@ -337,6 +375,7 @@ struct LdsChecker::State {
 LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
     : state_(new State(options, lds_bytes, waves)) {}
 LdsChecker::~LdsChecker() {
+  state_->report_overwrites(nullptr);
   state_->report_suspicions(-1);
   delete state_;
 }
@@ -345,6 +384,7 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
                         bool from_memory) {
   State& s = *state_;
   const WaveChecker& checker = *wave.checker;
+  if (!s.overwrites.empty()) s.report_overwrites(&wave);
   s.wave = &wave;
   s.at = &at;
   s.passed = wave.barriers_passed;
@@ -369,6 +409,7 @@ void LdsChecker::barrier_signalled(const Wave& wave) {
   State& s = *state_;
   SignalHistory& h = s.history[static_cast<size_t>(wave.id)];
   if (wave.barriers_signalled == h.signals) return;  // a wait without a signal
+  if (!s.overwrites.empty()) s.report_overwrites(&wave);
   if (!s.suspicions.empty()) s.report_suspicions(wave.id);
   h.signals = wave.barriers_signalled;
   h.lds_done[h.signals % SignalHistory::kKept] = wave.checker->lds_done();

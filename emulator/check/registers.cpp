@@ -13,7 +13,10 @@ void WaveChecker::State::start_registers(const Wave& wave, u32 initial_sgprs, u3
     return;
   }
   define(0, static_cast<int>(initial_vgprs));
-  define(kScalarBase, static_cast<int>(initial_sgprs));
+  // Before architected scratch, clang adds the wave's scratch offset to the descriptor even in kernels that do not ask
+  // for it and never use the sum; it would be the next register.
+  const u32 unasked = wave.target->architected_flat_scratch ? 0 : 1;
+  define(kScalarBase, static_cast<int>(initial_sgprs + unasked));
   // EXEC, M0, the apertures and flat scratch are the launch's; trap temporaries hold the ids on gfx12.
   define(kScalarBase + kTtmp0, kScalarRegisters - kTtmp0);
   if (wave.lanes == 32) define(kScalarBase + kVcc + 1, 1);  // a plain register nobody masks with

@@ -15,10 +15,6 @@ void each_lane(u64 lanes, F f) {
   for (; lanes; lanes &= lanes - 1) f(__builtin_ctzll(lanes));
 }
 
-// Dword and wider LDS accesses need dword alignment even in unaligned access mode, which amdhsa switches on
-// (LLVM "AMDGPU Backend", unaligned-access-mode); atomics need that of their size.
-u32 lds_alignment(u32 bytes, AccessKind kind) { return kind == AccessKind::atomic ? bytes : bytes >= 4 ? 4 : 1; }
-
 bool checks(const Wave& wave) { return wave.checker != nullptr; }
 
 // The usual case, all lanes active and within bounds, without a branch per lane: bounds of the row in vector code.
@@ -42,11 +38,11 @@ struct GlobalRow {
   }
 };
 
-u64 lds_lanes_inside(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind) {
+u64 lds_lanes_inside(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, u32 alignment) {
   const u64 size = wave.group->lds.size();
   if (lanes == wave.full_mask) {
     const LdsRow row(address, wave.lanes);
-    if (static_cast<u64>(row.last) + bytes <= size && !(row.bits & (lds_alignment(bytes, kind) - 1))) return lanes;
+    if (static_cast<u64>(row.last) + bytes <= size && !(row.bits & (alignment - 1))) return lanes;
   }
   u64 outside = 0;
   u32 all_bits = 0;
@@ -61,9 +57,9 @@ u64 lds_lanes_inside(Wave& wave, const Instruction& at, const u32* address, u64 
         std::to_string(bytes) + " bytes outside the workgroup's " + std::to_string(size) + " bytes of LDS", lane,
         address[lane]);
   }
-  if (checks(wave) && (all_bits & (lds_alignment(bytes, kind) - 1))) {
+  if (checks(wave) && (all_bits & (alignment - 1))) {
     each_lane(lanes, [&](int lane) {
-      if (address[lane] & (lds_alignment(bytes, kind) - 1)) {
+      if (address[lane] & (alignment - 1)) {
         wave.group->log->add_at(Check::misaligned, wave, at,
                                 "LDS access of " + std::to_string(bytes) + " bytes is not aligned", lane,
                                 address[lane]);
@@ -74,8 +70,8 @@ u64 lds_lanes_inside(Wave& wave, const Instruction& at, const u32* address, u64 
 }
 
 u64 through_lds(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind,
-                bool from_memory) {
-  lanes = lds_lanes_inside(wave, at, address, lanes, bytes, kind);
+                u32 alignment, bool from_memory) {
+  lanes = lds_lanes_inside(wave, at, address, lanes, bytes, alignment);
   Workgroup& group = *wave.group;
   if (group.lds_checker && lanes) group.lds_checker->access(wave, at, address, lanes, bytes, kind, from_memory);
   if (group.counter) group.counter->lds(wave, at, address, lanes, bytes, kind);
@@ -84,12 +80,20 @@ u64 through_lds(Wave& wave, const Instruction& at, const u32* address, u64 lanes
 
 }  // namespace
 
+// amdhsa switches unaligned access mode on, and LDS of all these GPUs can do it: plain reads and writes of any width
+// take any address, and compilers use them so (LLVM: features unaligned-access-mode and unaligned-ds-access,
+// SITargetLowering::allowsMisalignedMemoryAccessesImpl). Atomics need the alignment of their size in every mode.
 u64 begin_lds(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind) {
-  return through_lds(wave, at, address, lanes, bytes, kind, false);
+  return through_lds(wave, at, address, lanes, bytes, kind, kind == AccessKind::atomic ? bytes : 1, false);
+}
+
+u64 begin_lds_aligned(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, u32 alignment) {
+  return through_lds(wave, at, address, lanes, bytes, AccessKind::read, alignment, false);
 }
 
 u64 begin_lds_from_memory(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes) {
-  return through_lds(wave, at, address, lanes, bytes, AccessKind::write, true);
+  constexpr u32 kDword = 4;  // lanes follow each other by dwords
+  return through_lds(wave, at, address, lanes, bytes, AccessKind::write, kDword, true);
 }
 
 u64 begin_global(Wave& wave, const Instruction& at, const u64* address, u64 lanes, u32 bytes, AccessKind kind) {

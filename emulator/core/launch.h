@@ -19,7 +19,7 @@ struct LaunchShape {
 
 struct RunOptions {
   bool check = true;
-  CheckOptions checks;
+  CheckOptions checks = {};
   bool count = false;                  // bank conflicts and bytes; instructions are always counted
   bool trace = false;                  // keep the instruction order of one workgroup for the issue model
   u64 seed = 0;                        // 0: waves and workgroups in order; else a random interleaving of both
@@ -27,7 +27,7 @@ struct RunOptions {
   int threads = 0;                     // workgroups at a time; 0: one per core
   u64 instruction_limit = 1ull << 33;  // of one wave: a kernel that never ends is an error
   // Called after every instruction when set (one thread then).
-  std::function<void(const Wave&, const Instruction&)> on_instruction;
+  std::function<void(const Wave&, const Instruction&)> on_instruction = nullptr;
 };
 
 struct LaunchResult {

@@ -82,10 +82,11 @@ template <int N, int kBits>
 void lds_load_transposed(Wave& w, const Instruction& in) {
   constexpr int kElements = 32 * N / kBits;
   constexpr int kLanesPerRow = 16 / kElements;
+  constexpr u32 kAlignment = N == 2 ? 8 : 16;  // rocRoller pads rows of 6-bit elements to 128 bits for this
   Row address;
   lds_addresses(w, in.operand[1], static_cast<u32>(in.offset), address.lane);
   const u64 active = w.exec();
-  const u64 allowed = begin_lds(w, in, address.lane, active, 4 * N, AccessKind::read);
+  const u64 allowed = begin_lds_aligned(w, in, address.lane, active, 4 * N, kAlignment);
   const u8* lds = w.group->lds.data();
   u8 element[kLanes][kElements][2] = {};
   for_each_lane(allowed, [&](int l) {

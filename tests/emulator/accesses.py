@@ -61,7 +61,7 @@ def touches_lds(effect):
 
 def trace(code, name, kernel, grid, block, args):
     """{workgroup: {wave: [Event]}}."""
-    tool = hip.ROOT / "build" / "flashwave-emu"
+    tool = hip.LIBRARY.with_name("flashwave-emu")
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
         (folder / "code").write_bytes(code)

@@ -217,10 +217,46 @@ TEST(Lds, WriteAfterAnotherWavesReadOrWrite) {
   expect_rule({"gfx942", setup + read + write, setup + read + "s_barrier\n" + write, Check::lds_race,
                "LDS written, without a barrier between, after the read", 2, 512});
   const std::string same = "v_mov_b32 v8, 16\nds_write_b32 v8, v0\ns_waitcnt lgkmcnt(0)\n";
-  expect_rule({"gfx942", same, same.substr(0, same.find("ds_")) + "s_barrier\n", Check::lds_race,
-               "LDS written, without a barrier between, after the write", 2, 512});
+  expect_rule({"gfx942", same, "v_mov_b32 v8, 16\nv_mov_b32 v9, 1\nds_write_b32 v8, v9\n", Check::lds_race,
+               "LDS written, without a barrier between, after the write", 2, 512});  // the same value is harmless
   // Lanes of one instruction may write the same bytes.
   expect_clean({"gfx942", same, 1, 512});
+}
+
+TEST(Lds, WavesMayWriteEqualBytes) {
+  // v1 is 4 * the thread: equal in its low byte where waves are 64 lanes, not in the byte above it.
+  const std::string value = "v_and_b32 v7, 0xfc, v1\nv_mov_b32 v9, v7\n", both = "ds_write_b32 v7, v9\n";
+  expect_clean({"gfx942", value + both, 2, 512});
+  expect_clean({"gfx942", value + "ds_write_b8 v7, v1\n", 2, 512});
+  expect_rule({"gfx942", value + "ds_write_b16 v7, v1\n", value + "ds_write_b16 v7, v9\n", Check::lds_race,
+               "after the write of wave", 2, 512});
+  // The last lane only.
+  const std::string but_one = "v_cmp_eq_u32 vcc, 0xfc, v7\ns_nop 1\nv_cndmask_b32 v9, v9, v1, vcc\n";
+  expect_rule({"gfx942", value + but_one + both, value + both, Check::lds_race, "after the write of wave", 2, 512});
+  expect_rule({"gfx942", value + but_one + "ds_write2_b32 v7, v7, v9 offset1:64\n",
+               value + but_one + "ds_write2_b32 v7, v7, v7 offset1:64\n", Check::lds_race, "after the write of wave", 2,
+               1024});
+  // An equal write does not order a read of another wave with it.
+  expect_rule({"gfx942", value + both + "s_waitcnt lgkmcnt(0)\ns_barrier\nds_read_b32 v5, v7\n" + both,
+               value + both + "s_waitcnt lgkmcnt(0)\ns_barrier\nds_read_b32 v5, v7\ns_barrier\n" + both,
+               Check::lds_race, "LDS read, without a barrier between, after the write", 2, 512});
+}
+
+TEST(Lds, Alignment) {
+  const std::string at_2 =
+      "v_mov_b32 v8, 2\nv_mov_b32 v9, 8\nv_mov_b32 v10, 0\nv_mov_b32 v11, 0\n"
+      "ds_write_b128 v10, v[8:11]\nds_write_b128 v10, v[8:11] offset:16\ns_waitcnt lgkmcnt(0)\n";
+  for (const char* target : {"gfx90a", "gfx942", "gfx950"}) {
+    expect_clean({target, at_2 + "ds_read_b32 v4, v8\nds_write_b32 v8, v9\nds_read_b64 v[12:13], v8\n", 1, 512});
+    expect_clean({target, at_2 + "ds_read_b128 v[12:15], v8\nds_write_b128 v8, v[8:11]\n", 1, 512});
+    expect_rule({target, at_2 + "ds_add_u32 v8, v9\n", at_2 + "ds_add_u32 v9, v9\n", Check::misaligned,
+                 "LDS access of 4 bytes is not aligned", 1, 512});
+    expect_rule({target, at_2 + "ds_add_u64 v9, v[8:9] offset:4\n", at_2 + "ds_add_u64 v9, v[8:9]\n", Check::misaligned,
+                 "LDS access of 8 bytes is not aligned", 1, 512});
+  }
+  expect_rule({"gfx950", at_2 + "ds_read_b64_tr_b16 v[12:13], v9 offset:4\n",
+               at_2 + "ds_read_b64_tr_b16 v[12:13], v9\n", Check::misaligned, "LDS access of 8 bytes is not aligned", 1,
+               512});
 }
 
 TEST(Lds, StrictlyReadsAreWaitedForBeforeTheBarrier) {

@@ -11,15 +11,31 @@ import hip  # noqa: E402
 
 def pytest_addoption(parser):
     parser.addoption("--arch", default=",".join(hip.ARCHITECTURES), help="GPUs to emulate, with commas between them")
-    parser.addoption("--opt", default="O0,O1,O3", help="how kernels are compiled")
-    parser.addoption("--full", action="store_true", help="mutation test: all kernels rather than a few")
+    parser.addoption("--opt", help="how kernels are compiled; O0,O3, and with --full O1 too")
+    parser.addoption(
+        "--full", action="store_true", help="also the tests marked `full`, which differ little from others"
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: runs with --full only")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--full"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 def pytest_generate_tests(metafunc):
     if "arch" in metafunc.fixturenames:
         metafunc.parametrize("arch", metafunc.config.getoption("--arch").split(","), scope="session")
     if "opt" in metafunc.fixturenames:
-        metafunc.parametrize("opt", metafunc.config.getoption("--opt").split(","), scope="session")
+        levels = metafunc.config.getoption("--opt") or ("O0,O1,O3" if metafunc.config.getoption("--full") else "O0,O3")
+        metafunc.parametrize("opt", levels.split(","), scope="session")
 
 
 class Gpu:

@@ -28,14 +28,16 @@ LEAST = {
 FEW = ("gemm_f16", "transpose", "softmax", "scan_exclusive", "attention_64")
 
 
-@pytest.mark.parametrize("kernel", list(mutation.KERNELS))
-def test_every_wait_and_barrier_is_missed(arch, kernel, pytestconfig):
-    if kernel not in FEW and not pytestconfig.getoption("--full"):
-        pytest.skip("only with --full")
+@pytest.mark.parametrize("kernel", [k if k in FEW else pytest.param(k, marks=pytest.mark.full) for k in LEAST])
+def test_every_wait_and_barrier_is_missed(arch, kernel):
     _, results = mutation.mutate((arch, "O3", kernel))
     assert mutation.is_good(results), [r for r in results if r[1] in ("MISSED", "FALSE")]
     assert not mutation.count(results, "unexecuted")
     assert mutation.count(results, "noticed") >= LEAST[kernel]
+
+
+def test_every_kernel_has_its_number():
+    assert LEAST.keys() == mutation.KERNELS.keys()
 
 
 def test_a_checker_that_sees_nothing_is_found_out():

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from references import BF16, F16, F32, F64, I32, attention_reference, random
 
+full = pytest.mark.full
+
 FLOATS = {
     "fp16": F16,
     "bf16": BF16,
@@ -34,6 +36,7 @@ def launch(arch, kernel, grid, args, signature, constants, num_warps=4, **option
         session.run(code, notes["name"], grid, num_warps * hip.wave_size(arch), args, shared=notes["shared"])
 
 
+@full
 def test_add(arch):
     n = 3000
     x, y = random(1).standard_normal((2, n)).astype(F32)
@@ -52,7 +55,7 @@ def test_softmax(arch):
     np.testing.assert_allclose(out, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=full), 3])
 def test_layer_norm(arch, seed):
     columns = 600
     x = (random(1).standard_normal((2, columns)) * 2 + 1).astype(F16)
@@ -117,6 +120,7 @@ def philox(seed, offset):
     return c0
 
 
+@full
 def test_dropout(arch):
     n, seed, probability = 900, 1234, 0.3
     x = random(1).standard_normal(n).astype(F32)
@@ -144,15 +148,28 @@ def matmul(arch, kind, tile, stages, split, m=112, n=144, k=160, seed=0):
     assert (c.astype(F64) == expected.astype(F64)).all()
 
 
-SHAPES = [((64, 64, 32), 1, 1), ((128, 64, 32), 2, 1), ((64, 128, 64), 3, 1), ((64, 64, 32), 2, 3)]
+SHAPES = {
+    "one-stage": ((64, 64, 32), 1, 1),
+    "two-stages": ((128, 64, 32), 2, 1),
+    "three-stages": ((64, 128, 64), 3, 1),
+    "split": ((64, 64, 32), 2, 3),
+}
+ALWAYS = [("fp16", "three-stages"), ("bf16", "split")]
 
 
-@pytest.mark.parametrize("tile, stages, split", SHAPES, ids=lambda v: str(v).replace(" ", ""))
-@pytest.mark.parametrize("kind", ["fp16", "bf16"])
-def test_matmul(arch, kind, tile, stages, split):
-    matmul(arch, kind, tile, stages, split)
+@pytest.mark.parametrize(
+    "kind, shape",
+    [
+        pytest.param(kind, shape, marks=() if (kind, shape) in ALWAYS else full)
+        for kind in ("fp16", "bf16")
+        for shape in SHAPES
+    ],
+)
+def test_matmul(arch, kind, shape):
+    matmul(arch, kind, *SHAPES[shape])
 
 
+@full
 def test_matmul_interleaved(arch):
     matmul(arch, "fp16", (128, 64, 32), 2, 1, seed=11)
 
@@ -161,13 +178,16 @@ def test_matmul_ragged(arch):
     matmul(arch, "fp16", (32, 32, 32), 2, 1, m=50, n=45, k=70)
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=full)])
 def test_matmul_fp8(arch, which):
     matmul(arch, FP8.get(arch, ("fp8e5", "fp8e4nv"))[which], (64, 64, 64), 2, 1, m=64, n=80, k=128)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("kind, stages", [("fp16", 1), ("bf16", 2)])
+@pytest.mark.parametrize(
+    "kind, stages, causal",
+    [("fp16", 1, False), *(pytest.param(*case, marks=full) for case in [("fp16", 1, True), ("bf16", 2, False)]),
+     ("bf16", 2, True)],
+)  # fmt: skip
 def test_attention(arch, kind, stages, causal):
     length, keys, d = 80, 80 if causal else 100, 64
     draw = random(5)
