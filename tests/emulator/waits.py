@@ -236,13 +236,20 @@ class Kernel:
             masks = re.match(r"s_and_saveexec_b", before.name) and "exec" in certain.get(i - 1, ())
             if line.name != "s_cbranch_execz" or not masks or len(self.following[i]) < 2:
                 continue
-            mask = registers_of(before.operands.partition(",")[2])
-            seen = self.reach(self.preceding[i - 1], self.preceding, lambda at: bool(mask & written(at)))
-            makers = [n for n in seen if mask & written(self.lines[n])]
-            if len(makers) == 1 and 0 not in seen - set(makers):
-                if makers[0] not in self.reach(self.following[makers[0]], self.following):
-                    groups.setdefault(makers[0], []).append(i)
+            maker = self._only_maker(registers_of(before.operands.partition(",")[2]), i - 1)
+            if maker is not None and maker not in self.reach(self.following[maker], self.following):
+                groups.setdefault(maker, []).append(i)
         return [group for group in groups.values() if len(group) > 1]
+
+    def _only_maker(self, registers, at):
+        """The one instruction that wrote the registers on every path to an instruction, or None."""
+
+        def writes(line):
+            return bool(registers & written(line))
+
+        seen = self.reach(self.preceding[at], self.preceding, writes)
+        makers = [i for i in seen if writes(self.lines[i])]
+        return makers[0] if len(makers) == 1 and 0 not in seen - set(makers) else None
 
     def _cases(self, group):
         for jump in (False, True):
@@ -374,8 +381,8 @@ class Kernel:
     def too_early(self, removed=frozenset()):
         """What may be used while it is outstanding, on any path, without the instructions at the indices `removed`.
 
-        (instruction, kind) with the kinds "register", "lds read", "lds write" (outstanding at a barrier) and "memory": a
-        load or store outstanding at a barrier (not on gfx9, where waves of a workgroup share a cache that works in
+        (instruction, kind) with the kinds "register", "lds read", "lds write" (outstanding at a barrier) and "memory":
+        a load or store outstanding at a barrier (not on gfx9, where waves of a workgroup share a cache that works in
         order) or when caches are invalidated or written back, or that outstanding at a barrier or another access. A
         state maps (what, counter, ordered) to how many operations of that counter were issued since, at least.
         """
@@ -439,12 +446,15 @@ class Kernel:
 
     def wait_proof(self, at):
         """Why the wait at that index is redundant, or None."""
-        found = None if self.unclear else self._wait_proof(at)
-        for group in [] if self.unclear or found else self.groups:
-            cases = [case._wait_proof(at) for case in self._cases(group)]
-            if all(cases):
+        if self.unclear:
+            return None
+        found = self._wait_proof(at)
+        if found or self.has_flags() or not self.serves_registers_only(at):
+            return found
+        for group in self.groups:
+            if all(case._wait_proof(at) for case in self._cases(group)):
                 return "waited for again, since branches agree"
-        return found
+        return None
 
     def _wait_proof(self, at):
         most = self.most_outstanding().get(at)
@@ -466,6 +476,9 @@ class Kernel:
         if self.unclear or self.shares_memory():
             return False
         return all(kind != "register" for _, kind in self.too_early({at}))
+
+    def serves_registers_only(self, at):
+        return all(not kind.startswith("lds") for _, kind in self.too_early({at}))
 
     def barrier_proof(self, signal, join):
         """Why the barrier (indices of its two halves, which may be one instruction) is redundant, or None."""
