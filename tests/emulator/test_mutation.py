@@ -25,7 +25,7 @@ LEAST = {
     "attention_64_causal": 15,
     "attention_128": 14,
 }
-FEW = ("gemm_f16", "transpose", "softmax", "scan_exclusive", "attention_64")
+FEW = ("gemm_f16", "transpose", "softmax", "attention_64")
 
 
 @pytest.mark.parametrize("kernel", [k if k in FEW else pytest.param(k, marks=pytest.mark.full) for k in LEAST])

@@ -8,6 +8,7 @@ and a load.
 """
 
 import copy
+import functools
 import os
 import re
 import subprocess
@@ -197,13 +198,26 @@ def is_join(line):
     return line.name in ("s_barrier", "s_barrier_wait")
 
 
+def kept(method):
+    """The method of a Kernel, worked out once for each argument."""
+
+    @functools.wraps(method)
+    def wrapper(self, *arguments):
+        key = (method.__name__, *map(frozenset, arguments))
+        if key not in self.known:
+            self.known[key] = method(self, *arguments)
+        return self.known[key]
+
+    return wrapper
+
+
 class Kernel:
     """One kernel's instructions and what may follow each of them in a launch of at most `limit` work-items a group."""
 
     def __init__(self, lines, arch, limit=1024):
         self.lines, self.arch, self.limit = lines, arch, limit
         self.index_of = {line.address: i for i, line in enumerate(lines)}
-        self.unclear = None
+        self.unclear, self.known = None, {}
         self.following, self.preceding, self.effects = [], [[] for _ in lines], []
         try:
             self.effects = [effect_of(line, arch) for line in lines]
@@ -254,6 +268,7 @@ class Kernel:
     def _cases(self, group):
         for jump in (False, True):
             case = copy.copy(self)
+            case.known = {}
             case.following = list(self.following)
             case._prune(group, jump)
             yield case
@@ -361,6 +376,7 @@ class Kernel:
 
     # --- proofs ---
 
+    @kept
     def most_outstanding(self):
         """Before each instruction: {counter: how many operations may be outstanding at most} (64: or more)."""
 
@@ -378,6 +394,7 @@ class Kernel:
 
         return self.flow({}, step, join)
 
+    @kept
     def too_early(self, removed=frozenset()):
         """What may be used while it is outstanding, on any path, without the instructions at the indices `removed`.
 
@@ -428,6 +445,7 @@ class Kernel:
         self.flow({}, step, join)
         return found
 
+    @kept
     def has_flags(self):
         """Whether waves may be ordered by memory itself: atomics, accesses that bypass a cache."""
         return any(
@@ -435,6 +453,7 @@ class Kernel:
             for line, e in zip(self.lines, self.effects)
         )
 
+    @kept
     def shares_memory(self):
         """Whether some wave may load, after a barrier, what another one stored before it."""
         if self.has_flags():
