@@ -55,15 +55,18 @@ def argument_words(args, folder):
     return words
 
 
-def trace(code, kernel, lines, grid, block, args):
+def touches_lds(effect):
+    return bool(effect and {"lds read", "lds write"} & set(effect.what))
+
+
+def trace(code, name, kernel, grid, block, args):
     """{workgroup: {wave: [Event]}}."""
-    index_of = {line.address: i for i, line in enumerate(lines)}
-    tool = hip.ROOT / "build" / "flashwave-emu"
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    tool = hip.LIBRARY.with_name("flashwave-emu")
+    with tempfile.TemporaryDirectory() as path:
+        folder = pathlib.Path(path)
         (folder / "code").write_bytes(code)
         extents = [",".join(map(str, hip.three(shape))) for shape in (grid, block)]
-        command = [tool, "run", folder / "code", "--kernel", kernel, "--grid", extents[0], "--block", extents[1]]
+        command = [tool, "run", folder / "code", "--kernel", name, "--grid", extents[0], "--block", extents[1]]
         command += ["--no-check", "--trace", folder / "trace", *argument_words(args, folder)]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode:
@@ -72,8 +75,9 @@ def trace(code, kernel, lines, grid, block, args):
     groups = {}
     for row in text.splitlines():
         group, wave, address, rest = re.match(r"(\S+) wave (\d+)\s+([0-9a-f]+)  (.*)", row).groups()
-        lds = rest.partition("; lds ")[2]
-        event = Event(index_of[int(address, 16)], tuple(int(a, 16) for a in lds.split()))
+        index = kernel.index_of[int(address, 16)]
+        lds = rest.partition("; lds ")[2] if touches_lds(kernel.effects[index]) else ""
+        event = Event(index, tuple(int(a, 16) for a in lds.split()))
         groups.setdefault(group, {}).setdefault(int(wave), []).append(event)
     return groups
 
@@ -109,14 +113,14 @@ def wave_accesses(kernel, events, wave, removed):
             for registers, ordered, _ in left:
                 for register in registers & used:
                     in_order = effect and ordered and effect.ordered and effect.counter == counter
-                    early |= not (in_order and register in effect.registers and not kernel._reads(line, register))
+                    early |= not (in_order and register in effect.registers and not waits.reads(line, register))
         if waits.is_signal(line):
             signalled += 1
         if waits.is_join(line):
             passed += 1
         if effect:
             access = None
-            if {"lds read", "lds write"} & set(effect.what):
+            if touches_lds(effect):
                 access = Access(wave, "lds write" in effect.what, passed, 1 << 30)
                 accesses.append((lds_bytes(line, event.addresses), access))
             outstanding.setdefault(effect.counter, []).append((effect.registers, effect.ordered, access))

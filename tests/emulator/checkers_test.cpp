@@ -268,6 +268,14 @@ TEST(Lds, StrictlyReadsAreWaitedForBeforeTheBarrier) {
                Check::lds_race, "came before a wait for the read", 2, 512},
               strict);
   expect_clean({"gfx942", setup + read + "s_barrier\n" + wait + write, 2, 512});
+  // Wave 1 has issued more LDS instructions than wave 0; both have waited when wave 2 overwrites what they read.
+  const std::string three = setup +
+                            "v_mov_b32 v8, 0\nv_readfirstlane_b32 s8, v0\ns_cmp_lg_u32 s8, 64\ns_cbranch_scc1 few\n" +
+                            "ds_read_b32 v9, v1\nds_read_b32 v10, v1\nds_read_b32 v11, v1\nfew:\nds_read_b32 v5, v8\n";
+  const std::string overwrite = "s_cmp_lg_u32 s8, 128\ns_cbranch_scc1 over\nds_write_b32 v8, v0\nover:\n";
+  expect_rule({"gfx942", three + "s_barrier\n" + wait + overwrite, three + wait + "s_barrier\n" + overwrite,
+               Check::lds_race, "came before a wait for the read", 3, 768},
+              strict);
 }
 
 TEST(Lds, UninitialisedBytes) {

@@ -48,10 +48,12 @@ def wave_size(arch):
     return 64 if arch.startswith("gfx9") else 32
 
 
+LIBRARY = pathlib.Path(os.environ.get("FLASHWAVE_EMU_LIBRARY", ROOT / "build" / "libflashwave_emu.so"))
+
+
 @functools.cache
 def library():
-    path = os.environ.get("FLASHWAVE_EMU_LIBRARY", str(ROOT / "build" / "libflashwave_emu.so"))
-    lib = ctypes.CDLL(path)
+    lib = ctypes.CDLL(str(LIBRARY))
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     integer, text = ctypes.c_int, ctypes.c_char_p
     signatures = {

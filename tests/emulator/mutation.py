@@ -3,12 +3,13 @@
     mutation.py [--arch A,B] [--opt O1,O3] [--kernel NAME,...] [--jobs N] [--list]
 
 Each s_waitcnt*, s_wait_*cnt* and barrier (both halves on gfx12) of a kernel becomes an s_nop. Each of these mutants is
-    noticed    the checkers report it
-    strict     they do if reads of LDS, too, must have been waited for before a barrier (option strict)
-    redundant  by a proof: on every path (waits.py), or in these runs (accesses.py, "unshared")
-    unexecuted no run gets there: a trap in its place stays silent
-    MISSED     none of these
-    FALSE      noticed although it is redundant on every path
+    noticed     the checkers report it
+    strict      they do if reads of LDS, too, must have been waited for before a barrier (option strict)
+    redundant   by a proof: on every path (waits.py); or it orders LDS accesses of no two waves in these runs, and none
+                in others, since neither data nor order of waves matter to what is accessed (accesses.py)
+    unexecuted  no run gets there: a trap in its place stays silent
+    MISSED      none of these, or the runs need it by accesses.py
+    FALSE       noticed although redundant on every path, or although the runs do not need it by accesses.py
 """
 
 import argparse
@@ -158,9 +159,9 @@ def other_data(args):
 class Subject:
     """A kernel for one GPU, and the runs it is tried in."""
 
-    def __init__(self, arch, opt, name):
+    def __init__(self, arch, opt, name, checks="all"):
         file, *self.launches = KERNELS[name]
-        self.arch, self.name = arch, name
+        self.arch, self.name, self.checks = arch, name, checks
         self.code = hip.compile_kernels(HERE / "kernels" / f"{file}.hip", arch, opt)
         self.lines = waits.kernel_lines(waits.disassemble(self.code, arch), name)
         self.limit = hip.largest_workgroup(self.code, name)
@@ -168,7 +169,7 @@ class Subject:
         self.kernel = waits.Kernel(self.lines, arch, self.limit) if self.limit < 1024 else self.any_size
 
     def says(self, code, **options):
-        return reports_of(self.arch, code, self.name, self.launches, **options)
+        return reports_of(self.arch, code, self.name, self.launches, checks=self.checks, **options)
 
     @functools.cached_property
     def traces(self):
@@ -176,8 +177,8 @@ class Subject:
         found = []
         for launch in self.launches:
             grid, block, args = launch(self.arch)
-            found.append(accesses.trace(self.code, self.name, self.lines, grid, block, args))
-            if found[-1] != accesses.trace(self.code, self.name, self.lines, grid, block, other_data(args)):
+            found.append(accesses.trace(self.code, self.name, self.any_size, grid, block, args))
+            if found[-1] != accesses.trace(self.code, self.name, self.any_size, grid, block, other_data(args)):
                 return None
         return found
 
@@ -191,35 +192,38 @@ class Subject:
             if found or kernel is self.kernel:
                 return found and found + condition * (kernel is not self.any_size)
 
-    def unshared(self, mutant):
-        """Whether it orders LDS accesses of no two waves in any of these runs, whatever the data, and does no more."""
-        if waits.is_wait(self.lines[mutant[0]]) and not self.kernel.serves_lds_only(mutant[0]):
-            return False
+    def is_needed(self, mutant):
+        """Whether one of the runs goes wrong without it; None if that is not known."""
         try:
-            return self.traces is not None and not any(
-                accesses.is_needed(self.kernel, trace, set(mutant)) for trace in self.traces
-            )
+            return self.traces and any(accesses.is_needed(self.any_size, trace, set(mutant)) for trace in self.traces)
         except waits.Unclear:
-            return False
+            return None
 
     def verdict(self, mutant):
         """(verdict, proof or report)."""
         lines = [self.lines[i] for i in mutant]
-        code, proof = patched(self.code, lines, S_NOP), self.proof(mutant)
+        code, proof, needed = patched(self.code, lines, S_NOP), self.proof(mutant), self.is_needed(mutant)
         said = self.says(code) or self.says(code, seed=1)  # an order of the waves in which the mistake shows
         strict = "" if said else self.says(code, strict=1)
         if said or strict:
-            return ("FALSE", f"{proof}, yet: {said or strict}") if proof else ("noticed" if said else "strict", said)
+            if proof or needed is False:
+                return "FALSE", f"{proof or 'no run needs it'}, yet: {said or strict}"
+            return ("noticed", said) if said else ("strict", strict)
+        if needed:
+            return "MISSED", "a run needs it"
         if proof:
             return "redundant", proof
         if "trap" not in self.says(patched(self.code, lines[:1], S_TRAP[self.arch[:4]])):
             return "unexecuted", ""
-        return ("redundant", UNSHARED) if self.unshared(mutant) else ("MISSED", "")
+        barrier = not waits.is_wait(lines[0])
+        if needed is False and (barrier or self.kernel.serves_lds_only(mutant[0])):
+            return "redundant", UNSHARED
+        return "MISSED", ""
 
 
-def mutate(job):
-    """All mutants of one kernel: [(text, verdict, proof or report)]."""
-    subject = Subject(*job)
+def mutate(job, checks="all"):
+    """All mutants of one kernel (arch, opt, name): (job, [(text, verdict, proof or report)])."""
+    subject = Subject(*job, checks)
     clean = subject.says(subject.code) or subject.says(subject.code, seed=1) or subject.says(subject.code, strict=1)
     if clean:
         return job, [("unchanged", "FALSE", clean)]

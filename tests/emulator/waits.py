@@ -8,6 +8,7 @@ and a load.
 """
 
 import copy
+import functools
 import os
 import re
 import subprocess
@@ -167,6 +168,11 @@ def written(line):
     return registers_of(operands[0]) | registers_of(second)
 
 
+def reads(line, register):
+    """Whether a load has the register among its operands other than the first."""
+    return register in registers_of(line.operands.partition(",")[2])
+
+
 def touched(line):
     """Registers an instruction reads or writes, with those its text does not show."""
     hidden = "vccz" in line.name or "vccnz" in line.name or line.name.startswith("v_div_fmas")
@@ -192,13 +198,26 @@ def is_join(line):
     return line.name in ("s_barrier", "s_barrier_wait")
 
 
+def kept(method):
+    """The method of a Kernel, worked out once for each argument."""
+
+    @functools.wraps(method)
+    def wrapper(self, *arguments):
+        key = (method.__name__, *map(frozenset, arguments))
+        if key not in self.known:
+            self.known[key] = method(self, *arguments)
+        return self.known[key]
+
+    return wrapper
+
+
 class Kernel:
     """One kernel's instructions and what may follow each of them in a launch of at most `limit` work-items a group."""
 
     def __init__(self, lines, arch, limit=1024):
         self.lines, self.arch, self.limit = lines, arch, limit
         self.index_of = {line.address: i for i, line in enumerate(lines)}
-        self.unclear = None
+        self.unclear, self.known = None, {}
         self.following, self.preceding, self.effects = [], [[] for _ in lines], []
         try:
             self.effects = [effect_of(line, arch) for line in lines]
@@ -231,17 +250,25 @@ class Kernel:
             masks = re.match(r"s_and_saveexec_b", before.name) and "exec" in certain.get(i - 1, ())
             if line.name != "s_cbranch_execz" or not masks or len(self.following[i]) < 2:
                 continue
-            mask = registers_of(before.operands.partition(",")[2])
-            seen = self.reach(self.preceding[i - 1], self.preceding, lambda at: bool(mask & written(at)))
-            makers = [n for n in seen if mask & written(self.lines[n])]
-            if len(makers) == 1 and 0 not in seen - set(makers):
-                if makers[0] not in self.reach(self.following[makers[0]], self.following):
-                    groups.setdefault(makers[0], []).append(i)
+            maker = self._only_maker(registers_of(before.operands.partition(",")[2]), i - 1)
+            if maker is not None and maker not in self.reach(self.following[maker], self.following):
+                groups.setdefault(maker, []).append(i)
         return [group for group in groups.values() if len(group) > 1]
+
+    def _only_maker(self, registers, at):
+        """The one instruction that wrote the registers on every path to an instruction, or None."""
+
+        def writes(line):
+            return bool(registers & written(line))
+
+        seen = self.reach(self.preceding[at], self.preceding, writes)
+        makers = [i for i in seen if writes(self.lines[i])]
+        return makers[0] if len(makers) == 1 and 0 not in seen - set(makers) else None
 
     def _cases(self, group):
         for jump in (False, True):
             case = copy.copy(self)
+            case.known = {}
             case.following = list(self.following)
             case._prune(group, jump)
             yield case
@@ -349,6 +376,7 @@ class Kernel:
 
     # --- proofs ---
 
+    @kept
     def most_outstanding(self):
         """Before each instruction: {counter: how many operations may be outstanding at most} (64: or more)."""
 
@@ -366,11 +394,12 @@ class Kernel:
 
         return self.flow({}, step, join)
 
+    @kept
     def too_early(self, removed=frozenset()):
         """What may be used while it is outstanding, on any path, without the instructions at the indices `removed`.
 
-        (instruction, kind) with the kinds "register", "lds read", "lds write" (outstanding at a barrier) and "memory": a
-        load or store outstanding at a barrier (not on gfx9, where waves of a workgroup share a cache that works in
+        (instruction, kind) with the kinds "register", "lds read", "lds write" (outstanding at a barrier) and "memory":
+        a load or store outstanding at a barrier (not on gfx9, where waves of a workgroup share a cache that works in
         order) or when caches are invalidated or written back, or that outstanding at a barrier or another access. A
         state maps (what, counter, ordered) to how many operations of that counter were issued since, at least.
         """
@@ -395,7 +424,7 @@ class Kernel:
                 if what in used:
                     # Operations of one counter return in order: one overwriting the result of another is fine.
                     overwrites = effect and ordered and effect.ordered and effect.counter == counter
-                    if not (overwrites and what in effect.registers and not self._reads(line, what)):
+                    if not (overwrites and what in effect.registers and not reads(line, what)):
                         found.add((i, "register"))
                 if is_signal(line) and what in ("lds read", "lds write"):
                     found.add((i, what))
@@ -416,11 +445,7 @@ class Kernel:
         self.flow({}, step, join)
         return found
 
-    @staticmethod
-    def _reads(line, register):
-        """Whether a load has the register among its operands other than the first."""
-        return register in registers_of(line.operands.partition(",")[2])
-
+    @kept
     def has_flags(self):
         """Whether waves may be ordered by memory itself: atomics, accesses that bypass a cache."""
         return any(
@@ -428,6 +453,7 @@ class Kernel:
             for line, e in zip(self.lines, self.effects)
         )
 
+    @kept
     def shares_memory(self):
         """Whether some wave may load, after a barrier, what another one stored before it."""
         if self.has_flags():
@@ -439,12 +465,15 @@ class Kernel:
 
     def wait_proof(self, at):
         """Why the wait at that index is redundant, or None."""
-        found = None if self.unclear else self._wait_proof(at)
-        for group in [] if self.unclear or found else self.groups:
-            cases = [case._wait_proof(at) for case in self._cases(group)]
-            if all(cases):
+        if self.unclear:
+            return None
+        found = self._wait_proof(at)
+        if found or self.has_flags() or not self.serves_registers_only(at):
+            return found
+        for group in self.groups:
+            if all(case._wait_proof(at) for case in self._cases(group)):
                 return "waited for again, since branches agree"
-        return found
+        return None
 
     def _wait_proof(self, at):
         most = self.most_outstanding().get(at)
@@ -466,6 +495,9 @@ class Kernel:
         if self.unclear or self.shares_memory():
             return False
         return all(kind != "register" for _, kind in self.too_early({at}))
+
+    def serves_registers_only(self, at):
+        return all(not kind.startswith("lds") for _, kind in self.too_early({at}))
 
     def barrier_proof(self, signal, join):
         """Why the barrier (indices of its two halves, which may be one instruction) is redundant, or None."""
