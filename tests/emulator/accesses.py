@@ -12,8 +12,9 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-import hip
 import numpy as np
+
+import hip
 import waits
 
 WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8, "96": 12, "128": 16}

@@ -1,4 +1,4 @@
-"""flashwave-emu as a program: exit statuses, what it prints, what it writes. Usage: hip_tool_test.py TOOL CODE_OBJECTS"""
+"""flashwave-emu as a program: exit statuses, output, files. Usage: hip_tool_test.py TOOL CODE_OBJECTS"""
 
 import json
 import pathlib

@@ -6,6 +6,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+
 from references import BF16, F16, F32, F64, I32, I64, U32, U64, fp8_types, random, same_bits
 
 MASK32, MASK64 = 2**32 - 1, 2**64 - 1

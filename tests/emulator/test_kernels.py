@@ -2,9 +2,10 @@
 
 import struct
 
-import hip
 import numpy as np
 import pytest
+
+import hip
 from references import BF16, F16, F32, F64, I32, I64, U32, U64, attention_reference, fp8_types, random
 
 # --- sums, scans, transposes -----------------------------------------------------------------------------------------

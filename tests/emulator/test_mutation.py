@@ -1,8 +1,9 @@
 """Without any one of its waits and barriers, a kernel is reported, or that one is proven redundant (mutation.py)."""
 
+import pytest
+
 import accesses
 import mutation
-import pytest
 import waits
 
 # How many mutants at least are noticed, on every GPU. More than a few kernels only with --full.

@@ -18,8 +18,9 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import hip  # noqa: E402
 import programs  # noqa: E402
+
+import hip  # noqa: E402
 
 FLAGS = ["-w", "-ffp-contract=off", "-fwrapv", "-std=c++20"]
 # Without this option the host keeps results of half-precision arithmetic wider than they are.

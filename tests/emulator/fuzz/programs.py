@@ -27,9 +27,9 @@ typedef _Float16 h2 __attribute__((ext_vector_type(2)));
 #define FN static inline
 #define OUTLINE static __attribute__((noinline))
 #endif
-// What an arm of a branch leaves behind passes through here: clang 22 hoists values that cost nothing (a negated float, a
-// shuffle, a truncation) out of the default of a switch and loses them for some lanes (StructurizeCFG; the related fix is
-// llvm/llvm-project#183792). An empty asm is not free.
+// What an arm of a branch leaves behind passes through here: clang 22 hoists values that cost nothing (a negated float,
+// a shuffle, a truncation) out of the default of a switch and loses them for some lanes (StructurizeCFG; the related
+// fix is llvm/llvm-project#183792). An empty asm is not free.
 #ifdef __HIP__
 template <class T> FN T pinned(T x) { asm("" : "+v"(x)); return x; }
 FN i8 pinned(i8 x) { i32 y = x; asm("" : "+v"(y)); return (i8)y; }

@@ -38,10 +38,11 @@ def build(arch, kernel, signature, constants, num_warps=4, num_stages=2, aligned
 
 
 def compile_to(code, notes, arch, kernel, signature, constants, num_warps, num_stages, aligned):
-    import kernels
-    import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+
+    import kernels
+    import triton
 
     function = getattr(kernels, kernel)
     types = {name: signature.get(name, "constexpr") for name in function.arg_names}

@@ -1,7 +1,8 @@
 """Triton kernels of the usual kinds, written for the emulator's tests."""
 
-import triton
 import triton.language as tl
+
+import triton
 
 
 @triton.jit

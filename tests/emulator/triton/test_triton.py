@@ -3,10 +3,11 @@
 import math
 
 import build
-import hip
 import ml_dtypes
 import numpy as np
 import pytest
+
+import hip
 from references import BF16, F16, F32, F64, I32, attention_reference, random
 
 full = pytest.mark.full
