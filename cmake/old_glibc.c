@@ -1,7 +1,8 @@
-/* Lets a library linked on a new Linux run on an old one (x86-64; the Python wheel, see wheel.cmake, and the emulator). The linker binds
- * each function of glibc at the newest version it finds; where a function got a new version for reasons that do not
- * concern us (it moved to another library, it stopped setting errno), the older one is asked for here, and what the
- * static C++ runtime takes from the newest glibc alone is defined here. Nothing of this is exported. */
+/* Lets a library linked on a new Linux run on an old one (x86-64; the Python wheel, see wheel.cmake, and the emulator).
+ * The linker binds each function of glibc at the newest version it finds; where a function got a new version for
+ * reasons that do not concern us (it moved to another library, it stopped setting errno), the older one is asked for
+ * here, and what the static C++ runtime takes from the newest glibc alone is defined here. Nothing of this is exported.
+ */
 #define _GNU_SOURCE
 #include <link.h>
 #include <stddef.h>
