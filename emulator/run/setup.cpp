@@ -165,7 +165,7 @@ void start_wave(Wave& wave, int id, Workgroup& group, const LaunchShape& shape, 
   wave.executed = 0;
   wave.barriers_signalled = wave.barriers_passed = 0;
   wave.scratch_bytes_per_lane = scratch_per_lane(kernel);
-  std::memset(wave.scratch.data(), 0xff, wave.scratch.size());
+  std::fill(wave.scratch.begin(), wave.scratch.end(), u8{0xff});
   set_mode(wave, initial_mode(kernel, *wave.target));
   wave.sgpr[kNull] = 0;
   wave.sgpr[kM0] = 0;
