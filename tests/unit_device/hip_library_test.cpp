@@ -15,6 +15,8 @@
 // AMD's runtime keeps what it allocates when it finds no GPU.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:libamdhip64"; }
+extern "C" const char* __lsan_default_options();
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
 #endif
 #endif
 
