@@ -107,7 +107,8 @@ bool constant_operand(const std::string& text, const Instruction& in, Operand& o
   if (!is_digit(text[0]) && text[0] != '-') return false;
   char* end = nullptr;
   const bool negative = text[0] == '-';
-  if (text.find("0x") != std::string::npos) {
+  if (text.find("0x") != std::string::npos) {  // inline constants are printed in decimal
+    o.is_literal = true;
     const u64 magnitude = std::strtoull(text.c_str() + negative, &end, 16);
     o.constant = negative ? 0 - magnitude : magnitude;
   } else if (text.find('.') != std::string::npos) {
@@ -302,8 +303,8 @@ u64 constant_bits(const Operand& o, char type) {
         return bits_of(static_cast<float>(value));
     }
   }
-  // A literal of a double is its high half (LLVM "AMDGPU operand syntax"); small integers are integers.
-  if (type == 'd' && o.constant > 64 && o.constant < (1ull << 32)) return o.constant << 32;
+  // A literal of a double is its high half (LLVM "AMDGPU operand syntax"); inline integers are integers.
+  if (type == 'd' && o.is_literal) return o.constant << 32;
   return o.constant;
 }
 
