@@ -8,7 +8,7 @@ namespace emu {
 enum class AccessKind : u8 { read, write, atomic };
 
 // One access of `bytes` at address[lane] for each lane of `lanes`. Returns the lanes that may go on; the others read 0
-// and write nothing. `data_register`: for loads, none of its business. Call once per address row (twice for ds_read2).
+// and write nothing. Call once per address row (twice for ds_read2).
 u64 begin_lds(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind);
 // A read by an instruction that, unlike plain ones, needs aligned addresses.
 u64 begin_lds_aligned(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, u32 alignment);

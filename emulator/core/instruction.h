@@ -108,7 +108,7 @@ struct Instruction {
   u8 sdwa_dest_select = 6, sdwa_dest_unused = 0;  // unused: 0 pad, 1 sign-extend, 2 preserve
   u8 cbsz = 0, abid = 0, blgp = 0, index_key = 0;
   u8 byte_sel = 0;
-  bool offen = false, idxen = false, to_lds = false, returns = false, gds = false, tfe = false;
+  bool offen = false, idxen = false, to_lds = false, returns = false;
   u32 bitop3 = 0;
   i32 offset = 0, offset1 = 0;
   i32 simm16 = 0;                       // of SOPP and SOPK, sign-extended

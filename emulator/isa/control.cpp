@@ -87,7 +87,6 @@ enum HardwareRegister : u32 {
   kMemBases = 15,
   kFlatScratchLow = 20,
   kFlatScratchHigh = 21,
-  kXccId = 20,
   kHardwareId1 = 23,
   kHardwareId2 = 24,
   kShaderCycles = 29
