@@ -26,7 +26,7 @@ FW_FN float to_float(Half x) {
 }
 
 template <class T>
-T from_float(float x);
+FW_FN T from_float(float x);
 
 template <>
 FW_FN float from_float<float>(float x) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #if defined(__CUDACC__) || defined(__HIP__)
-#define FW_FN static inline __host__ __device__ __attribute__((always_inline))
+#define FW_FN inline __host__ __device__ __attribute__((always_inline))
 #else
 #define FW_FN inline __attribute__((always_inline))
 #endif

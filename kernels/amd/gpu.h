@@ -1,0 +1,95 @@
+// The words every AMD GPU kernel is written in: attributes, vector types, ids, buffer descriptors, waits. Needs no ROCm
+// header (the kernels are compiled with -nogpuinc -nogpulib); builtins of one architecture family are in its isa.h.
+#pragma once
+
+#define __host__ __attribute__((host))
+#define __device__ __attribute__((device))
+
+#include "kernels/abi/gpu_launch.h"
+#include "kernels/common/platform.h"
+
+// FW_DEVICE: a function of the kernels alone. FW_KERNEL(threads): an entry point; without the work group size clang
+// plans for 1024 work-items, which costs registers.
+#define FW_DEVICE static inline __attribute__((device, always_inline))
+#define FW_METHOD __attribute__((device, always_inline)) inline
+#define FW_KERNEL(threads) \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads), visibility("protected"))) void
+#define FW_SHARED __attribute__((shared))
+#define FW_UNROLL _Pragma("unroll")
+#define FW_NO_UNROLL _Pragma("nounroll")
+
+namespace flashwave {
+
+using abi::GpuArguments;
+using abi::Params;
+using abi::Schedule;
+
+template <class T, int N>
+using Vec = T __attribute__((ext_vector_type(N)));
+using U32x2 = Vec<uint32_t, 2>;
+using U32x4 = Vec<uint32_t, 4>;
+using F32x2 = Vec<float, 2>;
+using F32x4 = Vec<float, 4>;
+using F32x8 = Vec<float, 8>;
+using F32x16 = Vec<float, 16>;
+using F16x2 = Vec<_Float16, 2>;
+using BF16x2 = Vec<__bf16, 2>;
+
+inline constexpr float kInf = __builtin_inff();
+inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+#if defined(__GFX9__)
+inline constexpr int kWave = 64;
+#else
+inline constexpr int kWave = 32;
+#endif
+
+FW_DEVICE int thread_index() { return int(__builtin_amdgcn_workitem_id_x()); }
+FW_DEVICE int lane_index() { return thread_index() & (kWave - 1); }
+// Uniform: in a scalar register.
+FW_DEVICE int wave_index() { return __builtin_amdgcn_readfirstlane(thread_index() / kWave); }
+
+// What this workgroup is to do; `tasks` or more: nothing.
+FW_DEVICE int64_t task_index() {
+  return int64_t{__builtin_amdgcn_workgroup_id_y()} * abi::kTasksPerRow + __builtin_amdgcn_workgroup_id_x();
+}
+
+// Bare instructions: v_exp_f32, v_log_f32 (base 2) and v_rcp_f32, 1 ulp, denormals flushed.
+FW_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
+FW_DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
+FW_DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }
+
+FW_DEVICE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+FW_DEVICE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// v_perm_b32: bytes 0..3 of the selector pick from {lo: 0..3, hi: 4..7}.
+FW_DEVICE uint32_t permute_bytes(uint32_t hi, uint32_t lo, uint32_t selector) {
+  return __builtin_amdgcn_perm(hi, lo, selector);
+}
+
+// A raw buffer: reads at or past `bytes` give 0, writes there are dropped. Both must be uniform.
+using Buffer = __amdgpu_buffer_rsrc_t;
+#if defined(__GFX9__)
+inline constexpr int kBufferFormat = 0x00027000;  // dword elements, as the hardware's default descriptor of gfx9
+#elif defined(__GFX10__)
+inline constexpr int kBufferFormat = 0x31014000;
+#elif defined(__GFX11__)
+inline constexpr int kBufferFormat = 0x31004000;
+#else
+inline constexpr int kBufferFormat = 0x31004000;
+#endif
+FW_DEVICE Buffer make_buffer(const void* data, uint32_t bytes) {
+  return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(data), 0, bytes, kBufferFormat);
+}
+
+// Everything this workgroup wrote to LDS before is visible to all of it after. Global memory is not waited for.
+FW_DEVICE void workgroup_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+// No instruction moves across.
+FW_DEVICE void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
+
+}  // namespace flashwave

@@ -1,0 +1,72 @@
+// What may happen to a score between q.k and the softmax, and to a weight after it: softcap, bias, ALiBi, dropout
+// (docs/semantics.md). Every switch is uniform, so a launch pays only for what it asks for.
+#pragma once
+
+#include "kernels/amd/gpu.h"
+#include "kernels/common/dtype.h"
+#include "kernels/common/philox.h"
+#include "kernels/common/sequence.h"
+
+namespace flashwave {
+
+// Near 0 the difference of exponentials would cancel, hence the polynomial (minimax on |x| < 0.625, the coefficients of
+// Cephes' tanhf).
+FW_DEVICE float tanh_of(float x) {
+  const float z = x * x;
+  float r = -5.70498872745e-3f;
+  r = r * z + 2.06390887954e-2f;
+  r = r * z - 5.37397155531e-2f;
+  r = r * z + 1.33314422036e-1f;
+  r = r * z - 3.33332819422e-1f;
+  const float small = r * z * x + x;
+  const float large = 1.f - 2.f * rcp_fast(1.f + exp2_fast(__builtin_fabsf(x) * (2.f * kLog2e)));
+  return __builtin_fabsf(x) < 0.625f ? small : __builtin_copysignf(large, x);
+}
+
+FW_DEVICE float bias_at(const Params& p, int64_t offset) {
+  switch (p.bias.dtype) {
+    case abi::kF16:
+      return float(static_cast<const _Float16*>(p.bias.data)[offset]);
+    case abi::kBF16:
+      return to_float(static_cast<const BFloat16*>(p.bias.data)[offset]);
+    default:
+      return static_cast<const float*>(p.bias.data)[offset];
+  }
+}
+
+// The scores of one row (query i of head h of a sequence).
+struct ScoreRow {
+  const Params& p;
+  float slope;       // ALiBi; 0 without
+  int64_t diagonal;  // key on the diagonal
+  int64_t bias;      // offset of key 0
+  uint32_t batch_head, query;
+
+  FW_METHOD ScoreRow(const Params& params, const Sequence& seq, int32_t h, int64_t i)
+      : p(params),
+        slope(params.alibi_slopes ? params.alibi_slopes[seq.b * params.alibi_batch_stride + h] : 0.f),
+        diagonal(i + seq.keys - seq.queries),
+        bias(seq.b * params.bias.stride[0] + h * params.bias.stride[1] + i * params.bias.stride[2]),
+        batch_head(uint32_t(seq.b * params.heads_q + h)),
+        query(uint32_t(i)) {}
+
+  // q.k -> score in units of log2: the weight is exp2 of it. key must exist (a bias is read).
+  FW_METHOD float modified(float dot, int64_t key) const {
+    float s = dot * p.softmax_scale;
+    if (p.softcap > 0) s = p.softcap * tanh_of(s / p.softcap);
+    if (p.bias.data) s += bias_at(p, bias + key * p.bias.stride[3]);
+    if (p.alibi_slopes) {
+      const int64_t distance = diagonal - key;
+      s -= slope * float(distance < 0 ? -distance : distance);
+    }
+    return s * kLog2e;
+  }
+
+  // The 16-bit numbers of keys 8g .. 8g+7, two to a word: an element is dropped iff its number is below the threshold.
+  FW_METHOD Philox4 dropout_group(int64_t g) const {
+    return philox({{uint32_t(g), query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(p.dropout_seed),
+                  uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32));
+  }
+};
+
+}  // namespace flashwave
