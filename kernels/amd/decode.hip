@@ -55,14 +55,23 @@ FW_DEVICE Operand part_of(U32x4 x, int half) {
 struct Quotient {
   int64_t quotient, rest;
 };
+// x < 2^53. Clang's division of 64-bit integers would be 150 instructions.
 FW_DEVICE Quotient divide(int64_t x, int64_t by) {
-  const int64_t q = (x | by) >> 32 ? x / by : int64_t{uint32_t(x) / uint32_t(by)};
-  return {q, x - q * by};
+  Quotient q;
+  q.quotient = int64_t(double(x) / double(by));  // rounded: perhaps 1 too many
+  q.rest = x - q.quotient * by;
+  if (q.rest < 0) --q.quotient, q.rest += by;
+  return q;
 }
+
+// Keys [first, last) that this lane's row sees, and those that all 16 rows of the wave see (uniform).
+struct Visible {
+  int32_t first, last, all_first, all_last;
+};
 
 template <class T, int kDim, bool kGeneral>
 struct Decode {
-  static constexpr int kPiece = kDim < 128 ? kDim : 128;  // columns of K and V held at a time
+  static constexpr int kPiece = kDim < 128 || (kDim > 128 && kWave == 32) ? 64 : 128;  // columns of K and V held at a time
   static constexpr int kPieces = kDim / kPiece;
   static constexpr int kLoads = kPiece / (8 * kGroups);  // reads of K per row and piece
   static constexpr int kWidth = kPiece / 16;             // columns of V a lane reads
@@ -124,38 +133,50 @@ struct Decode {
       }
     }
   }
-  FW_METHOD U32x4 queries(int n) const {
+  FW_METHOD U32x4 queries(int n) {
     if constexpr (kQueriesInLds) {
       return lds.queries[row_tile][n][lane_index()];
     } else {
+      compute_here(q[n]);  // or gfx11's widened operands would be made before the loop and kept there
       return q[n];
     }
   }
 
   FW_METHOD void load_keys(const KeyStep<kTiles>& step, int piece) {
+    compute_here(k_columns_left);  // and the offsets that follow from it: kept, they would need many registers
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       FW_UNROLL for (int n = 0; n < kLoads; ++n) k[t][n] = load_global<4>(step.k[t] + k_offset(piece * kLoads + n));
     }
     schedule_fence();
   }
-  FW_METHOD void load_values(const KeyStep<kTiles>& step, int piece) {
+  template <bool kInOrder>
+  FW_METHOD void load_value_rows(const KeyStep<kTiles>& step, int piece) {
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
-        v[t][r] = load_global<kWidth / 2>(rows.value_row(step, t, r) + v_offset(piece));
+        v[t][r] = load_global<kWidth / 2>(rows.template value_row<kInOrder>(step, t, r) + v_offset(piece));
       }
+    }
+  }
+  FW_METHOD void load_values(const KeyStep<kTiles>& step, int piece) {
+    if (step.in_order) {
+      load_value_rows<true>(step, piece);
+    } else {
+      load_value_rows<false>(step, piece);
     }
     schedule_fence();
   }
 
   // S^T += K Q^T over the columns of a piece.
-  FW_METHOD void multiply_keys(int piece, Accumulator (&s)[kTiles]) const {
+  FW_METHOD void multiply_keys(int piece, Accumulator (&s)[kTiles]) {
     FW_UNROLL for (int n = 0; n < kLoads; ++n) {
       const U32x4 x = queries(piece * kLoads + n);
       FW_UNROLL for (int half = 0; half < 8 / kElements; ++half) {
         const WideOperand b = widen(part_of(x, half));
         FW_UNROLL for (int t = 0; t < kTiles; ++t) s[t] = multiply_add<T>(part_of(k[t][n], half), b, s[t]);
       }
+      schedule_fence();
     }
+    FW_UNROLL for (int t = 0; t < kTiles; ++t) compute_here(s[t]);
   }
 
   // O^T += V^T P^T for the columns of a piece. weights: pairs of consecutive keys.
@@ -174,6 +195,8 @@ struct Decode {
           a[i] = permute_bytes(tile[r + 1][j / 2], tile[r][j / 2], j % 2 ? 0x07060302 : 0x05040100);
         }
         o[piece][j] = multiply_add<T>(a, wide, o[piece][j]);
+        compute_here(o[piece][j]);
+        if (j % 2) schedule_fence();  // two registers of each row of V are free now
       }
     }
   }
@@ -192,9 +215,8 @@ struct Decode {
     }
   }
 
-  // Scores to weights. visible: keys this lane's row may see; masked (uniform): some of the step's may not be.
-  FW_METHOD void soften(Accumulator (&s)[kTiles], int32_t first_key, bool masked, int32_t visible_first,
-                        int32_t visible_last, const ScoreRow& score, uint32_t (&weights)[kTiles][kRegisters / 2]) {
+  FW_METHOD void soften(Accumulator (&s)[kTiles], int32_t first_key, const Visible& visible, const ScoreRow& score,
+                        uint32_t (&weights)[kTiles][kRegisters / 2]) {
     const int32_t lane_first = first_key + kRegisters * group_index();
     if constexpr (kGeneral) {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
@@ -207,11 +229,11 @@ struct Decode {
       const float scale = p.softmax_scale * kLog2e;
       FW_UNROLL for (int t = 0; t < kTiles; ++t) s[t] *= scale;
     }
-    if (masked) {
+    if (first_key < visible.all_first || first_key + kStepKeys > visible.all_last) {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
         FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
           const int32_t key = lane_first + 16 * t + r;
-          s[t][r] = key >= visible_first && key < visible_last ? s[t][r] : -kInf;
+          s[t][r] = key >= visible.first && key < visible.last ? s[t][r] : -kInf;
         }
       }
     }
@@ -246,45 +268,48 @@ struct Decode {
     }
   }
 
-  // Steps first, first + stride, ... below last; all rows see all keys of [full_first, full_last).
-  FW_METHOD void attend(int32_t first, int32_t last, int32_t stride, int32_t full_first, int32_t full_last,
-                        const KeyRange& visible, const ScoreRow& score) {
-    if (first >= last) return;
-    int32_t pages[kTiles];
-    rows.find_pages(first, pages);
-    KeyStep<kTiles> now = rows.locate(first, pages), next = now;
-    load_keys(now, 0);
-    rows.find_pages(first + stride, pages);
-    load_values(now, 0);
-    FW_NO_UNROLL for (int32_t key = first; key < last; key += stride) {
-      const bool more = key + stride < last;
-      Accumulator s[kTiles];
-      FW_UNROLL for (int t = 0; t < kTiles; ++t) s[t] = Accumulator{};
-      FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
-        multiply_keys(piece, s);
-        schedule_fence();
-        if (piece + 1 < kPieces) {
-          load_keys(now, piece + 1);
-        } else if (more) {
-          next = rows.locate(key + stride, pages);
-          load_keys(next, 0);
-          rows.find_pages(key + 2 * stride, pages);
-        }
+  // One step of keys, whose first pieces of K and V are on their way; kMore: another follows, and is asked for.
+  template <bool kMore>
+  FW_METHOD void attend_step(int32_t key, int32_t stride, const Visible& visible, const ScoreRow& score,
+                             int32_t (&pages)[kTiles], KeyStep<kTiles>& now) {
+    KeyStep<kTiles> next = now;
+    Accumulator s[kTiles];
+    FW_UNROLL for (int t = 0; t < kTiles; ++t) s[t] = Accumulator{};
+    FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
+      multiply_keys(piece, s);
+      if (piece + 1 < kPieces) {
+        load_keys(now, piece + 1);
+      } else if (kMore) {
+        next = rows.locate(key + stride, pages);
+        load_keys(next, 0);
+        rows.find_pages(key + 2 * stride, pages);
       }
-      uint32_t weights[kTiles][kRegisters / 2];
-      const bool masked = key < full_first || key + kStepKeys > full_last;
-      soften(s, key, masked, int32_t(visible.first), int32_t(visible.last), score, weights);
-      FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
-        multiply_values(piece, weights);
-        schedule_fence();
-        if (piece + 1 < kPieces) {
-          load_values(now, piece + 1);
-        } else if (more) {
-          load_values(next, 0);
-        }
-      }
-      now = next;
     }
+    uint32_t weights[kTiles][kRegisters / 2];
+    soften(s, key, visible, score, weights);
+    FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
+      multiply_values(piece, weights);
+      if (piece + 1 < kPieces) {
+        load_values(now, piece + 1);
+      } else if (kMore) {
+        load_values(next, 0);
+      }
+    }
+    now = next;
+  }
+
+  // Steps key, key + stride, ... below last.
+  FW_METHOD void attend(int32_t key, int32_t last, int32_t stride, const Visible& visible, const ScoreRow& score) {
+    if (key >= last) return;
+    int32_t pages[kTiles] = {};
+    rows.find_pages(key, pages);
+    KeyStep<kTiles> now = rows.locate(key, pages);
+    load_keys(now, 0);
+    rows.find_pages(key + stride, pages);
+    load_values(now, 0);
+    // The last step is apart: where loads may or may not follow, clang's waits for earlier ones wait for those too.
+    FW_NO_UNROLL for (; key + stride < last; key += stride) attend_step<true>(key, stride, visible, score, pages, now);
+    attend_step<false>(key, stride, visible, score, pages, now);
   }
 
   // Merges what the waves of the same rows have: wave `part` of `parts` (a power of two). The result is in part 0.
@@ -323,10 +348,9 @@ struct Decode {
     FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
       FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
         const int column = kPiece * piece + kWidth * accumulator_row(group_index(), r);
-        if (column >= p.dim_v) continue;
         Vec<float, kWidth> x;
         FW_UNROLL for (int j = 0; j < kWidth; ++j) x[j] = o[piece][j][r];
-        body(column_inside(column, p.dim_v, kWidth), x);
+        if (column < p.dim_v) body(column_inside(column, p.dim_v, kWidth), x);
       }
     }
   }
@@ -364,6 +388,10 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const int32_t query_head = head * group + int32_t(ahead % uint32_t(group));
 
   Task work(p, lds, seq, head, row_tile);
+  if (active && (part == 0 || !Task::kQueriesInLds)) {
+    work.load_queries(address_of(p.q.data) + query_offset(p.q, seq, query, query_head) * 2);
+  }
+  if constexpr (Task::kQueriesInLds) workgroup_barrier();
   if (active) {
     const int64_t begin = split * args.schedule.keys_per_split;
     int64_t end = split + 1 == splits ? seq.keys : begin + args.schedule.keys_per_split;
@@ -371,15 +399,13 @@ FW_DEVICE void decode(const GpuArguments& args) {
     const int64_t last_row = first_row + 15 < rows ? first_row + 15 : rows - 1;
     const KeyRange top = visible_keys(p, seq, first_query.quotient);
     const KeyRange bottom = visible_keys(p, seq, divide(last_row, group).quotient);
-    KeyRange visible = visible_keys(p, seq, query);
-    visible.last = visible.last < end ? visible.last : end;
+    const KeyRange own = visible_keys(p, seq, query);
+    const auto until_end = [&](int64_t key) { return int32_t(key < end ? key : end); };
+    const Visible visible{int32_t(own.first), until_end(own.last), uniform(int32_t(bottom.first)),
+                          uniform(until_end(top.last))};
     const int64_t skipped = top.first > begin ? (top.first - begin) / kStepKeys * kStepKeys : 0;
-    const int32_t from = uniform(int32_t(begin + skipped) + part * kStepKeys);
-    const int32_t to = uniform(int32_t(bottom.last < end ? bottom.last : end));
-    const int32_t full_last = uniform(int32_t(top.last < end ? top.last : end));
-    work.load_queries(address_of(p.q.data) + query_offset(p.q, seq, query, query_head) * 2);
-    work.attend(from, to, parts * kStepKeys, uniform(int32_t(bottom.first)), full_last, visible,
-                ScoreRow(p, seq, query_head, query));
+    work.attend(uniform(int32_t(begin + skipped) + part * kStepKeys), uniform(until_end(bottom.last)),
+                parts * kStepKeys, visible, ScoreRow(p, seq, query_head, query));
   }
   float m;
   work.merge(part, parts, m);

@@ -28,7 +28,7 @@ FW_DEVICE int column_inside(int first, int dim, int width = 8) { return first < 
 // The rows of one step of kTiles x 16 keys, as this lane reads them.
 template <int kTiles>
 struct KeyStep {
-  bool in_order;       // uniform: no key past the end, and no tile of 16 keys goes on in another page
+  uint64_t in_order;   // uniform: no key past the end, and no tile of 16 keys goes on in another page
   uint64_t k[kTiles];  // row of K of key lane_key()
   uint64_t v[kTiles];  // in order: row of V of the group's first key, the others follow; else: of key lane_key()
 };
@@ -109,11 +109,15 @@ struct KeyRows {
   }
 
   // Row of V of key kRegisters * group + r of a tile.
+  template <bool kInOrder>
   FW_METHOD uint64_t value_row(const KeyStep<kTiles>& step, int tile, int r) const {
-    if (step.in_order) return step.v[tile] + r * v_row;
-    const int lane = accumulator_row(group_index(), r);  // = lane_of_row(kRegisters * group + r)
-    const uint64_t lo = from_lane(lane, uint32_t(step.v[tile])), hi = from_lane(lane, uint32_t(step.v[tile] >> 32));
-    return hi << 32 | lo;
+    if constexpr (kInOrder) {
+      return step.v[tile] + r * v_row;
+    } else {
+      const int lane = lane_of_row(kRegisters * group_index() + r);
+      const uint64_t lo = from_lane(lane, uint32_t(step.v[tile])), hi = from_lane(lane, uint32_t(step.v[tile] >> 32));
+      return hi << 32 | lo;
+    }
   }
 };
 

@@ -115,8 +115,11 @@ FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
   } else {
 #if defined(__gfx908__)  // bf16 only 8 deep: half of the slots at a time
     using X = Vec<short, 2>;
-    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(X, a[0]), __builtin_bit_cast(X, b[0]), c, 0, 0, 0);
-    return __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(X, a[1]), __builtin_bit_cast(X, b[1]), c, 0, 0, 0);
+    FW_UNROLL for (int i = 0; i < 2; ++i) {
+      const uint32_t x = a[i], y = b[i];  // clang 22 takes element 0 in a bit cast of a[i] itself
+      c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(X, x), __builtin_bit_cast(X, y), c, 0, 0, 0);
+    }
+    return c;
 #else
     using X = Vec<short, 4>;
     return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(X, a), __builtin_bit_cast(X, b), c, 0, 0, 0);
@@ -139,6 +142,15 @@ FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
     using X = Vec<short, 8>;
     return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(X, a), __builtin_bit_cast(X, b), c);
   }
+#endif
+}
+
+// x is computed by now, and what follows from it is computed later: otherwise clang sinks matrix instructions past
+// branches and hoists what is made of loop-invariant operands, which costs RDNA's kernels more registers than there are.
+template <class X>
+FW_DEVICE void compute_here([[maybe_unused]] X& x) {
+#if !defined(__GFX9__)
+  asm volatile("" : "+v"(x));
 #endif
 }
 
