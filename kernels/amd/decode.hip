@@ -5,12 +5,12 @@
 //   O^T = V^T P^T   P is S^T's accumulator, converted in place. A lane reads 8 (4) consecutive columns of each key in
 //                   its slots of the contraction, and v_perm pairs them up: column j of every lane makes tile j.
 //
-// The rows of a GQA group are packed: row = query * group + head in the group. A task has up to kRowsPerTask rows of one
+// The rows of a GQA group are packed: row = query * group + head in the group. A task has up to kDecodeRows rows of one
 // (sequence, key head) and one part of its keys. Each wave has 16 rows; waves beyond the rows' share the keys: each takes
 // every n-th step, and their results are merged through LDS in a fixed order at the end.
 //
 //   task = ((sequence * heads_k + key head) * row_blocks + row_block) * splits + split
-//   row_blocks = ceil(seqlen_q * group / kRowsPerTask), schedule.rows_per_task = kRowsPerTask
+//   row_blocks = ceil(seqlen_q * group / kDecodeRows), schedule.rows_per_task = kDecodeRows
 //   split s has keys s * keys_per_split and on; the last has all that are left. keys_per_split: a multiple of 32.
 //
 // With splits == 1 O and LSE are written, else PartialResults (kernels/abi/partials.h), for combine.hip.
@@ -20,14 +20,11 @@
 #include "kernels/abi/features.h"
 #include "kernels/abi/partials.h"
 #include "kernels/amd/decode_finish.h"
-#include "kernels/amd/decode_rows.h"
+#include "kernels/amd/decode_task.h"
 #include "kernels/amd/score.h"
 
 namespace flashwave {
 
-constexpr int kWaves = 4;
-constexpr int kRowTiles = 4;  // of 16 rows, in a task
-constexpr int kRowsPerTask = 16 * kRowTiles;
 // Tiles of 16 keys in a step. In flight while a wave computes: 8 to 16 KB of a head dimension of 128 on CDNA, 4 to 8 on
 // RDNA, where a wave has half the lanes.
 #if defined(__GFX9__)
@@ -52,23 +49,6 @@ FW_DEVICE Operand part_of(U32x4 x, int half) {
   return part;
 }
 
-struct Quotient {
-  int64_t quotient, rest;
-};
-// x < 2^53. Clang's division of 64-bit integers would be 150 instructions.
-FW_DEVICE Quotient divide(int64_t x, int64_t by) {
-  Quotient q;
-  q.quotient = int64_t(double(x) / double(by));  // rounded: perhaps 1 too many
-  q.rest = x - q.quotient * by;
-  if (q.rest < 0) --q.quotient, q.rest += by;
-  return q;
-}
-
-// Keys [first, last) that this lane's row sees, and those that all 16 rows of the wave see (uniform).
-struct Visible {
-  int32_t first, last, all_first, all_last;
-};
-
 template <class T, int kDim, bool kGeneral>
 struct Decode {
   static constexpr int kPiece = kDim < 128 || (kDim > 128 && kWave == 32) ? 64 : 128;  // columns of K and V held at a time
@@ -80,10 +60,10 @@ struct Decode {
 
   struct Lds {
     union {
-      U32x4 queries[kQueriesInLds ? kRowTiles : 1][kPieces * kLoads][kWave];
-      Accumulator o[kWaves / 2][kWidth][kWave];
+      U32x4 queries[kQueriesInLds ? kDecodeRowTiles : 1][kPieces * kLoads][kWave];
+      Accumulator o[kDecodeWaves / 2][kWidth][kWave];
     };
-    float m[kWaves / 2][kWave], l[kWaves / 2][kWave];
+    float m[kDecodeWaves / 2][kWave], l[kDecodeWaves / 2][kWave];
   };
 
   const Params& p;
@@ -158,6 +138,7 @@ struct Decode {
     }
   }
   FW_METHOD void load_values(const KeyStep<kTiles>& step, int piece) {
+    compute_here(v_columns_left);
     if (step.in_order) {
       load_value_rows<true>(step, piece);
     } else {
@@ -274,7 +255,10 @@ struct Decode {
                              int32_t (&pages)[kTiles], KeyStep<kTiles>& now) {
     KeyStep<kTiles> next = now;
     Accumulator s[kTiles];
-    FW_UNROLL for (int t = 0; t < kTiles; ++t) s[t] = Accumulator{};
+    FW_UNROLL for (int t = 0; t < kTiles; ++t) {
+      s[t] = Accumulator{};
+      compute_here(s[t]);  // or the zeros would have registers of their own all the time
+    }
     FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
       multiply_keys(piece, s);
       if (piece + 1 < kPieces) {
@@ -298,9 +282,10 @@ struct Decode {
     now = next;
   }
 
-  // Steps key, key + stride, ... below last.
-  FW_METHOD void attend(int32_t key, int32_t last, int32_t stride, const Visible& visible, const ScoreRow& score) {
-    if (key >= last) return;
+  FW_METHOD void attend(const DecodeShare::KeySteps& steps, const ScoreRow& score) {
+    if (steps.first >= steps.last) return;
+    int32_t key = steps.first;
+    const int32_t stride = steps.stride, before_last = steps.last - stride;
     int32_t pages[kTiles] = {};
     rows.find_pages(key, pages);
     KeyStep<kTiles> now = rows.locate(key, pages);
@@ -308,8 +293,10 @@ struct Decode {
     rows.find_pages(key + stride, pages);
     load_values(now, 0);
     // The last step is apart: where loads may or may not follow, clang's waits for earlier ones wait for those too.
-    FW_NO_UNROLL for (; key + stride < last; key += stride) attend_step<true>(key, stride, visible, score, pages, now);
-    attend_step<false>(key, stride, visible, score, pages, now);
+    FW_NO_UNROLL for (; key < before_last; key += stride) {
+      attend_step<true>(key, stride, steps.visible, score, pages, now);
+    }
+    attend_step<false>(key, stride, steps.visible, score, pages, now);
   }
 
   // Merges what the waves of the same rows have: wave `part` of `parts` (a power of two). The result is in part 0.
@@ -320,7 +307,7 @@ struct Decode {
     if constexpr (kQueriesInLds) workgroup_barrier();
     FW_NO_UNROLL for (int half = parts / 2; half > 0; half /= 2) {
       const bool give = part >= half && part < 2 * half, take = part < half;
-      const int slot = (part & (half - 1)) * (kWaves / parts) + row_tile, lane = lane_index();
+      const int slot = (part & (half - 1)) * (kDecodeWaves / parts) + row_tile, lane = lane_index();
       float mine = 1.f, other = 0.f;
       FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
         if (give) {
@@ -363,57 +350,28 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const Params& p = args.params;
   const int64_t task = task_index();
   if (task >= args.schedule.tasks) return;
-  const int32_t group = p.heads_q / p.heads_k, splits = args.schedule.splits;
-  const int64_t rows_max = int64_t{p.seqlen_q} * group, row_blocks = (rows_max + kRowsPerTask - 1) / kRowsPerTask;
-  const Quotient by_split = divide(task, splits), by_block = divide(by_split.quotient, row_blocks);
-  const Quotient by_head = divide(by_block.quotient, p.heads_k);
-  const int32_t split = uniform(int32_t(by_split.rest)), head = uniform(int32_t(by_head.rest));
-  const Sequence seq = sequence_of(p, uniform(int32_t(by_head.quotient)));
-  const int64_t block_row = by_block.rest * kRowsPerTask, rows = seq.queries * group;
-  if (block_row >= rows) return;
+  const DecodeShare share(args, task);
+  if (!share.has_rows) return;
 
-  // Waves: 16 rows each, the rest of the factor in parts of the keys.
-  const int row_tiles = uniform(int32_t((rows - block_row < kRowsPerTask ? rows - block_row + 15 : kRowsPerTask) / 16));
-  const int rows_log2 = row_tiles > 2 ? 2 : row_tiles - 1;
-  const int row_tile = wave_index() & ((1 << rows_log2) - 1), part = wave_index() >> rows_log2;
-  const int parts = kWaves >> rows_log2;
-  const int64_t first_row = block_row + 16 * row_tile;
-  const bool active = first_row < rows;
-
-  // This lane's row; a row past the end reads the last one's query and is not written.
-  const int64_t wanted = first_row + (lane_index() & 15), row = wanted < rows ? wanted : rows - 1;
-  const Quotient first_query = divide(active ? first_row : 0, group);
-  const uint32_t ahead = uint32_t(first_query.rest) + uint32_t(row - first_row);
-  const int64_t query = active ? first_query.quotient + ahead / uint32_t(group) : 0;
-  const int32_t query_head = head * group + int32_t(ahead % uint32_t(group));
-
-  Task work(p, lds, seq, head, row_tile);
-  if (active && (part == 0 || !Task::kQueriesInLds)) {
-    work.load_queries(address_of(p.q.data) + query_offset(p.q, seq, query, query_head) * 2);
+  Task work(p, lds, share.seq, share.head, share.row_tile);
+  if (share.wave_has_rows() && (share.part == 0 || !Task::kQueriesInLds)) {
+    const auto own = share.lane_row();
+    work.load_queries(address_of(p.q.data) + query_offset(p.q, share.seq, own.query, own.head) * 2);
   }
   if constexpr (Task::kQueriesInLds) workgroup_barrier();
-  if (active) {
-    const int64_t begin = split * args.schedule.keys_per_split;
-    int64_t end = split + 1 == splits ? seq.keys : begin + args.schedule.keys_per_split;
-    end = end < seq.keys ? end : seq.keys;
-    const int64_t last_row = first_row + 15 < rows ? first_row + 15 : rows - 1;
-    const KeyRange top = visible_keys(p, seq, first_query.quotient);
-    const KeyRange bottom = visible_keys(p, seq, divide(last_row, group).quotient);
-    const KeyRange own = visible_keys(p, seq, query);
-    const auto until_end = [&](int64_t key) { return int32_t(key < end ? key : end); };
-    const Visible visible{int32_t(own.first), until_end(own.last), uniform(int32_t(bottom.first)),
-                          uniform(until_end(top.last))};
-    const int64_t skipped = top.first > begin ? (top.first - begin) / kStepKeys * kStepKeys : 0;
-    work.attend(uniform(int32_t(begin + skipped) + part * kStepKeys), uniform(until_end(bottom.last)),
-                parts * kStepKeys, visible, ScoreRow(p, seq, query_head, query));
+  if (share.wave_has_rows()) {
+    const auto own = share.lane_row();
+    work.attend(share.key_steps(own.query, kStepKeys), ScoreRow(p, share.seq, own.head, own.query));
   }
   float m;
-  work.merge(part, parts, m);
-  if (!active || part != 0 || wanted >= rows) return;
+  work.merge(share.part, share.parts, m);
+  if (!share.wave_has_rows() || share.part != 0) return;
 
-  if (splits == 1) {
-    const RowEnd end = finish_row(p, query_head, m, work.l);
-    const uint64_t out = address_of(p.o.data) + query_offset(p.o, seq, query, query_head) * 2;
+  const auto own = share.lane_row();
+  if (!own.exists) return;
+  if (args.schedule.splits == 1) {
+    const RowEnd end = finish_row(p, own.head, m, work.l);
+    const uint64_t out = address_of(p.o.data) + query_offset(p.o, share.seq, own.query, own.head) * 2;
     work.for_each_column([&](int column, auto x) {
       Vec<uint32_t, Task::kWidth / 2> packed;
       FW_UNROLL for (int i = 0; i < Task::kWidth / 2; ++i) {
@@ -422,14 +380,16 @@ FW_DEVICE void decode(const GpuArguments& args) {
       store_global(out + uint64_t(uint32_t(column)) * 2, packed);
     });
     if (p.lse.data && lane_index() < 16) {
-      static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, query, query_head)] = end.lse;
+      static_cast<float*>(p.lse.data)[query_offset(p.lse, share.seq, own.query, own.head)] = end.lse;
     }
   } else {
-    const abi::PartialResults parts_of_call(args.shared, int64_t{p.batch} * p.heads_k * rows_max, splits, p.dim_v);
-    const int64_t index = split * parts_of_call.rows + (int64_t{seq.b} * p.heads_k + head) * rows_max + row;
-    const uint64_t out = address_of(parts_of_call.o + index * p.dim_v);
+    const int64_t heads = int64_t{p.batch} * p.heads_k;
+    const abi::PartialResults parts(args.shared, heads * share.rows_max, args.schedule.splits, p.dim_v);
+    const int64_t row_of_call = (int64_t{share.seq.b} * p.heads_k + share.head) * share.rows_max + own.row;
+    const int64_t index = share.split * parts.rows + row_of_call;
+    const uint64_t out = address_of(parts.o + index * p.dim_v);
     work.for_each_column([&](int column, auto x) { store_global(out + uint64_t(uint32_t(column)) * 4, x); });
-    if (lane_index() < 16) parts_of_call.m[index] = m, parts_of_call.l[index] = work.l;
+    if (lane_index() < 16) parts.m[index] = m, parts.l[index] = work.l;
   }
 }
 
@@ -461,7 +421,7 @@ struct ElementOf<kRowF16> {
 #define FW_IN_amd_decode(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                          needs)                                                                                      \
   FW_FOR_##isa(FW_KERNEL(threads) name(GpuArguments args) {                                                          \
-    static_assert(threads == kWaves * kWave && tile_q == kRowsPerTask && tile_k == kStepKeys);                       \
+    static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                       \
     decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(args);                                \
   })
 #define FW_AMD_KERNEL(file, ...) FW_IN_##file(__VA_ARGS__)

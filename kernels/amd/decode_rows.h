@@ -20,6 +20,7 @@ FW_DEVICE void store_global(uint64_t address, X x) {
 FW_DEVICE uint64_t address_of(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
 FW_DEVICE int32_t uniform(int32_t x) { return __builtin_amdgcn_readfirstlane(x); }
+FW_DEVICE int64_t uniform(int64_t x) { return int64_t{uniform(int32_t(x >> 32))} << 32 | uint32_t(uniform(int32_t(x))); }
 
 // First of 8 (or `width`) columns that are read in place of columns `first` and on of a row of `dim`: the read stays
 // inside the row, at the price of reading some columns twice.
@@ -70,19 +71,21 @@ struct KeyRows {
     return row - estimate * page_size >= page_size ? estimate + 1 : estimate;
   }
 
+  // A key past the end is the last one again, which is masked. Unsigned: a step or two past 2^31 is no key either.
+  FW_METHOD int32_t key_or_last(int32_t key) const { return uint32_t(key) < uint32_t(keys) ? key : keys - 1; }
+
   // Pages of keys lane_key() of the step's tiles; to be asked for well before locate().
   FW_METHOD void find_pages(int32_t first_key, int32_t (&page)[kTiles]) const {
     if (!paged) return;
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
-      int32_t key = first_key + 16 * t + lane_key;
-      key = key < keys ? key : keys - 1;
+      const int32_t key = key_or_last(first_key + 16 * t + lane_key);
       page[t] = int32_t(load_global<1>(table + uint64_t(page_of(first_row + key)) * 4)[0]);
     }
   }
 
   FW_METHOD KeyStep<kTiles> locate(int32_t first_key, const int32_t (&page)[kTiles]) const {
     KeyStep<kTiles> step;
-    step.in_order = first_key + kKeys <= keys;
+    step.in_order = first_key <= keys - kKeys;
     int32_t slot[kTiles];
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       const int32_t row = first_row + first_key + 16 * t;
@@ -97,9 +100,7 @@ struct KeyRows {
       }
     } else {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
-        int32_t key = first_key + 16 * t + lane_key;
-        key = key < keys ? key : keys - 1;  // past the end: the last key again, masked
-        const int32_t row = first_row + key;
+        const int32_t row = first_row + key_or_last(first_key + 16 * t + lane_key);
         const int64_t in_page = paged ? page[t] : 0, in_slot = paged ? row - page_of(row) * page_size : row;
         step.k[t] = k_data + in_page * k_page + in_slot * k_row;
         step.v[t] = v_data + in_page * v_page + in_slot * v_row;
@@ -114,7 +115,9 @@ struct KeyRows {
     if constexpr (kInOrder) {
       return step.v[tile] + r * v_row;
     } else {
-      const int lane = lane_of_row(kRegisters * group_index() + r);
+      int first = lane_of_row(kRegisters * group_index());
+      compute_here(first);
+      const int lane = first + lane_of_row(r);
       const uint64_t lo = from_lane(lane, uint32_t(step.v[tile])), hi = from_lane(lane, uint32_t(step.v[tile] >> 32));
       return hi << 32 | lo;
     }

@@ -28,6 +28,15 @@ inline constexpr int kDepth = kGroups * kElements;
 using Accumulator = Vec<float, kRegisters>;
 using Operand = Vec<uint32_t, kElements / 2>;
 
+// x is computed by now, and what follows from it is computed later: otherwise clang sinks matrix instructions past
+// branches and hoists what is made of loop-invariant operands, which costs RDNA's kernels more registers than there are.
+template <class X>
+FW_DEVICE void compute_here([[maybe_unused]] X& x) {
+#if !defined(__GFX9__)
+  asm volatile("" : "+v"(x));
+#endif
+}
+
 FW_DEVICE int group_index() { return lane_index() / 16; }
 
 FW_DEVICE int accumulator_row([[maybe_unused]] int group, int r) {
@@ -48,13 +57,20 @@ FW_DEVICE constexpr int row_of_lane(int i) {
 }
 FW_DEVICE int lane_of_row(int row) { return accumulator_row(row / kRegisters, row % kRegisters); }
 
+#if !defined(__GFX9__)
+// x of the lane 16 away. The switches say that the former content of the result does not matter.
+FW_DEVICE uint32_t other_half(uint32_t x) {
+  return __builtin_amdgcn_permlanex16(0, x, 0x76543210, 0xFEDCBA98, true, true);
+}
+#endif
+
 // x of the lane with the same column in another group, 16 or (CDNA) 32 lanes away.
 FW_DEVICE float other_group(float x, [[maybe_unused]] int distance) {
 #if defined(__GFX9__)
   const int from = (lane_index() ^ distance) * 4;
   return float_of(__builtin_amdgcn_ds_bpermute(from, bits_of(x)));
 #else
-  return float_of(__builtin_amdgcn_permlanex16(bits_of(x), bits_of(x), 0x76543210, 0xFEDCBA98, false, false));
+  return float_of(other_half(bits_of(x)));
 #endif
 }
 FW_DEVICE float max_of_groups(float x) {
@@ -85,7 +101,7 @@ FW_DEVICE WideOperand widen(Operand x) {
   const bool upper = lane_index() >= 16;
   WideOperand wide;
   FW_UNROLL for (int i = 0; i < 4; ++i) {
-    const uint32_t other = __builtin_amdgcn_permlanex16(x[i], x[i], 0x76543210, 0xFEDCBA98, false, false);
+    const uint32_t other = other_half(x[i]);
     wide[i] = upper ? other : x[i];
     wide[4 + i] = upper ? x[i] : other;
   }
@@ -142,15 +158,6 @@ FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
     using X = Vec<short, 8>;
     return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(X, a), __builtin_bit_cast(X, b), c);
   }
-#endif
-}
-
-// x is computed by now, and what follows from it is computed later: otherwise clang sinks matrix instructions past
-// branches and hoists what is made of loop-invariant operands, which costs RDNA's kernels more registers than there are.
-template <class X>
-FW_DEVICE void compute_here([[maybe_unused]] X& x) {
-#if !defined(__GFX9__)
-  asm volatile("" : "+v"(x));
 #endif
 }
 
