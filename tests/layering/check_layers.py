@@ -36,7 +36,7 @@ ARROWS = {
     "kernels/*": ("kernels/abi", "kernels/common"),  # an architecture: never a sibling's
     "cmake": ("src/base", "src/device"),  # tools of the build
     "cli": ("include",),
-    "bench": ("include",),
+    "bench": ("include", "cli"),
     "emulator": (),  # knows nothing of attention
     "examples": ("include",),
     "python": ("include",),
