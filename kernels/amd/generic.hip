@@ -1,18 +1,34 @@
-// The complete slow path of every AMD GPU: see generic_fwd.h and generic_bwd.h.
+// The complete slow path of every AMD GPU: forward (generic_fwd.h) and the passes of the backward (generic_bwd.h), for
+// each storage type.
+#include "kernels/amd/generic_bwd.h"
 #include "kernels/amd/generic_fwd.h"
 
 namespace flashwave {
 
-template <class T>
-FW_DEVICE void generic_forward(const GpuArguments& args) {
-  FW_SHARED static TileMemory memory;
-  const int64_t task = task_index();
-  if (task >= args.schedule.tasks) return;
-  GenericForward<T>(args.params, memory, task).run();
-}
+#define FW_FORWARD(name, T)                             \
+  FW_KERNEL(kThreads) name(GpuArguments args) {         \
+    FW_SHARED TileMemory memory;                        \
+    const int64_t task = task_index();                  \
+    if (task >= args.schedule.tasks) return;            \
+    GenericForward<T>(args.params, memory, task).run(); \
+  }
+#define FW_BACKWARD(name, T, pass)               \
+  FW_KERNEL(kThreads) name(GpuArguments args) {  \
+    FW_SHARED TileMemory memory;                 \
+    const int64_t task = task_index();           \
+    if (task >= args.schedule.tasks) return;     \
+    GenericBackward<T>(args, memory).pass(task); \
+  }
+#define FW_ALL_OF(type, T)                                 \
+  FW_FORWARD(amd_generic_fwd_##type, T)                    \
+  FW_BACKWARD(amd_generic_bwd_delta_##type, T, delta_pass) \
+  FW_BACKWARD(amd_generic_bwd_dq_##type, T, dq_pass)       \
+  FW_BACKWARD(amd_generic_bwd_dkdv_##type, T, dkdv_pass)   \
+  FW_BACKWARD(amd_generic_bwd_dbias_##type, T, d_bias_pass)
 
-FW_KERNEL(kThreads) amd_generic_fwd_f16(GpuArguments args) { generic_forward<_Float16>(args); }
-FW_KERNEL(kThreads) amd_generic_fwd_bf16(GpuArguments args) { generic_forward<BFloat16>(args); }
-FW_KERNEL(kThreads) amd_generic_fwd_f32(GpuArguments args) { generic_forward<float>(args); }
+FW_ALL_OF(f16, _Float16)
+FW_ALL_OF(bf16, BFloat16)
+FW_ALL_OF(f32, float)
+FW_BACKWARD(amd_generic_bwd_sums, float, sums_pass)  // whatever the type
 
 }  // namespace flashwave
