@@ -11,7 +11,7 @@
 //
 //   task = ((sequence * heads_k + key head) * row_blocks + row_block) * splits + split
 //   row_blocks = ceil(seqlen_q * group / kDecodeRows), schedule.rows_per_task = kDecodeRows
-//   split s has keys s * keys_per_split and on; the last has all that are left. keys_per_split: a multiple of 32.
+//   split s has keys s * keys_per_split and on; the last has all that are left. keys_per_split: a multiple of tile_k.
 //
 // With splits == 1 O and LSE are written, else PartialResults (kernels/abi/partials.h), for combine.hip.
 //
@@ -419,12 +419,13 @@ struct ElementOf<kRowF16> {
 
 #define FW_IN_amd_combine(...)
 #define FW_IN_amd_decode(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
-                         needs)                                                                                      \
+                         needs, work)                                                                                \
   FW_FOR_##isa(FW_KERNEL(threads) name(GpuArguments args) {                                                          \
     static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                       \
     decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(args);                                \
   })
 #define FW_AMD_KERNEL(file, ...) FW_IN_##file(__VA_ARGS__)
 #include "kernels/amd/decode.def"
+#undef FW_AMD_KERNEL
 
 }  // namespace flashwave
