@@ -46,9 +46,7 @@ struct PartialResults {
 // GPUs: rows of the call that one task of the combining kernel takes; task t has rows t * kCombineRows and on.
 inline constexpr int kCombineRows = 4;
 inline constexpr int kCombineThreads = 256;
-FW_ABI_FN constexpr int64_t combine_tasks(int64_t total_rows) {
-  return (total_rows + kCombineRows - 1) / kCombineRows;
-}
+FW_ABI_FN constexpr int64_t combine_tasks(int64_t total_rows) { return (total_rows + kCombineRows - 1) / kCombineRows; }
 
 }  // namespace flashwave::abi
 

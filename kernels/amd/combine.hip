@@ -11,8 +11,8 @@ namespace flashwave {
 constexpr int kLanesPerRow = abi::kCombineThreads / abi::kCombineRows;
 
 template <class T>
-FW_DEVICE void write_row(const abi::PartialResults& parts, int32_t splits, int64_t index, float top, int dim, float scale,
-                         T* out) {
+FW_DEVICE void write_row(const abi::PartialResults& parts, int32_t splits, int64_t index, float top, int dim,
+                         float scale, T* out) {
   for (int d = thread_index() % kLanesPerRow; d < dim; d += kLanesPerRow) {
     float sum = 0.f;
     for (int32_t s = 0; s < splits; ++s) {

@@ -6,8 +6,8 @@
 //                   its slots of the contraction, and v_perm pairs them up: column j of every lane makes tile j.
 //
 // The rows of a GQA group are packed: row = query * group + head in the group. A task has up to kDecodeRows rows of one
-// (sequence, key head) and one part of its keys. Each wave has 16 rows; waves beyond the rows' share the keys: each takes
-// every n-th step, and their results are merged through LDS in a fixed order at the end.
+// (sequence, key head) and one part of its keys. Each wave has 16 rows; waves beyond the rows' share the keys: each
+// takes every n-th step, and their results are merged through LDS in a fixed order at the end.
 //
 //   task = ((sequence * heads_k + key head) * row_blocks + row_block) * splits + split
 //   row_blocks = ceil(seqlen_q * group / kDecodeRows), schedule.rows_per_task = kDecodeRows
@@ -16,7 +16,8 @@
 // With splits == 1 O and LSE are written, else PartialResults (kernels/abi/partials.h), for combine.hip.
 //
 // Rows of Q, K and V are read 16 bytes (V of up to 64 columns: 8 bytes) at a time, 4-byte alignment, from 8 columns on.
-// Where a head dimension is smaller than kDim, the reads past its end are moved back inside the row: see column_inside().
+// Where a head dimension is smaller than kDim, the reads past its end are moved back inside the row: see
+// column_inside().
 #include "kernels/abi/features.h"
 #include "kernels/abi/partials.h"
 #include "kernels/amd/decode_finish.h"
@@ -51,7 +52,8 @@ FW_DEVICE Operand part_of(U32x4 x, int half) {
 
 template <class T, int kDim, bool kGeneral>
 struct Decode {
-  static constexpr int kPiece = kDim < 128 || (kDim > 128 && kWave == 32) ? 64 : 128;  // columns of K and V held at a time
+  static constexpr int kPiece =
+      kDim < 128 || (kDim > 128 && kWave == 32) ? 64 : 128;  // columns of K and V held at a time
   static constexpr int kPieces = kDim / kPiece;
   static constexpr int kLoads = kPiece / (8 * kGroups);  // reads of K per row and piece
   static constexpr int kWidth = kPiece / 16;             // columns of V a lane reads
@@ -64,6 +66,7 @@ struct Decode {
       Accumulator o[kDecodeWaves / 2][kWidth][kWave];
     };
     float m[kDecodeWaves / 2][kWave], l[kDecodeWaves / 2][kWave];
+    RowOutput outputs[kDecodeWaves][16];  // not needed in the loop, and there are no registers for it
   };
 
   const Params& p;
@@ -100,16 +103,18 @@ struct Decode {
   }
 
   // Columns that a neighbour has too, or that do not exist, are 0: whatever K has there does not count.
-  FW_METHOD void load_queries(uint64_t row) {
+  FW_METHOD void load_queries(uint64_t row, bool exists) {
+    U32x4 read[kPieces * kLoads] = {};
+    if (exists) {
+      FW_UNROLL for (int n = 0; n < kPieces * kLoads; ++n) read[n] = load_global<4>(row + k_offset(n));
+    }
     FW_UNROLL for (int n = 0; n < kPieces * kLoads; ++n) {
-      const uint64_t offset = k_offset(n);
-      U32x4 x = load_global<4>(row + offset);
-      const int skip = 8 * (kGroups * n + group_index()) - int(offset / 2);
-      FW_UNROLL for (int i = 0; i < 4; ++i) x[i] = 2 * i < skip ? 0 : x[i];
+      const int skip = 8 * (kGroups * n + group_index()) - int(k_offset(n) / 2);
+      FW_UNROLL for (int i = 0; i < 4; ++i) read[n][i] = 2 * i < skip ? 0 : read[n][i];
       if constexpr (kQueriesInLds) {
-        lds.queries[row_tile][n][lane_index()] = x;
+        lds.queries[row_tile][n][lane_index()] = read[n];
       } else {
-        q[n] = x;
+        q[n] = read[n];
       }
     }
   }
@@ -354,43 +359,46 @@ FW_DEVICE void decode(const GpuArguments& args) {
   if (!share.has_rows) return;
 
   Task work(p, lds, share.seq, share.head, share.row_tile);
-  if (share.wave_has_rows() && (share.part == 0 || !Task::kQueriesInLds)) {
+  RowOutput& parked = lds.outputs[wave_index()][lane_index() & 15];
+  const bool has_rows = share.wave_has_rows();
+  if (has_rows) {
     const auto own = share.lane_row();
-    work.load_queries(address_of(p.q.data) + query_offset(p.q, share.seq, own.query, own.head) * 2);
+    if (lane_index() < 16) parked = share.output_of(own, args.shared);
+    if (share.part == 0 || !Task::kQueriesInLds) {
+      work.load_queries(address_of(p.q.data) + query_offset(p.q, share.seq, own.query, own.head) * 2, own.exists);
+    }
   }
   if constexpr (Task::kQueriesInLds) workgroup_barrier();
-  if (share.wave_has_rows()) {
+  if (has_rows) {
     const auto own = share.lane_row();
     work.attend(share.key_steps(own.query, kStepKeys), ScoreRow(p, share.seq, own.head, own.query));
   }
   float m;
   work.merge(share.part, share.parts, m);
-  if (!share.wave_has_rows() || share.part != 0) return;
+  if (!has_rows || share.part != 0) return;
 
-  const auto own = share.lane_row();
-  if (!own.exists) return;
+  const RowOutput out = parked;
+  if (!out.exists) return;
   if (args.schedule.splits == 1) {
-    const RowEnd end = finish_row(p, own.head, m, work.l);
-    const uint64_t out = address_of(p.o.data) + query_offset(p.o, share.seq, own.query, own.head) * 2;
+    const RowEnd end = finish_row(p, out.head, m, work.l);
     work.for_each_column([&](int column, auto x) {
       Vec<uint32_t, Task::kWidth / 2> packed;
       FW_UNROLL for (int i = 0; i < Task::kWidth / 2; ++i) {
         packed[i] = pack<T>(x[2 * i] * end.scale, x[2 * i + 1] * end.scale);
       }
-      store_global(out + uint64_t(uint32_t(column)) * 2, packed);
+      store_global(out.o + uint64_t(uint32_t(column)) * 2, packed);
     });
-    if (p.lse.data && lane_index() < 16) {
-      static_cast<float*>(p.lse.data)[query_offset(p.lse, share.seq, own.query, own.head)] = end.lse;
-    }
+    if (out.lse && lane_index() < 16) store_global(out.lse, end.lse);
   } else {
-    const int64_t heads = int64_t{p.batch} * p.heads_k;
-    const abi::PartialResults parts(args.shared, heads * share.rows_max, args.schedule.splits, p.dim_v);
-    const int64_t row_of_call = (int64_t{share.seq.b} * p.heads_k + share.head) * share.rows_max + own.row;
-    const int64_t index = share.split * parts.rows + row_of_call;
-    const uint64_t out = address_of(parts.o + index * p.dim_v);
-    work.for_each_column([&](int column, auto x) { store_global(out + uint64_t(uint32_t(column)) * 4, x); });
-    if (lane_index() < 16) parts.m[index] = m, parts.l[index] = work.l;
+    work.for_each_column([&](int column, auto x) { store_global(out.o + uint64_t(uint32_t(column)) * 4, x); });
+    if (lane_index() < 16) store_global(out.m, m), store_global(out.l, work.l);
   }
+}
+
+// The kernel's argument, read from memory where it is used. By its name clang reads all of it at the start, and spills.
+FW_DEVICE const GpuArguments& arguments_in_memory() {
+  using Constant = const __attribute__((address_space(4))) GpuArguments;
+  return *(const GpuArguments*)(Constant*)__builtin_amdgcn_kernarg_segment_ptr();
 }
 
 // A row of decode.def makes a kernel if it is for the target compiled for.
@@ -419,10 +427,10 @@ struct ElementOf<kRowF16> {
 
 #define FW_IN_amd_combine(...)
 #define FW_IN_amd_decode(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
-                         needs, work)                                                                                \
-  FW_FOR_##isa(FW_KERNEL(threads) name(GpuArguments args) {                                                          \
-    static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                       \
-    decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(args);                                \
+                         needs, work)                                                                                 \
+  FW_FOR_##isa(FW_KERNEL(threads) name([[maybe_unused]] GpuArguments args) {                                          \
+    static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                   \
+    decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(arguments_in_memory());                \
   })
 #define FW_AMD_KERNEL(file, ...) FW_IN_##file(__VA_ARGS__)
 #include "kernels/amd/decode.def"

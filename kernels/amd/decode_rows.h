@@ -20,7 +20,9 @@ FW_DEVICE void store_global(uint64_t address, X x) {
 FW_DEVICE uint64_t address_of(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
 FW_DEVICE int32_t uniform(int32_t x) { return __builtin_amdgcn_readfirstlane(x); }
-FW_DEVICE int64_t uniform(int64_t x) { return int64_t{uniform(int32_t(x >> 32))} << 32 | uint32_t(uniform(int32_t(x))); }
+FW_DEVICE int64_t uniform(int64_t x) {
+  return int64_t{uniform(int32_t(x >> 32))} << 32 | uint32_t(uniform(int32_t(x)));
+}
 
 // First of 8 (or `width`) columns that are read in place of columns `first` and on of a row of `dim`: the read stays
 // inside the row, at the price of reading some columns twice.

@@ -2,6 +2,7 @@
 // decode.hip.
 #pragma once
 
+#include "kernels/abi/partials.h"
 #include "kernels/amd/decode_rows.h"
 
 namespace flashwave {
@@ -21,6 +22,14 @@ FW_DEVICE Quotient divide(int64_t x, int64_t by) {
   if (q.rest < 0) --q.quotient, q.rest += by;
   return q;
 }
+
+// Where the results of a row go: O and LSE, or those of one part of the keys.
+struct RowOutput {
+  uint64_t o, lse;  // addresses; lse may be 0
+  uint64_t m, l;
+  int32_t head;  // of the queries
+  bool exists;
+};
 
 // Keys [first, last) that this lane's row sees, and those that all 16 rows of the wave see (uniform).
 struct Visible {
@@ -64,16 +73,15 @@ struct DecodeShare {
     int32_t head;  // of the queries
     bool exists;   // if not, these are the last row's
   };
-  // The wave must have rows. Computed anew at each call: kept over the loop, it would cost registers.
+  // The wave must have rows.
   FW_METHOD LaneRow lane_row() const {
-    int column = lane_index() & 15;
-    compute_here(column);
+    const int column = lane_index() & 15;
     const bool exists = column < rows - first_row;
     const Quotient first = divide(first_row, group);
-    const uint32_t ahead = uint32_t(first.rest) + uint32_t(exists ? column : rows - 1 - first_row);
-    const uint32_t queries_ahead = ahead / uint32_t(group);
-    return {first_row + (exists ? column : rows - 1 - first_row), first.quotient + queries_ahead,
-            head * group + int32_t(ahead - queries_ahead * uint32_t(group)), exists};
+    const int64_t row = exists ? first_row + column : rows - 1;
+    const uint32_t ahead = uint32_t(first.rest) + uint32_t(row - first_row), queries_ahead = ahead / uint32_t(group);
+    return {row, first.quotient + queries_ahead, head * group + int32_t(ahead - queries_ahead * uint32_t(group)),
+            exists};
   }
 
   // The keys of the wave: steps first, first + stride, ... below last.
@@ -98,6 +106,23 @@ struct DecodeShare {
     steps.visible = {int32_t(own.first), int32_t(own.last < end ? own.last : end), uniform(int32_t(bottom.first)),
                      uniform(int32_t(top.last < end ? top.last : end))};
     return steps;
+  }
+
+  FW_METHOD RowOutput output_of(const LaneRow& own, char* shared) const {
+    RowOutput out{};
+    out.head = own.head, out.exists = own.exists;
+    if (schedule.splits == 1) {
+      out.o = address_of(p.o.data) + query_offset(p.o, seq, own.query, own.head) * 2;
+      if (p.lse.data) out.lse = address_of(p.lse.data) + query_offset(p.lse, seq, own.query, own.head) * 4;
+    } else {
+      const int64_t heads = int64_t{p.batch} * p.heads_k;
+      const abi::PartialResults parts(shared, heads * rows_max, schedule.splits, p.dim_v);
+      const int64_t row_of_call = (int64_t{seq.b} * p.heads_k + head) * rows_max + own.row;
+      const int64_t index = split * parts.rows + row_of_call;
+      out.o = address_of(parts.o + index * p.dim_v);
+      out.m = address_of(parts.m + index), out.l = address_of(parts.l + index);
+    }
+    return out;
   }
 };
 

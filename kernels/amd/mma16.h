@@ -28,11 +28,14 @@ inline constexpr int kDepth = kGroups * kElements;
 using Accumulator = Vec<float, kRegisters>;
 using Operand = Vec<uint32_t, kElements / 2>;
 
-// x is computed by now, and what follows from it is computed later: otherwise clang sinks matrix instructions past
-// branches and hoists what is made of loop-invariant operands, which costs RDNA's kernels more registers than there are.
+// x is computed by now, and what follows from it is computed later: otherwise clang hoists what is made of loop-invariant
+// values, and on RDNA sinks matrix instructions past branches, which takes more registers than there are. CDNA's matrix
+// operands are left alone: they may be in accumulation registers.
 template <class X>
 FW_DEVICE void compute_here([[maybe_unused]] X& x) {
-#if !defined(__GFX9__)
+#if defined(__GFX9__)
+  if constexpr (sizeof(X) == 4) asm volatile("" : "+v"(x));
+#else
   asm volatile("" : "+v"(x));
 #endif
 }
