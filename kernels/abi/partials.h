@@ -26,7 +26,7 @@ struct Carver {
 };
 
 // Unnormalised results of each row over each part of the keys: o = sum of exp2(s - m) v, l = sum of exp2(s - m), s the
-// score in units of log2. m need not be the largest s. A part without visible keys has m = -inf, l = 0, any o.
+// score in units of log2. m need not be the largest s. A part without visible keys has m = -inf, l = 0, o = 0.
 // "Row of the call": (sequence * heads_k + key head) * rows_max + query * group + head in the group, where group =
 // heads_q / heads_k and rows_max = seqlen_q * group; rows past a sequence's end are neither written nor read.
 struct PartialResults {

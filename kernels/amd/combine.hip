@@ -1,30 +1,57 @@
 // Merges the parts of the keys that rows attended to apart (kernels/abi/partials.h), in order, and writes O and LSE.
 // Any AMD GPU, any element type, any head dimension. Task t takes rows t * kCombineRows and on of the call, 64 lanes
 // each; combine_tasks() is their number. Sinks are counted here, once.
+//
+// The time is that of a few reads one after the other: m and l of all parts at once, then O of kPartsAtOnce parts for
+// kColumnsAtOnce columns at a time.
 #include "kernels/abi/partials.h"
 #include "kernels/amd/decode_finish.h"
+#include "kernels/amd/gpu.h"
 #include "kernels/common/dtype.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
 
 constexpr int kLanesPerRow = abi::kCombineThreads / abi::kCombineRows;
+constexpr int kMaxParts = 256;
+constexpr int kPartsAtOnce = 8, kColumnsAtOnce = 2;
 
+struct PartsOfRow {
+  float m[kMaxParts], l[kMaxParts];
+  float weight[kMaxParts + kPartsAtOnce];  // 0 past the last part
+};
+
+// o: of the row in part 0. Every part's O is read, those of weight 0 too: without keys it is 0.
 template <class T>
-FW_DEVICE void write_row(const abi::PartialResults& parts, int32_t splits, int64_t index, float top, int dim,
+FW_DEVICE void write_row(const PartsOfRow& row, const float* o, int64_t part_stride, int32_t splits, int dim,
                          float scale, T* out) {
-  for (int d = thread_index() % kLanesPerRow; d < dim; d += kLanesPerRow) {
-    float sum = 0.f;
-    for (int32_t s = 0; s < splits; ++s) {
-      const int64_t at = s * parts.rows + index;
-      const float m = parts.m[at];
-      if (m != -kInf) sum += exp2_fast(m - top) * parts.o[at * dim + d];
+  using Floats = const __attribute__((address_space(1))) float*;
+  const Floats parts = (Floats)o;
+  for (int first = thread_index() % kLanesPerRow; first < dim; first += kColumnsAtOnce * kLanesPerRow) {
+    float sum[kColumnsAtOnce] = {};
+    for (int32_t s = 0; s < splits; s += kPartsAtOnce) {
+      float x[kPartsAtOnce][kColumnsAtOnce];
+      FW_UNROLL for (int i = 0; i < kPartsAtOnce; ++i) {
+        const Floats part = parts + (s + i < splits ? s + i : s) * part_stride;
+        FW_UNROLL for (int c = 0; c < kColumnsAtOnce; ++c) {
+          const int d = first + c * kLanesPerRow;
+          x[i][c] = part[d < dim ? d : first];
+        }
+      }
+      FW_UNROLL for (int i = 0; i < kPartsAtOnce; ++i) {
+        const float weight = row.weight[s + i];
+        FW_UNROLL for (int c = 0; c < kColumnsAtOnce; ++c) sum[c] += weight * x[i][c];
+      }
     }
-    out[d] = from_float<T>(sum * scale);
+    FW_UNROLL for (int c = 0; c < kColumnsAtOnce; ++c) {
+      const int d = first + c * kLanesPerRow;
+      if (d < dim) out[d] = from_float<T>(sum[c] * scale);
+    }
   }
 }
 
 FW_KERNEL(abi::kCombineThreads) amd_combine(GpuArguments args) {
+  static FW_SHARED PartsOfRow lds[abi::kCombineRows];
   const Params& p = args.params;
   const int64_t task = task_index();
   if (task >= args.schedule.tasks) return;
@@ -32,33 +59,49 @@ FW_KERNEL(abi::kCombineThreads) amd_combine(GpuArguments args) {
   const int64_t rows_max = int64_t{p.seqlen_q} * group;
   const abi::PartialResults parts(args.shared, int64_t{p.batch} * p.heads_k * rows_max, splits, p.dim_v);
   const int64_t index = task * abi::kCombineRows + thread_index() / kLanesPerRow;
-  if (index >= parts.rows) return;
-  const int64_t head_of_call = index / rows_max, row = index - head_of_call * rows_max;
-  const Sequence seq = sequence_of(p, int32_t(head_of_call / p.heads_k));
-  const int64_t query = row / group;
-  const int32_t head = int32_t(head_of_call % p.heads_k) * group + int32_t(row % group);
-  if (query >= seq.queries) return;
+  const int lane = thread_index() % kLanesPerRow;
 
-  float top = -kInf, l = 0.f;
-  for (int32_t s = 0; s < splits; ++s) top = __builtin_fmaxf(top, parts.m[s * parts.rows + index]);
-  const float reference = reference_of(top);
-  for (int32_t s = 0; s < splits; ++s) {
-    const int64_t at = s * parts.rows + index;
-    if (parts.m[at] != -kInf) l += exp2_fast(parts.m[at] - reference) * parts.l[at];
+  PartsOfRow& row = lds[thread_index() / kLanesPerRow];
+  // Rows past the end of a sequence have no parts: what they hold is not used.
+  const int64_t head_of_call = index / rows_max, row_of_head = index - head_of_call * rows_max;
+  const int64_t query = row_of_head / group;
+  bool exists = index < parts.rows;
+  Sequence seq{};
+  if (exists) {
+    seq = sequence_of(p, int32_t(head_of_call / p.heads_k));
+    exists = query < seq.queries;
   }
+  for (int s = lane; s < splits + kPartsAtOnce; s += kLanesPerRow) {
+    const bool read = exists && s < splits;
+    const float m = read ? parts.m[s * parts.rows + index] : -kInf;
+    if (s < splits) row.m[s] = m, row.l[s] = read ? parts.l[s * parts.rows + index] : 0.f;
+    row.weight[s] = 0.f;
+  }
+  workgroup_barrier();
+  float top = -kInf;
+  for (int32_t s = 0; s < splits; ++s) top = __builtin_fmaxf(top, row.m[s]);
+  const float reference = reference_of(top);
+  for (int s = lane; s < splits; s += kLanesPerRow) row.weight[s] = exp2_fast(row.m[s] - reference);
+  workgroup_barrier();
+  if (!exists) return;
+
+  float l = 0.f;
+  for (int32_t s = 0; s < splits; ++s) l += row.weight[s] * row.l[s];
+  const int32_t head = int32_t(head_of_call % p.heads_k) * group + int32_t(row_of_head % group);
   const RowEnd end = finish_row(p, head, top, l);
-  const int64_t out = query_offset(p.o, seq, query, head);
+  const int64_t out = query_offset(p.o, seq, query, head), stride = parts.rows * p.dim_v;
+  const float* o = parts.o + index * p.dim_v;
   switch (p.o.dtype) {
     case abi::kF16:
-      write_row(parts, splits, index, reference, p.dim_v, end.scale, static_cast<Half*>(p.o.data) + out);
+      write_row(row, o, stride, splits, p.dim_v, end.scale, static_cast<Half*>(p.o.data) + out);
       break;
     case abi::kBF16:
-      write_row(parts, splits, index, reference, p.dim_v, end.scale, static_cast<BFloat16*>(p.o.data) + out);
+      write_row(row, o, stride, splits, p.dim_v, end.scale, static_cast<BFloat16*>(p.o.data) + out);
       break;
     default:
-      write_row(parts, splits, index, reference, p.dim_v, end.scale, static_cast<float*>(p.o.data) + out);
+      write_row(row, o, stride, splits, p.dim_v, end.scale, static_cast<float*>(p.o.data) + out);
   }
-  if (p.lse.data && thread_index() % kLanesPerRow == 0) {
+  if (p.lse.data && lane == 0) {
     static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, query, head)] = end.lse;
   }
 }
