@@ -9,8 +9,8 @@
 #pragma once
 
 #include "kernels/amd/accurate.h"
+#include "kernels/amd/elements.h"
 #include "kernels/amd/gpu.h"
-#include "kernels/common/dtype.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
@@ -38,36 +38,6 @@ struct TileMemory {
 };
 
 FW_DEVICE int own_row(int r) { return wave_index() * kRowsPerWave + r; }
-
-FW_DEVICE float load(const _Float16* x) { return float(*x); }
-FW_DEVICE float load(const BFloat16* x) { return to_float(*x); }
-FW_DEVICE float load(const float* x) { return *x; }
-FW_DEVICE void store(_Float16* out, float x) { *out = _Float16(x); }
-FW_DEVICE void store(BFloat16* out, float x) { *out = from_float<BFloat16>(x); }
-FW_DEVICE void store(float* out, float x) { *out = x; }
-
-template <class T>
-FW_DEVICE T* elements(const abi::Tensor& t) {
-  return static_cast<T*>(t.data);
-}
-
-// Up to four elements, aligned to one only (global memory takes any alignment); zeros from `count` on.
-template <class T>
-FW_DEVICE F32x4 load_four(const T* x, int count) {
-  struct __attribute__((packed, aligned(alignof(T)))) Four {
-    T x[4];
-  };
-  F32x4 result = 0.f;
-  if (count >= 4) {
-    const Four four = *reinterpret_cast<const Four*>(x);
-    FW_UNROLL for (int e = 0; e < 4; ++e) result[e] = load(&four.x[e]);
-  } else {
-    if (count > 0) result[0] = load(x);
-    if (count > 1) result[1] = load(x + 1);
-    if (count > 2) result[2] = load(x + 2);
-  }
-  return result;
-}
 
 // Elements d0 .. d0+63 of `count` rows to LDS; zeros beyond `dim`.
 template <class T>
