@@ -131,15 +131,20 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
 
   if (plan.append != nullptr) {
     if (plan.q_rotated_bytes > 0) params.q_rotated = dense_queries(problem, workspace.data());
-    abi::Schedule sequences{};  // one task for each sequence, no memory of its own
-    sequences.splits = 1, sequences.rows_per_task = 1, sequences.tasks = problem.a.batch;
-    if (Status status = device.launch(plan.append->name, params, sequences, launch); !status.ok()) return status;
+    const abi::Schedule schedule = append_schedule(problem, *plan.append);
+    if (Status status = device.launch(plan.append->name, params, schedule, launch); !status.ok()) return status;
     if (plan.q_rotated_bytes > 0) params.q = params.q_rotated;
   }
 
   if (plan.shared_bytes > 0) launch.shared = workspace.data() + plan.q_rotated_bytes;
   if (plan.scratch_bytes > 0) launch.scratch = workspace.data() + plan.q_rotated_bytes + plan.shared_bytes;
-  return device.launch(plan.selection.row->name, params, plan.schedule, launch);
+  if (Status status = device.launch(plan.selection.row->name, params, plan.schedule, launch); !status.ok()) {
+    return status;
+  }
+  for (const Step& step : plan.after) {
+    if (Status status = device.launch(step.row->name, params, step.schedule, launch); !status.ok()) return status;
+  }
+  return {};
 }
 
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options) {
