@@ -16,11 +16,16 @@ struct HeadRows {
   int64_t head_stride;
 };
 
-// a * c + b * s, rounded three times.
-FW_DEVICE F32x4 sum_of_products(F32x4 a, F32x4 c, F32x4 b, F32x4 s) {
-#pragma clang fp contract(off)
-  return a * c + b * s;
+// The compiler may not look through this: under -ffp-contract=fast a pragma does not keep it from fusing a product with
+// a sum.
+FW_DEVICE F32x4 rounded(F32x4 x) {
+  float a = x.x, b = x.y, c = x.z, d = x.w;
+  asm("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d));
+  return {a, b, c, d};
 }
+
+// a * c + b * s, rounded three times.
+FW_DEVICE F32x4 sum_of_products(F32x4 a, F32x4 c, F32x4 b, F32x4 s) { return rounded(a * c) + rounded(b * s); }
 
 // cos or sin of pairs first .. first+3.
 template <class T>
