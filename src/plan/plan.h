@@ -14,6 +14,9 @@
 
 namespace flashwave {
 
+abi::Params params_of(const Problem& problem);  // what its kernels receive; q_rotated is left open
+abi::Params params_of(const Rotary& rotary);
+
 uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
 
 // Empty if the row can run the problem on the device, else a sentence why not.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/abi/cpu_scratch.h"
+#include "kernels/abi/generic_backward.h"
 #include "plan/plan.h"
 
 namespace flashwave {
@@ -51,8 +52,11 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   switch (row.work) {
-    case Work::kQueryBlocks:
-      return one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
+    case Work::kQueryBlocks: {
+      abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
+      if (row.op == Op::kBackward) s.shared_bytes = abi::generic_backward_bytes(params_of(problem));
+      return s;
+    }
     case Work::kPackedRows:
       return packed_rows(problem, device, row);
     case Work::kStreams:
@@ -70,15 +74,33 @@ abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
 
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                    const abi::Schedule& schedule, std::vector<Step>* steps) {
-  if (row.threads == 0 || row.op != Op::kForward || schedule.splits == 1) return {};
-  for (const KernelRow& other : catalog()) {
-    if (other.op != Op::kCombine || !refusal(other, problem, device).empty()) continue;
-    abi::Schedule combine = schedule;
-    combine.tasks = problem.a.batch * problem.a.heads_q * problem.a.seqlen_q;
-    steps->push_back({&other, combine});
-    return {};
+  if (row.threads == 0) return {};  // kernels of CPUs do everything in one call
+  const auto add = [&](const KernelRow& other, int64_t tasks) {
+    steps->push_back({&other, schedule});
+    steps->back().schedule.tasks = tasks;
+  };
+  const auto follows = [&](const KernelRow& other, Op op) {
+    return other.op == op && refusal(other, problem, device).empty();
+  };
+  if (row.op == Op::kForward && schedule.splits > 1) {
+    for (const KernelRow& other : catalog()) {
+      if (!follows(other, Op::kCombine)) continue;
+      add(other, problem.a.batch * problem.a.heads_q * problem.a.seqlen_q);
+      return {};
+    }
+    return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};
   }
-  return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};
+  if (row.op == Op::kBackward) {
+    const abi::Params params = params_of(problem);
+    int pass = 0;
+    for (const KernelRow& other : catalog()) {
+      if (!follows(other, Op::kGradients)) continue;
+      const int64_t tasks = abi::generic_backward_tasks(static_cast<abi::GenericPass>(++pass), params);
+      if (tasks > 0) add(other, tasks);
+    }
+    if (pass != abi::kGenericPasses - 1) return {FW_INTERNAL_ERROR, std::string(row.name) + ": a pass is missing"};
+  }
+  return {};
 }
 
 }  // namespace flashwave
