@@ -126,7 +126,8 @@ struct GenericBackward {
     const int32_t b_end = t.stride[0] ? b + 1 : p.batch, h_end = t.stride[1] ? h + 1 : p.heads_q;
     const int64_t begin = task % blocks * kRows, end = t.stride[2] ? begin + kRows : p.seqlen_q;
     float sum[kRowsPerWave] = {};
-    FW_NO_UNROLL for (int64_t j0 = 0; j0 < p.seqlen_k; j0 += kColumns) {
+    const int64_t columns = greatest(p.seqlen_k, t.stride[3] ? 0 : 1);  // one entry also where there are no keys
+    FW_NO_UNROLL for (int64_t j0 = 0; j0 < columns; j0 += kColumns) {
       FW_NO_UNROLL for (int32_t each_b = b; each_b < b_end; ++each_b) {
         const Sequence seq = sequence_of(p, each_b);
         FW_NO_UNROLL for (int32_t each_h = h; each_h < h_end; ++each_h) {
@@ -135,9 +136,9 @@ struct GenericBackward {
           }
         }
       }
-      if (!t.stride[3] && j0 + kColumns < p.seqlen_k) continue;
+      if (!t.stride[3] && j0 + kColumns < columns) continue;
       write_d_bias(b * t.stride[0] + h * t.stride[1] + begin * t.stride[2] + j0 * t.stride[3], p.seqlen_q - begin,
-                   p.seqlen_k - j0, sum);
+                   columns - j0, sum);
       FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) sum[r] = 0.f;
     }
   }
