@@ -142,6 +142,7 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) {
     return "rounds towards zero, which FW_FAST_ROUNDING allows";
   }
+  if ((row.needs & kNeeds8Columns) && (a.dim_qk < 8 || a.dim_v < 8)) return "takes head dimensions >= 8";
   if (row.needs & kNeeds16Bytes) return misaligned(a, 16);
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return "";
