@@ -1,0 +1,178 @@
+// Tiles in LDS: 16-byte units, no padding, every access without bank conflicts. Each layout is one function from
+// (row, unit) to an address; where a lane's addresses differ by constants only, they share a register.
+//
+// gfx908 to gfx942: 32 banks; 16-byte accesses go in phases of 8 lanes {0-3, 20-23}, {4-7, 16-19}, {8-11, 28-31},
+// {12-15, 24-27}, + 32. gfx950: 64 banks; 16 lanes {0-3, 12-15, 20-27}, {4-11, 16-19, 28-31}, + 32, and transposing
+// reads 32 lanes.
+#pragma once
+
+#include "kernels/cdna/isa.h"
+
+namespace flashwave {
+
+inline constexpr uint32_t kNowhere = 0x80000000u;  // an offset past the end of every tile's buffer: reads 0
+
+// Rows of kRowBytes in which unit u of row r lies at u ^ key(r): lanes that read the same unit of the rows of a phase
+// hit different banks. Loads straight to LDS write linearly, so the order is put into their global addresses.
+template <int kRowBytes>
+struct RowTile {
+  static constexpr int kKeyBits = kIsGfx950 && kRowBytes >= 256 ? 4 : 3;
+  FW_METHOD static constexpr int key(int row) {
+    return kIsGfx950 && kRowBytes == 128 ? row >> 1 & 7 : row & ((1 << kKeyBits) - 1);
+  }
+
+  // Fragment f of the 32 rows from row 0: a[f % kAddresses] + fragment_offset(f), with a[i] = read_address(i).
+  static constexpr int kAddresses = 1 << (kKeyBits - 1);
+  static constexpr int fragment_offset(int f) { return f / kAddresses * kAddresses * 32; }
+  FW_METHOD static uint32_t read_address(int lane, int i) {
+    const int row = lane & 31, unit = 2 * i + (lane >> 5);
+    return row * kRowBytes + ((unit ^ key(row)) << 4);
+  }
+
+  // Offset in memory of what lane `lane` of the direct load to bytes [64 * kBytes * chunk, ...) has to fetch.
+  template <int kBytes>
+  FW_METHOD static uint32_t source(int lane, int chunk, uint32_t row_stride, uint32_t row_bytes) {
+    const int byte = (chunk * kWave + lane) * kBytes, row = byte / kRowBytes;
+    const uint32_t column = ((byte % kRowBytes / 16) ^ key(row)) * 16 + byte % 16;
+    return column < row_bytes ? row * row_stride + column : kNowhere;
+  }
+};
+
+// In accumulators of a product whose A operand has column d of V in lane i, d = i with bits 2 and 3 swapped, register r
+// of a lane is column 16(r >> 3) + 8h + (r & 7): 8 columns in a row, a 16-byte store.
+FW_DEVICE int swap_bits_2_3(int i) { return (i & ~12) | (i & 4) << 1 | (i & 8) >> 1; }
+
+#if defined(__gfx950__)
+
+// V as rows of keys, transposed by ds_read_b64_tr_b16: a half wave reads 64 bytes (32 columns) of 4 rows, so it is
+// these 64-byte chunks that must lie in different banks.
+template <int kTileK, int kColumns>
+struct VTile {
+  static constexpr int kRowBytes = 2 * kColumns;
+  FW_METHOD static constexpr int key(int row) { return (kRowBytes == 128 ? row >> 1 & 1 : row & 3) << 2; }
+
+  static constexpr int kAddresses = kRowBytes == 128 ? 2 : 4;
+  FW_METHOD static uint32_t read_address(int lane, int i) {
+    const int row = 4 * (lane >> 5) + (lane >> 2 & 3), piece = (lane & 1) << 1 | (lane >> 1 & 1);
+    const int unit = 4 * i + 2 * (lane >> 4 & 1) + (piece >> 1);
+    return row * kRowBytes + ((unit ^ key(row)) << 4) + 8 * (piece & 1);
+  }
+  // Keys 32 sub + 16 step + 4h + (0..3) and those + 8, of 32 columns from 32 block.
+  FW_METHOD static U32x4 fragment(const uint32_t* a, uint32_t buffer, int sub, int step, int block) {
+    const uint32_t at = a[block % kAddresses] + buffer + block / kAddresses * 256 + (32 * sub + 16 * step) * kRowBytes;
+    const U32x2 low = lds_read_transposed(at), high = lds_read_transposed(at + 8 * kRowBytes);
+    return (U32x4){low.x, low.y, high.x, high.y};
+  }
+
+  template <int kBytes>
+  FW_METHOD static uint32_t source(int lane, int chunk, uint32_t row_stride, uint32_t row_bytes) {
+    const int byte = (chunk * kWave + lane) * kBytes, row = byte / kRowBytes;
+    const uint32_t column = ((byte % kRowBytes / 16) ^ key(row)) * 16 + byte % 16;
+    return column < row_bytes ? row * row_stride + column : kNowhere;
+  }
+};
+
+#else
+
+// V transposed: unit u of a column's keys holds keys 16(u >> 1) + 4(u & 1) + (0..3) and those + 8, the order of the
+// accumulators of S. Lines of 128 bytes; with tiles of 32 keys, columns d and d + kLines share a line. Unit u of line d
+// lies at u ^ key(d), key = (d0 ^ d2) | d1 << 1 | d3 << 2: conflict-free for the reads, whose lanes go through d with
+// bits 2 and 3 swapped, and for the writes, whose lanes go through d in steps of 2.
+template <int kTileK, int kColumns>
+struct VTile {
+  static constexpr int kLines = kColumns * kTileK / 64, kUnitsOfTile = kTileK / 8, kLineBytes = 128;
+  static_assert(kLines == 64 || kLines == 128);
+  FW_METHOD static constexpr int key(int d) { return ((d ^ d >> 2) & 1) | (d & 2) | (d >> 1 & 4); }
+
+  static constexpr int kAddresses = 4;
+  FW_METHOD static uint32_t read_address(int lane, int i) {
+    const int d = swap_bits_2_3(lane & 31);
+    return d * kLineBytes + (((2 * i + (lane >> 5)) ^ key(d)) << 4);
+  }
+  FW_METHOD static U32x4 fragment(const uint32_t* a, uint32_t buffer, int sub, int step, int block) {
+    const int half = block * 32 / kLines, line = block * 32 % kLines;
+    return lds_read16(a[2 * (kTileK == 64 ? sub : half) + step] + buffer + line * kLineBytes);
+  }
+
+  // The transposing store: a wave handles unit kWaves * round + wave of every line in each round; a lane loads two
+  // columns (one dword) of kRows rows and writes the units of both. 64 lines: a lane has half a unit.
+  static constexpr int kRows = kLines == 128 ? 8 : 4;
+  FW_METHOD static int pair_of(int lane) { return kLines == 128 ? lane : (lane & 7) | (lane >> 4) << 3; }
+  FW_METHOD static int half_of(int lane) { return kLines == 128 ? 0 : lane >> 3 & 1; }
+  FW_METHOD static uint32_t source(int lane, int unit, int row, uint32_t row_stride, uint32_t row_bytes) {
+    const int u = unit % kUnitsOfTile;
+    const uint32_t key = 16 * (u >> 1) + 4 * (u & 1) + 8 * (half_of(lane) + (row >> 2)) + (row & 3);
+    const uint32_t column = 4 * (pair_of(lane) + unit / kUnitsOfTile * (kLines / 2));
+    return column < row_bytes ? key * row_stride + column : kNowhere;
+  }
+  FW_METHOD static uint32_t write_address(int lane, int unit) {
+    const int d = 2 * pair_of(lane);
+    return d * kLineBytes + ((unit ^ key(d)) << 4) + 8 * half_of(lane);
+  }
+  // even, odd: kRows / 2 dwords, key pairs of columns d and d + 1, whose key differs in bit 0.
+  FW_METHOD static void write(uint32_t address, const uint32_t* even, const uint32_t* odd) {
+    const uint32_t next = (address ^ 16) + kLineBytes;
+    if constexpr (kRows == 8) {
+      lds_write16(address, (U32x4){even[0], even[1], even[2], even[3]});
+      lds_write16(next, (U32x4){odd[0], odd[1], odd[2], odd[3]});
+    } else {
+      lds_write8(address, (U32x2){even[0], even[1]});
+      lds_write8(next, (U32x2){odd[0], odd[1]});
+    }
+  }
+};
+
+#endif
+
+// The tiles of K or V of one head, one after another: a descriptor for each, that ends with the last key in use, so
+// that rows past it read 0 and cost no traffic.
+struct TileStream {
+  const char* base;      // of the next tile
+  int32_t left;          // keys from its start on
+  uint32_t stride, row;  // bytes: from row to row, of a row in use
+  const char* head;      // paged: row 0 of this head in page 0
+  const int32_t* table;  // the page of the next tile; null: not paged
+  int64_t page_stride;   // bytes
+  int32_t page_rows, page_left;
+
+  // Starts with key `from` (negative: the tile begins with -from rows that are not to be read), ends before key `to`.
+  FW_METHOD void start(const Params& p, const abi::Tensor& t, const Sequence& s, int kv_head, int dim, int from,
+                       int to) {
+    stride = uint32_t(t.stride[1] * 2), row = uint32_t(dim) * 2;
+    left = to - from;
+    table = nullptr;
+    const char* data = static_cast<const char*>(t.data);
+    if (p.block_table) {
+      const uint32_t first = uint32_t(s.k_row + from), page = first / uint32_t(p.page_size);
+      page_rows = int32_t(p.page_size);
+      page_left = page_rows - int32_t(first - page * page_rows);
+      page_stride = t.stride[0] * 2;
+      head = data + int64_t{kv_head} * t.stride[2] * 2;
+      table = p.block_table + s.b * p.block_table_stride + page;
+      if (left > 0) base = page_base() + int64_t{page_rows - page_left} * stride;
+    } else {
+      base = data + key_offset(p, t, s, from, kv_head) * 2;
+    }
+  }
+  // The load may go through the vector unit; the descriptor needs a scalar.
+  FW_METHOD const char* page_base() const { return head + __builtin_amdgcn_readfirstlane(*table) * page_stride; }
+  // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
+  template <int kRows>
+  FW_METHOD Buffer next(int skip = 0) {
+    const int32_t rows = (left < kRows ? left : kRows) - skip;
+    const Buffer tile = make_buffer(base + int64_t{skip} * stride, rows > 0 ? uint32_t(rows - 1) * stride + row : 0);
+    left -= kRows;
+    base += int64_t{kRows} * stride;
+    if (table) {
+      page_left -= kRows;
+      if (page_left == 0 && left > 0) {
+        page_left = page_rows;
+        ++table;
+        base = page_base();
+      }
+    }
+    return tile;
+  }
+};
+
+}  // namespace flashwave
