@@ -124,8 +124,9 @@ struct Forward {
   U32x4 ahead[kAhead];  // the first fragments of the next step
   U32x4 q[C::kQkFragments];
   F32x16 o[C::kBlocks];
-  float scale;               // plain: softmax_scale * log2(e)
-  float sum, m, negative_m;  // this lane's part of the row sum; the reference
+  float scale;          // plain: softmax_scale * log2(e)
+  F32x2 sum;            // this lane's part of the row sum
+  float m, negative_m;  // the reference
 
   int origin;                // key of row 0 of tile 0 (negative: paged, with a left pad)
   int rows;                  // queries of this wave
@@ -138,7 +139,7 @@ struct Forward {
       : p(params),
         seq(sequence),
         head(h),
-        kv_head(h / (params.heads_q / params.heads_k)),
+        kv_head(uint32_t(h) * uint32_t(params.heads_k) / uint32_t(params.heads_q)),
         lane(lane_index()),
         half(lane_index() >> 5),
         wave(wave_index()),
@@ -181,25 +182,35 @@ struct Forward {
     const int first_key = origin + tile * kTileK;
     return first_key < 0 ? -first_key : 0;
   }
+  template <bool kMayBeFirst>
   FW_METHOD void bring_k(int tile) {
-    const int skip = rows_before(tile);
+    const int skip = kMayBeFirst ? rows_before(tile) : 0;
     k_tile = k_stream.next<kTileK>(skip);
-    FW_UNROLL for (int i = 0; i < kChunksK; ++i) issue_k(i, k_buffer(tile), skip * k_stream.stride);
+    if (skip == 0) {
+      FW_UNROLL for (int i = 0; i < kChunksK; ++i) issue_k(i, k_buffer(tile));
+    } else {
+      FW_UNROLL for (int i = 0; i < kChunksK; ++i) issue_k(i, k_buffer(tile), skip * k_stream.stride);
+    }
   }
+  template <bool kMayBeFirst>
   FW_METHOD void bring_v(int tile) {
-    const int skip = rows_before(tile);
+    const int skip = kMayBeFirst ? rows_before(tile) : 0;
     v_tile = v_stream.next<kTileK>(skip);
-    FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, v_buffer(tile), skip * v_stream.stride);
+    if (skip == 0) {
+      FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, v_buffer(tile));
+    } else {
+      FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, v_buffer(tile), skip * v_stream.stride);
+    }
   }
   // What window w moves, at once.
   FW_METHOD void open_window(int w) {
-    bring_k(w + kLead + 1);
-    if constexpr (!kIsGfx950) {
+    bring_k<false>(w + kLead + 1);
+    if constexpr (kIsGfx950) {
+      if (kSubs == 2 || w + 1 >= first_tile) bring_v<true>(w + 1);
+    } else {
       FW_UNROLL for (int i = 0; i < kRowsV / 2; ++i) swap_v(i);
       FW_UNROLL for (int i = 0; i < kRounds; ++i) store_v(i, v_buffer(w + 1));
-      bring_v(w + 2);
-    } else {
-      if (kSubs == 2 || w + 1 >= first_tile) bring_v(w + 1);
+      bring_v<kSubs == 1>(w + 2);
     }
   }
   FW_METHOD void close_window() {
@@ -246,8 +257,9 @@ struct Forward {
     if constexpr (op == kExpLow) low = exp2_fast(low);
     if constexpr (op == kExpHigh) high = exp2_fast(high);
     if constexpr (op == kSum) {
-      z.sum_low = i ? z.sum_low + low : low;
-      z.sum_high = i ? z.sum_high + high : high;
+      const bool from_zero = i == 0 && !E::kTestsWholeSum;
+      z.sum_low = from_zero ? low : (i ? z.sum_low : sum.x) + low;
+      z.sum_high = from_zero ? high : (i ? z.sum_high : sum.y) + high;
     }
     if constexpr (op == kDrop) low = kept(s, 2 * i, low), high = kept(s, 2 * i + 1, high);
     if constexpr (op == kRoundFirst) E::round_first(z.rounded, low, high);
@@ -312,9 +324,10 @@ struct Forward {
     do_gaps<kParity, kKind, kSub>(z, next, s, old, weights, buffer, Count<P::kGaps>());
     if constexpr (kKind == kFull) FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = z.fragment[P::kFragments + f];
     if constexpr (P::kSoftmax) {
-      const float added = z.sum_low + z.sum_high, before = sum;
-      sum += added;
-      if (__builtin_expect(any_lane(!(added <= E::kLimit)), 0)) rescue(s, weights, before);
+      const F32x2 before = sum;
+      const float tested = z.sum_low + z.sum_high;
+      sum = E::kTestsWholeSum ? F32x2{z.sum_low, z.sum_high} : sum + F32x2{z.sum_low, z.sum_high};
+      if (__builtin_expect(any_lane(!(tested <= E::kLimit)), 0)) rescue(s, weights, before);
     }
   }
   template <int kParity>
@@ -348,7 +361,7 @@ struct Forward {
   }
 
   // The sums of s were too large, or there is no reference yet.
-  FW_METHOD void rescue(const Scores& s, uint32_t* weights, float sum_before) {
+  FW_METHOD void rescue(const Scores& s, uint32_t* weights, F32x2 sum_before) {
     float top = s.s[0];
     FW_UNROLL for (int r = 1; r < 16; ++r) top = __builtin_fmaxf(top, s.s[r]);
     top = __builtin_fmaxf(top, other_half(top));
@@ -360,17 +373,19 @@ struct Forward {
     negative_m = nothing ? kInf : E::kBias + E::kShift - raised;
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] *= factor;
     const float offset = nothing ? 0.f : negative_m;
-    float low_sum = 0.f, high_sum = 0.f;
-    FW_UNROLL for (int r = 0; r < 16; r += 2) {
-      float low = exp2_fast(exponent(s.s[r], offset)), high = exp2_fast(exponent(s.s[r + 1], offset));
-      low_sum += low, high_sum += high;
-      if constexpr (C::kGeneral) low = kept(s, r, low), high = kept(s, r + 1, high);
+    F32x2 sums = {0.f, 0.f};
+    FW_UNROLL for (int r = 0; r < 16; r += 2) {  // packed: there are no matrix instructions to run beside
+      F32x2 x = {s.s[r], s.s[r + 1]};
+      x = C::kGeneral ? x + offset : __builtin_elementwise_fma(x, F32x2(scale), F32x2(offset));
+      x.x = exp2_fast(x.x), x.y = exp2_fast(x.y);
+      sums += x;
+      if constexpr (C::kGeneral) x.x = kept(s, r, x.x), x.y = kept(s, r + 1, x.y);
       uint32_t rounded[2];
-      E::round_first(rounded, low, high);
-      E::round_second(rounded, low, high);
-      weights[r / 2] = E::pack_rounded(rounded, low, high);
+      E::round_first(rounded, x.x, x.y);
+      E::round_second(rounded, x.x, x.y);
+      weights[r / 2] = E::pack_rounded(rounded, x.x, x.y);
     }
-    sum = sum_before * factor + (low_sum + high_sum);
+    sum = sum_before * factor + sums;
   }
 
   // From products to scores: modifiers, and the mask where the sub-tile from `key` on crosses an edge of it.
@@ -429,17 +444,17 @@ struct Forward {
   }
 
   FW_METHOD void find_addresses() {
-    FW_UNROLL for (int i = 0; i < kChunksK; ++i) k_source[i] =
-        KTile::template source<C::kDirectBytes>(lane, wave + C::kWaves * i, k_stream.stride, k_stream.row);
+    direct_sources<KTile, C::kDirectBytes, C::kWaves, kChunksK>(k_source, lane, wave, k_stream.stride, k_stream.row);
     FW_UNROLL for (int i = 0; i < KTile::kAddresses; ++i) k_read[i] = KTile::read_address(lane, i);
     FW_UNROLL for (int i = 0; i < VTileOf::kAddresses; ++i) v_read[i] = VTileOf::read_address(lane, i);
 #if defined(__gfx950__)
-    FW_UNROLL for (int i = 0; i < kChunksV; ++i) v_source[i] =
-        VTileOf::template source<C::kDirectBytes>(lane, wave + C::kWaves * i, v_stream.stride, v_stream.row);
+    direct_sources<VTileOf, C::kDirectBytes, C::kWaves, kChunksV>(v_source, lane, wave, v_stream.stride, v_stream.row);
 #else
-    FW_UNROLL for (int i = 0; i < kRowsV; ++i) v_source[i] = VTileOf::source(
-        lane, wave + C::kWaves * (i / VTileOf::kRows), i % VTileOf::kRows, v_stream.stride, v_stream.row);
-    FW_UNROLL for (int i = 0; i < kRounds; ++i) v_write[i] = lds_v + VTileOf::write_address(lane, wave + C::kWaves * i);
+    FW_UNROLL for (int i = 0; i < kRounds; ++i) {
+      const int unit = wave + C::kWaves * i;
+      VTileOf::sources(v_source + VTileOf::kRows * i, lane, unit, v_stream.stride, v_stream.row);
+      v_write[i] = lds_v + VTileOf::write_address(lane, unit);
+    }
 #endif
   }
 
@@ -449,14 +464,17 @@ struct Forward {
   }
   FW_METHOD void load_q() {
     const Buffer in = wave_buffer(p.q, p.dim_qk);
-    const uint32_t row = (lane & 31) * uint32_t(p.q.stride[1] * 2);
+    const uint32_t row = (lane & 31) * uint32_t(p.q.stride[1] * 2) + 16 * half;
+    if (p.dim_qk == C::kDimQk) {
+      FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) {
+        q[f] = __builtin_amdgcn_raw_buffer_load_b128(in, row + 32 * f, 0, 0);
+      }
+      return;
+    }
     FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) {
       const int column = 16 * f + 8 * half;
-      q[f] = __builtin_amdgcn_raw_buffer_load_b128(in, column < p.dim_qk ? row + 2 * column : kNowhere, 0, 0);
-    }
-    if (p.dim_qk % 8) {
-      FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) FW_UNROLL for (int i = 0; i < 4; ++i) q[f][i] =
-          16 * f + 8 * half + 2 * i < p.dim_qk ? q[f][i] : 0;
+      q[f] = __builtin_amdgcn_raw_buffer_load_b128(in, column < p.dim_qk ? row + 32 * f : kNowhere, 0, 0);
+      FW_UNROLL for (int i = 0; i < 4; ++i) q[f][i] = column + 2 * i < p.dim_qk ? q[f][i] : 0;
     }
   }
 
@@ -464,10 +482,10 @@ struct Forward {
     int w = first_tile - kLead;
     Scores s1;
     uint32_t weights0[8];
-    bring_k(first_tile);
+    bring_k<true>(first_tile);
     if constexpr (!kIsGfx950) {
       if constexpr (kSubs == 2) {
-        bring_v(first_tile);
+        bring_v<true>(first_tile);
       } else {
         v_tile = make_buffer(v_stream.base, 0);
         FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, 0);
@@ -498,7 +516,7 @@ struct Forward {
       }
       finish_scores(s0, origin + my_first * kTileK);
       finish_scores(s1, origin + my_first * kTileK + kSubTile);
-      rescue(s0, weights0, 0.f);
+      rescue(s0, weights0, F32x2(0.f));
       read_ahead(w);
       for (; w + kLead + 1 < my_end; w += 2) {
         window<0>(w, s1, weights0);
@@ -533,7 +551,7 @@ struct Forward {
 
   FW_METHOD void run(int64_t workgroup_query) {
     scale = p.softmax_scale * kLog2e;
-    sum = 0.f, m = -kInf, negative_m = kInf;
+    sum = F32x2(0.f), m = -kInf, negative_m = kInf;
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] = F32x16(0.f);
     find_keys(workgroup_query);
     find_addresses();
@@ -543,7 +561,8 @@ struct Forward {
 
   FW_METHOD void store() {
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
-    float total = sum + other_half(sum);
+    float total = sum.x + sum.y;
+    total += other_half(total);
     if (p.sinks) {  // one more weight, of no value
       const float sink = p.sinks[head] * kLog2e, raised = __builtin_fmaxf(m, sink);
       if (raised > -kInf) {
@@ -558,21 +577,21 @@ struct Forward {
         total == 0.f ? 0.f
                      : rcp_fast(total) * (E::kBias != 0.f ? exp2_fast(E::kBias) : 1.f) * modifier.output_factor(p);
     const Buffer out = wave_buffer(p.o, p.dim_v);
-    const uint32_t row = query * uint32_t(p.o.stride[1] * 2);
-    const bool octets = p.dim_v % 8 == 0;
+    const uint32_t row = query * uint32_t(p.o.stride[1] * 2) + 16 * half;
     FW_UNROLL for (int g = 0; g < 2 * C::kBlocks; ++g) {
       const int column = 16 * g + 8 * half;
       U32x4 x;
       FW_UNROLL for (int e = 0; e < 4; ++e) {
         const int r = 8 * (g % 2) + 2 * e;
-        x[e] = E::pack(o[g / 2][r] * inverse, o[g / 2][r + 1] * inverse);
+        const F32x2 pair = F32x2{o[g / 2][r], o[g / 2][r + 1]} * inverse;
+        x[e] = E::pack(pair.x, pair.y);
       }
-      if (octets) {
-        __builtin_amdgcn_raw_buffer_store_b128(x, out, column < p.dim_v ? row + 2 * column : kNowhere, 0, 0);
+      if (p.dim_v == C::kDimV) {
+        __builtin_amdgcn_raw_buffer_store_b128(x, out, row + 32 * g, 0, 0);
       } else {
         FW_UNROLL for (int e = 0; e < 4; ++e) {
-          const int at = column + 2 * e;
-          __builtin_amdgcn_raw_buffer_store_b32(x[e], out, at < p.dim_v ? row + 2 * at : kNowhere, 0, 0);
+          const bool exists = column + 2 * e < p.dim_v;
+          __builtin_amdgcn_raw_buffer_store_b32(x[e], out, exists ? row + 32 * g + 4 * e : kNowhere, 0, 0);
         }
       }
     }

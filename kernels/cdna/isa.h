@@ -34,10 +34,12 @@ using BF16x8 = Vec<__bf16, 8>;
 enum class Rounding { kNearestEven, kTruncate };
 
 // An element type. P = 2^(score - reference + kShift + kBias) is exact enough up to kLimit, the largest sum of a lane's
-// part of a row. Rounding a pair takes three stages of *Slots vector instructions, so that a schedule can spread them.
+// part of a row (kTestsWholeSum) or of its keys of one step. Rounding a pair takes three stages of *Slots vector
+// instructions, so that a schedule can spread them.
 template <Rounding kRounding>
 struct BF16 {
   static constexpr float kShift = 0.f, kLimit = 0x1p40f;
+  static constexpr bool kTestsWholeSum = true;  // kLimit is far above the sum of any row
   static constexpr bool kNearest = kRounding == Rounding::kNearestEven;
 #if defined(__gfx950__)
   static constexpr int kSteps = 1, kRoundSlots = 0, kPackSlots = 1;
@@ -91,6 +93,7 @@ struct BF16 {
 // MFMA of CDNA2 flushes denormals of fp16, hence the shift to the upper part of the exponent range.
 struct F16 {
   static constexpr float kShift = 8.f, kLimit = 0x1p15f, kBias = 0.f;
+  static constexpr bool kTestsWholeSum = false;  // that of one step
   static constexpr int kRoundSlots = 0, kPackSlots = kIsGfx950 ? 1 : 3;
 #if defined(__gfx950__)
   static constexpr int kSteps = 1;
@@ -115,13 +118,20 @@ struct F16 {
   FW_METHOD static uint32_t pack_rounded(const uint32_t*, float low, float high) { return pack(low, high); }
 };
 
+// lane_index() computed anew: no register holds it, or what follows from it, through a loop.
+FW_DEVICE int lane_index_again() {
+  int zero = 0;
+  asm volatile("" : "+s"(zero));
+  return int(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, zero)));
+}
+
 // The value of lane ^ 32.
 FW_DEVICE uint32_t other_half(uint32_t x) {
 #if defined(__gfx950__)
   const auto both = __builtin_amdgcn_permlane32_swap(x, x, false, false);
-  return lane_index() < 32 ? both[1] : both[0];
+  return lane_index_again() < 32 ? both[1] : both[0];
 #else
-  return uint32_t(__builtin_amdgcn_ds_bpermute((lane_index() ^ 32) << 2, int(x)));
+  return uint32_t(__builtin_amdgcn_ds_bpermute((lane_index_again() ^ 32) << 2, int(x)));
 #endif
 }
 FW_DEVICE float other_half(float x) { return float_of(other_half(bits_of(x))); }
@@ -132,13 +142,6 @@ FW_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 FW_DEVICE int64_t uniform(int64_t x) {
   const uint32_t low = __builtin_amdgcn_readfirstlane(int(x)), high = __builtin_amdgcn_readfirstlane(int(x >> 32));
   return int64_t(uint64_t{high} << 32 | low);
-}
-
-// lane_index() computed anew: no register holds it, or what follows from it, through a loop.
-FW_DEVICE int lane_index_again() {
-  int zero = 0;
-  asm volatile("" : "+s"(zero));
-  return int(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, zero)));
 }
 
 // LDS by byte address.

@@ -21,7 +21,8 @@ FW_DEVICE ForwardTask forward_task(const Params& p, uint32_t index, uint32_t tas
     at = xcd * (tasks / kXcds) + (xcd < rest ? xcd : rest) + index / kXcds;
   }
   const uint32_t columns = uint32_t(p.heads_q) * uint32_t(p.batch);  // pairs of head and sequence
-  const uint32_t together = (2 * kUnitsPerXcd + blocks - 1) / blocks;
+  const int powers = 31 - __builtin_clz(blocks), most = 31 - __builtin_clz(2 * kUnitsPerXcd);
+  const uint32_t together = powers < most ? 1u << (most - powers) : 1;  // no division: those go through the vector unit
   const uint32_t group = at / (together * blocks), in_group = at - group * together * blocks;
   const uint32_t first = group * together;
   const uint32_t width = columns - first < together ? columns - first : together;

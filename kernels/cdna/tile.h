@@ -14,33 +14,43 @@ inline constexpr uint32_t kNowhere = 0x80000000u;  // an offset past the end of 
 
 // Rows of kRowBytes in which unit u of row r lies at u ^ key(r): lanes that read the same unit of the rows of a phase
 // hit different banks. Loads straight to LDS write linearly, so the order is put into their global addresses.
-template <int kRowBytes>
+template <int kRowBytes_>
 struct RowTile {
-  static constexpr int kKeyBits = kIsGfx950 && kRowBytes >= 256 ? 4 : 3;
-  FW_METHOD static constexpr int key(int row) {
+  static constexpr int kRowBytes = kRowBytes_, kKeyBits = kIsGfx950 && kRowBytes >= 256 ? 4 : 3;
+  static constexpr int kPeriod = kIsGfx950 ? 16 : 8;  // rows after which keys repeat
+  FW_METHOD static constexpr uint32_t key(uint32_t row) {
     return kIsGfx950 && kRowBytes == 128 ? row >> 1 & 7 : row & ((1 << kKeyBits) - 1);
   }
 
   // Fragment f of the 32 rows from row 0: a[f % kAddresses] + fragment_offset(f), with a[i] = read_address(i).
   static constexpr int kAddresses = 1 << (kKeyBits - 1);
   static constexpr int fragment_offset(int f) { return f / kAddresses * kAddresses * 32; }
-  FW_METHOD static uint32_t read_address(int lane, int i) {
-    const int row = lane & 31, unit = 2 * i + (lane >> 5);
+  FW_METHOD static uint32_t read_address(uint32_t lane, int i) {
+    const uint32_t row = lane & 31, unit = 2 * i + (lane >> 5);
     return row * kRowBytes + ((unit ^ key(row)) << 4);
-  }
-
-  // Offset in memory of what lane `lane` of the direct load to bytes [64 * kBytes * chunk, ...) has to fetch.
-  template <int kBytes>
-  FW_METHOD static uint32_t source(int lane, int chunk, uint32_t row_stride, uint32_t row_bytes) {
-    const int byte = (chunk * kWave + lane) * kBytes, row = byte / kRowBytes;
-    const uint32_t column = ((byte % kRowBytes / 16) ^ key(row)) * 16 + byte % 16;
-    return column < row_bytes ? row * row_stride + column : kNowhere;
   }
 };
 
+// Offsets in memory of what this lane has to fetch in the direct loads to a tile of rows: load i fills the 64 * kBytes
+// bytes of LDS from chunk `wave + waves * i` on. Where that keeps the key, offsets differ by a multiple of the stride.
+template <class Tile, int kBytes, int kWaves, int kLoads>
+FW_DEVICE void direct_sources(uint32_t* source, uint32_t lane, uint32_t wave, uint32_t stride, uint32_t row_bytes) {
+  constexpr uint32_t kStep = kWaves * kWave * kBytes / Tile::kRowBytes;  // rows from load to load
+  constexpr int kDistinct = kStep >= Tile::kPeriod ? 1 : Tile::kPeriod / kStep;
+  FW_UNROLL for (int i = 0; i < kLoads; ++i) {
+    if (i < kDistinct) {
+      const uint32_t byte = ((wave + kWaves * i) * kWave + lane) * kBytes, row = byte / Tile::kRowBytes;
+      const uint32_t column = (byte % Tile::kRowBytes ^ Tile::key(row) << 4);
+      source[i] = column < row_bytes ? row * stride + column : kNowhere;
+    } else {
+      source[i] = source[i - kDistinct] + kDistinct * kStep * stride;
+    }
+  }
+}
+
 // In accumulators of a product whose A operand has column d of V in lane i, d = i with bits 2 and 3 swapped, register r
 // of a lane is column 16(r >> 3) + 8h + (r & 7): 8 columns in a row, a 16-byte store.
-FW_DEVICE int swap_bits_2_3(int i) { return (i & ~12) | (i & 4) << 1 | (i & 8) >> 1; }
+FW_DEVICE uint32_t swap_bits_2_3(uint32_t i) { return (i & ~12u) | (i & 4) << 1 | (i & 8) >> 1; }
 
 #if defined(__gfx950__)
 
@@ -48,13 +58,13 @@ FW_DEVICE int swap_bits_2_3(int i) { return (i & ~12) | (i & 4) << 1 | (i & 8) >
 // these 64-byte chunks that must lie in different banks.
 template <int kTileK, int kColumns>
 struct VTile {
-  static constexpr int kRowBytes = 2 * kColumns;
-  FW_METHOD static constexpr int key(int row) { return (kRowBytes == 128 ? row >> 1 & 1 : row & 3) << 2; }
+  static constexpr int kRowBytes = 2 * kColumns, kPeriod = 4;
+  FW_METHOD static constexpr uint32_t key(uint32_t row) { return (kRowBytes == 128 ? row >> 1 & 1 : row & 3) << 2; }
 
   static constexpr int kAddresses = kRowBytes == 128 ? 2 : 4;
-  FW_METHOD static uint32_t read_address(int lane, int i) {
-    const int row = 4 * (lane >> 5) + (lane >> 2 & 3), piece = (lane & 1) << 1 | (lane >> 1 & 1);
-    const int unit = 4 * i + 2 * (lane >> 4 & 1) + (piece >> 1);
+  FW_METHOD static uint32_t read_address(uint32_t lane, int i) {
+    const uint32_t row = 4 * (lane >> 5) + (lane >> 2 & 3), piece = (lane & 1) << 1 | (lane >> 1 & 1);
+    const uint32_t unit = 4 * i + 2 * (lane >> 4 & 1) + (piece >> 1);
     return row * kRowBytes + ((unit ^ key(row)) << 4) + 8 * (piece & 1);
   }
   // Keys 32 sub + 16 step + 4h + (0..3) and those + 8, of 32 columns from 32 block.
@@ -62,13 +72,6 @@ struct VTile {
     const uint32_t at = a[block % kAddresses] + buffer + block / kAddresses * 256 + (32 * sub + 16 * step) * kRowBytes;
     const U32x2 low = lds_read_transposed(at), high = lds_read_transposed(at + 8 * kRowBytes);
     return (U32x4){low.x, low.y, high.x, high.y};
-  }
-
-  template <int kBytes>
-  FW_METHOD static uint32_t source(int lane, int chunk, uint32_t row_stride, uint32_t row_bytes) {
-    const int byte = (chunk * kWave + lane) * kBytes, row = byte / kRowBytes;
-    const uint32_t column = ((byte % kRowBytes / 16) ^ key(row)) * 16 + byte % 16;
-    return column < row_bytes ? row * row_stride + column : kNowhere;
   }
 };
 
@@ -82,11 +85,11 @@ template <int kTileK, int kColumns>
 struct VTile {
   static constexpr int kLines = kColumns * kTileK / 64, kUnitsOfTile = kTileK / 8, kLineBytes = 128;
   static_assert(kLines == 64 || kLines == 128);
-  FW_METHOD static constexpr int key(int d) { return ((d ^ d >> 2) & 1) | (d & 2) | (d >> 1 & 4); }
+  FW_METHOD static constexpr uint32_t key(uint32_t d) { return ((d ^ d >> 2) & 1) | (d & 2) | (d >> 1 & 4); }
 
   static constexpr int kAddresses = 4;
-  FW_METHOD static uint32_t read_address(int lane, int i) {
-    const int d = swap_bits_2_3(lane & 31);
+  FW_METHOD static uint32_t read_address(uint32_t lane, int i) {
+    const uint32_t d = swap_bits_2_3(lane & 31);
     return d * kLineBytes + (((2 * i + (lane >> 5)) ^ key(d)) << 4);
   }
   FW_METHOD static U32x4 fragment(const uint32_t* a, uint32_t buffer, int sub, int step, int block) {
@@ -97,16 +100,16 @@ struct VTile {
   // The transposing store: a wave handles unit kWaves * round + wave of every line in each round; a lane loads two
   // columns (one dword) of kRows rows and writes the units of both. 64 lines: a lane has half a unit.
   static constexpr int kRows = kLines == 128 ? 8 : 4;
-  FW_METHOD static int pair_of(int lane) { return kLines == 128 ? lane : (lane & 7) | (lane >> 4) << 3; }
-  FW_METHOD static int half_of(int lane) { return kLines == 128 ? 0 : lane >> 3 & 1; }
-  FW_METHOD static uint32_t source(int lane, int unit, int row, uint32_t row_stride, uint32_t row_bytes) {
-    const int u = unit % kUnitsOfTile;
-    const uint32_t key = 16 * (u >> 1) + 4 * (u & 1) + 8 * (half_of(lane) + (row >> 2)) + (row & 3);
+  FW_METHOD static uint32_t pair_of(uint32_t lane) { return kLines == 128 ? lane : (lane & 7) | (lane >> 4) << 3; }
+  FW_METHOD static uint32_t half_of(uint32_t lane) { return kLines == 128 ? 0 : lane >> 3 & 1; }
+  FW_METHOD static void sources(uint32_t* source, uint32_t lane, uint32_t unit, uint32_t stride, uint32_t row_bytes) {
+    const uint32_t u = unit % kUnitsOfTile, first = 16 * (u >> 1) + 4 * (u & 1) + 8 * half_of(lane);
     const uint32_t column = 4 * (pair_of(lane) + unit / kUnitsOfTile * (kLines / 2));
-    return column < row_bytes ? key * row_stride + column : kNowhere;
+    source[0] = column < row_bytes ? first * stride + column : kNowhere;
+    FW_UNROLL for (int i = 1; i < kRows; ++i) source[i] = source[0] + (i % 4 + i / 4 * 8) * stride;
   }
-  FW_METHOD static uint32_t write_address(int lane, int unit) {
-    const int d = 2 * pair_of(lane);
+  FW_METHOD static uint32_t write_address(uint32_t lane, uint32_t unit) {
+    const uint32_t d = 2 * pair_of(lane);
     return d * kLineBytes + ((unit ^ key(d)) << 4) + 8 * half_of(lane);
   }
   // even, odd: kRows / 2 dwords, key pairs of columns d and d + 1, whose key differs in bit 0.
