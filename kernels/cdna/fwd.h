@@ -111,11 +111,12 @@ struct Forward {
 
   const Params& p;
   const Sequence seq;
-  const int head, kv_head, lane, half, wave;
+  const int batch, head, kv_head, lane, half, wave;
   const int64_t first_query;  // of this wave
 
   uint32_t lds_k, lds_v;  // addresses of the buffers
-  TileStream k_stream, v_stream;
+  TileStream<false> k_stream;
+  TileStream<true> v_stream;
   Buffer k_tile, v_tile;
   uint32_t k_source[kChunksK], v_source[kChunksV];  // offsets in a tile of what this lane loads
   uint32_t k_read[KTile::kAddresses], v_read[VTileOf::kAddresses];
@@ -125,19 +126,20 @@ struct Forward {
   U32x4 q[C::kQkFragments];
   F32x16 o[C::kBlocks];
   float scale;          // plain: softmax_scale * log2(e)
-  F32x2 sum;            // this lane's part of the row sum
+  float sum;            // this lane's part of the row sum
   float m, negative_m;  // the reference
 
   int origin;                // key of row 0 of tile 0 (negative: paged, with a left pad)
   int rows;                  // queries of this wave
   int keys;                  // of the sequence
+  int diagonal;              // key that the wave's first query is aligned with
   int edge_from, edge_to;    // of the mask for the wave's first query, not cut off at 0 and keys
   int inner_from, inner_to;  // keys that all queries of the wave see
-  Modifier<C::kGeneral> modifier;
 
   FW_METHOD Forward(const Params& params, const Sequence& sequence, int h, int64_t query, uint32_t lds)
       : p(params),
         seq(sequence),
+        batch(sequence.b),
         head(h),
         kv_head(uint32_t(h) * uint32_t(params.heads_k) / uint32_t(params.heads_q)),
         lane(lane_index()),
@@ -145,8 +147,7 @@ struct Forward {
         wave(wave_index()),
         first_query(query + kRowsPerWave * wave_index()),
         lds_k(lds),
-        lds_v(lds + 2 * C::kKBytes),
-        modifier(params, sequence, h, query + kRowsPerWave * wave_index()) {}
+        lds_v(lds + 2 * C::kKBytes) {}
 
   // ---- K and V on their way to LDS ----
 
@@ -185,7 +186,7 @@ struct Forward {
   template <bool kMayBeFirst>
   FW_METHOD void bring_k(int tile) {
     const int skip = kMayBeFirst ? rows_before(tile) : 0;
-    k_tile = k_stream.next<kTileK>(skip);
+    k_tile = k_stream.template next<kTileK>(skip);
     if (skip == 0) {
       FW_UNROLL for (int i = 0; i < kChunksK; ++i) issue_k(i, k_buffer(tile));
     } else {
@@ -195,7 +196,7 @@ struct Forward {
   template <bool kMayBeFirst>
   FW_METHOD void bring_v(int tile) {
     const int skip = kMayBeFirst ? rows_before(tile) : 0;
-    v_tile = v_stream.next<kTileK>(skip);
+    v_tile = v_stream.template next<kTileK>(skip);
     if (skip == 0) {
       FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, v_buffer(tile));
     } else {
@@ -230,7 +231,7 @@ struct Forward {
 
   struct Work {  // values of one step
     U32x4 fragment[C::kFragments + kAhead];
-    float x[16], sum_low, sum_high;
+    float x[16], sum;
     uint32_t rounded[2];
   };
 
@@ -257,9 +258,8 @@ struct Forward {
     if constexpr (op == kExpLow) low = exp2_fast(low);
     if constexpr (op == kExpHigh) high = exp2_fast(high);
     if constexpr (op == kSum) {
-      const bool from_zero = i == 0 && !E::kTestsWholeSum;
-      z.sum_low = from_zero ? low : (i ? z.sum_low : sum.x) + low;
-      z.sum_high = from_zero ? high : (i ? z.sum_high : sum.y) + high;
+      z.sum = i ? z.sum + low : low;
+      z.sum += high;
     }
     if constexpr (op == kDrop) low = kept(s, 2 * i, low), high = kept(s, 2 * i + 1, high);
     if constexpr (op == kRoundFirst) E::round_first(z.rounded, low, high);
@@ -324,16 +324,15 @@ struct Forward {
     do_gaps<kParity, kKind, kSub>(z, next, s, old, weights, buffer, Count<P::kGaps>());
     if constexpr (kKind == kFull) FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = z.fragment[P::kFragments + f];
     if constexpr (P::kSoftmax) {
-      const F32x2 before = sum;
-      const float tested = z.sum_low + z.sum_high;
-      sum = E::kTestsWholeSum ? F32x2{z.sum_low, z.sum_high} : sum + F32x2{z.sum_low, z.sum_high};
-      if (__builtin_expect(any_lane(!(tested <= E::kLimit)), 0)) rescue(s, weights, before);
+      const float before = sum;
+      sum += z.sum;
+      if (__builtin_expect(any_lane(!(z.sum <= E::kLimit)), 0)) rescue(s, weights, before);
     }
   }
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
-    k_tile = k_stream.next<kTileK>();
-    v_tile = v_stream.next<kTileK>();
+    k_tile = k_stream.template next<kTileK>();
+    v_tile = v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {
       Scores s0;
       uint32_t weights1[8];
@@ -361,7 +360,7 @@ struct Forward {
   }
 
   // The sums of s were too large, or there is no reference yet.
-  FW_METHOD void rescue(const Scores& s, uint32_t* weights, F32x2 sum_before) {
+  FW_METHOD void rescue(const Scores& s, uint32_t* weights, float sum_before) {
     float top = s.s[0];
     FW_UNROLL for (int r = 1; r < 16; ++r) top = __builtin_fmaxf(top, s.s[r]);
     top = __builtin_fmaxf(top, other_half(top));
@@ -385,19 +384,18 @@ struct Forward {
       E::round_second(rounded, x.x, x.y);
       weights[r / 2] = E::pack_rounded(rounded, x.x, x.y);
     }
-    sum = sum_before * factor + sums;
+    sum = sum_before * factor + (sums.x + sums.y);
   }
 
   // From products to scores: modifiers, and the mask where the sub-tile from `key` on crosses an edge of it.
   FW_METHOD void finish_scores(Scores& s, int key) {
-    modifier.apply(p, s, key);
+    if constexpr (C::kGeneral) Modifier{params_again(), batch, head, first_query, rows, keys, diagonal}.apply(s, key);
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
       const int i = lane_index_again(), row = (i & 31) < rows ? i & 31 : rows - 1;
       const int to = min_of(edge_to + row, keys), from = max_of(edge_from + row, 0);  // as visible_keys
       const int before = from - key - 4 * (i >> 5);
       const uint32_t count = max_of(to - from, 0);
-      FW_UNROLL for (int r = 0; r < 16; ++r) s.s[r] =
-          uint32_t(8 * (r >> 2) + (r & 3) - before) < count ? s.s[r] : -kInf;
+      FW_UNROLL for (int r = 0; r < 16; ++r) s.s[r] = uint32_t(key_of_register(r) - before) < count ? s.s[r] : -kInf;
     }
   }
 
@@ -412,8 +410,9 @@ struct Forward {
     const int64_t last_query = min64(first_query + kRowsPerWave, seq.queries) - 1;
     const KeyRange top = visible_keys(p, seq, workgroup_query), bottom = visible_keys(p, seq, workgroup_last);
     const KeyRange first = visible_keys(p, seq, first_query), last = visible_keys(p, seq, last_query);
-    const int64_t diagonal = first_query + seq.keys - seq.queries;
-    edge_from = int(clamped(diagonal - p.window_left)), edge_to = int(clamped(diagonal + p.window_right + 1));
+    diagonal = int(first_query + seq.keys - seq.queries);
+    edge_from = int(clamped(int64_t{diagonal} - p.window_left)),
+    edge_to = int(clamped(int64_t{diagonal} + p.window_right + 1));
     keys = int(seq.keys);
     rows = last_query >= first_query ? int(last_query - first_query) + 1 : 0;
     inner_from = int(last.first), inner_to = int(first.last);
@@ -432,8 +431,8 @@ struct Forward {
     const int from = origin + first_tile * kTileK;
     int to = origin + end_tile * kTileK;
     if (to > keys) to = keys;
-    k_stream.start(p, p.k, seq, kv_head, p.dim_qk, from, to);
-    v_stream.start(p, p.v, seq, kv_head, p.dim_v, from, to);
+    k_stream.start(p, seq, kv_head, from, to);
+    v_stream.start(p, seq, kv_head, from, to);
   }
   FW_METHOD static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
   FW_METHOD static int min_of(int a, int b) { return a < b ? a : b; }
@@ -458,12 +457,12 @@ struct Forward {
 #endif
   }
 
-  FW_METHOD Buffer wave_buffer(const abi::Tensor& t, int dim) const {
+  FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim) const {
     return make_buffer(static_cast<const char*>(t.data) + uniform(query_offset(t, seq, first_query, head)) * 2,
                        rows > 0 ? (rows - 1) * uint32_t(t.stride[1] * 2) + dim * 2 : 0);
   }
   FW_METHOD void load_q() {
-    const Buffer in = wave_buffer(p.q, p.dim_qk);
+    const Buffer in = wave_buffer(p.q, seq, p.dim_qk);
     const uint32_t row = (lane & 31) * uint32_t(p.q.stride[1] * 2) + 16 * half;
     if (p.dim_qk == C::kDimQk) {
       FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) {
@@ -516,7 +515,7 @@ struct Forward {
       }
       finish_scores(s0, origin + my_first * kTileK);
       finish_scores(s1, origin + my_first * kTileK + kSubTile);
-      rescue(s0, weights0, F32x2(0.f));
+      rescue(s0, weights0, 0.f);
       read_ahead(w);
       for (; w + kLead + 1 < my_end; w += 2) {
         window<0>(w, s1, weights0);
@@ -551,7 +550,7 @@ struct Forward {
 
   FW_METHOD void run(int64_t workgroup_query) {
     scale = p.softmax_scale * kLog2e;
-    sum = F32x2(0.f), m = -kInf, negative_m = kInf;
+    sum = 0.f, m = -kInf, negative_m = kInf;
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] = F32x16(0.f);
     find_keys(workgroup_query);
     find_addresses();
@@ -560,9 +559,10 @@ struct Forward {
   }
 
   FW_METHOD void store() {
+    const Params& p = params_again();
+    const Sequence seq = sequence_of(p, batch);
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
-    float total = sum.x + sum.y;
-    total += other_half(total);
+    float total = sum + other_half(sum);
     if (p.sinks) {  // one more weight, of no value
       const float sink = p.sinks[head] * kLog2e, raised = __builtin_fmaxf(m, sink);
       if (raised > -kInf) {
@@ -572,11 +572,10 @@ struct Forward {
         FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] *= factor;
       }
     }
-    // 2^kBias is in the weights, but truncation took it out of those in o.
-    const float inverse =
-        total == 0.f ? 0.f
-                     : rcp_fast(total) * (E::kBias != 0.f ? exp2_fast(E::kBias) : 1.f) * modifier.output_factor(p);
-    const Buffer out = wave_buffer(p.o, p.dim_v);
+    float inverse = total == 0.f ? 0.f : rcp_fast(total);
+    if constexpr (E::kBias != 0.f) inverse *= exp2_fast(E::kBias);  // truncation took it out of the weights
+    if constexpr (C::kGeneral) inverse *= p.dropout_threshold ? 1.f / (1.f - p.dropout_p) : 1.f;
+    const Buffer out = wave_buffer(p.o, seq, p.dim_v);
     const uint32_t row = query * uint32_t(p.o.stride[1] * 2) + 16 * half;
     FW_UNROLL for (int g = 0; g < 2 * C::kBlocks; ++g) {
       const int column = 16 * g + 8 * half;

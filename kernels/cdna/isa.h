@@ -34,12 +34,11 @@ using BF16x8 = Vec<__bf16, 8>;
 enum class Rounding { kNearestEven, kTruncate };
 
 // An element type. P = 2^(score - reference + kShift + kBias) is exact enough up to kLimit, the largest sum of a lane's
-// part of a row (kTestsWholeSum) or of its keys of one step. Rounding a pair takes three stages of *Slots vector
+// keys of one step. Rounding a pair takes three stages of *Slots vector
 // instructions, so that a schedule can spread them.
 template <Rounding kRounding>
 struct BF16 {
   static constexpr float kShift = 0.f, kLimit = 0x1p40f;
-  static constexpr bool kTestsWholeSum = true;  // kLimit is far above the sum of any row
   static constexpr bool kNearest = kRounding == Rounding::kNearestEven;
 #if defined(__gfx950__)
   static constexpr int kSteps = 1, kRoundSlots = 0, kPackSlots = 1;
@@ -93,7 +92,6 @@ struct BF16 {
 // MFMA of CDNA2 flushes denormals of fp16, hence the shift to the upper part of the exponent range.
 struct F16 {
   static constexpr float kShift = 8.f, kLimit = 0x1p15f, kBias = 0.f;
-  static constexpr bool kTestsWholeSum = false;  // that of one step
   static constexpr int kRoundSlots = 0, kPackSlots = kIsGfx950 ? 1 : 3;
 #if defined(__gfx950__)
   static constexpr int kSteps = 1;
@@ -142,6 +140,13 @@ FW_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 FW_DEVICE int64_t uniform(int64_t x) {
   const uint32_t low = __builtin_amdgcn_readfirstlane(int(x)), high = __builtin_amdgcn_readfirstlane(int(x >> 32));
   return int64_t(uint64_t{high} << 32 | low);
+}
+
+// The kernel's parameters, read anew: no scalar register holds them through a loop.
+FW_DEVICE const Params& params_again() {
+  auto arguments = (const __attribute__((address_space(4))) GpuArguments*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(arguments));
+  return ((const GpuArguments*)arguments)->params;
 }
 
 // LDS by byte address.

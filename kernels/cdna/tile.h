@@ -128,37 +128,43 @@ struct VTile {
 #endif
 
 // The tiles of K or V of one head, one after another: a descriptor for each, that ends with the last key in use, so
-// that rows past it read 0 and cost no traffic.
+// that rows past it read 0 and cost no traffic. What only a change of page needs is read again then: scalar registers
+// are few.
+template <bool kOfV>
 struct TileStream {
   const char* base;      // of the next tile
-  int32_t left;          // keys from its start on
-  uint32_t stride, row;  // bytes: from row to row, of a row in use
-  const char* head;      // paged: row 0 of this head in page 0
   const int32_t* table;  // the page of the next tile; null: not paged
-  int64_t page_stride;   // bytes
-  int32_t page_rows, page_left;
+  int32_t left;          // keys from its start on
+  int32_t page_left;     // rows of the page from there on
+  uint32_t stride, row;  // bytes: from row to row, of a row in use
+  int32_t kv_head;
+
+  FW_METHOD static const abi::Tensor& tensor(const Params& p) { return kOfV ? p.v : p.k; }
 
   // Starts with key `from` (negative: the tile begins with -from rows that are not to be read), ends before key `to`.
-  FW_METHOD void start(const Params& p, const abi::Tensor& t, const Sequence& s, int kv_head, int dim, int from,
-                       int to) {
-    stride = uint32_t(t.stride[1] * 2), row = uint32_t(dim) * 2;
+  FW_METHOD void start(const Params& p, const Sequence& s, int head, int from, int to) {
+    const abi::Tensor& t = tensor(p);
+    stride = uint32_t(t.stride[1] * 2), row = uint32_t(kOfV ? p.dim_v : p.dim_qk) * 2;
     left = to - from;
+    kv_head = head;
     table = nullptr;
-    const char* data = static_cast<const char*>(t.data);
+    page_left = 0;
     if (p.block_table) {
-      const uint32_t first = uint32_t(s.k_row + from), page = first / uint32_t(p.page_size);
-      page_rows = int32_t(p.page_size);
-      page_left = page_rows - int32_t(first - page * page_rows);
-      page_stride = t.stride[0] * 2;
-      head = data + int64_t{kv_head} * t.stride[2] * 2;
+      const uint32_t first = uint32_t(s.k_row + from), page_size = uint32_t(p.page_size), page = first / page_size;
+      page_left = int32_t(page_size * (page + 1) - first);
       table = p.block_table + s.b * p.block_table_stride + page;
-      if (left > 0) base = page_base() + int64_t{page_rows - page_left} * stride;
+      base = nullptr;
+      if (left > 0) base = page_base(p) + int64_t{page_size - page_left} * stride;
     } else {
-      base = data + key_offset(p, t, s, from, kv_head) * 2;
+      base = static_cast<const char*>(t.data) + key_offset(p, t, s, from, kv_head) * 2;
     }
   }
   // The load may go through the vector unit; the descriptor needs a scalar.
-  FW_METHOD const char* page_base() const { return head + __builtin_amdgcn_readfirstlane(*table) * page_stride; }
+  FW_METHOD const char* page_base(const Params& p) const {
+    const abi::Tensor& t = tensor(p);
+    const int64_t page = __builtin_amdgcn_readfirstlane(*table);
+    return static_cast<const char*>(t.data) + (page * t.stride[0] + kv_head * t.stride[2]) * 2;
+  }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>
   FW_METHOD Buffer next(int skip = 0) {
@@ -169,9 +175,10 @@ struct TileStream {
     if (table) {
       page_left -= kRows;
       if (page_left == 0 && left > 0) {
-        page_left = page_rows;
+        const Params& p = params_again();
+        page_left = int32_t(p.page_size);
         ++table;
-        base = page_base();
+        base = page_base(p);
       }
     }
     return tile;
