@@ -1,0 +1,6 @@
+// Forward kernels of CDNA with score modifiers and dropout.
+#include "kernels/cdna/entry.h"
+
+#define FW_IN_cdna_fwd(...)
+#define FW_IN_cdna_fwd_general FW_CDNA_FORWARD
+#include "kernels/cdna/variants.def"
