@@ -15,7 +15,7 @@ FW_DEVICE void forward(const GpuArguments& args, uint32_t lds) {
   const ForwardTask task = forward_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileQ);
   const Sequence seq = sequence_of(p, task.batch);
   const int64_t query = int64_t{task.block} * C::kTileQ;
-  if (query < seq.queries) Forward<C>(p, seq, task.head, query, lds).run(query);
+  if (query < seq.queries) Forward<C>(p, seq, task.head, int(query), lds).run(int(query));
 }
 
 // Sinks are not among them: every kernel has those.

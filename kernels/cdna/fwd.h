@@ -61,6 +61,7 @@ struct ForwardPlan {
   static constexpr int kRounds = 8 / C::kWaves, kRowsV = kRounds * VTile<C::kTileK, C::kVColumns>::kRows;
   static constexpr int kChunksV = kRowsV;
 #endif
+  static constexpr int kPair = kPackedBesideMatrix ? 1 : 2;  // instructions for two f32 operations
   using Schedule = Gaps<kGaps>;
 
   static constexpr Schedule with_room(int slots) {
@@ -69,8 +70,8 @@ struct ForwardPlan {
       for (int i = 0; i < kChunksK; ++i) s.add(kMemoryQueue, kIssueK, i, 0, 2, 0, kLastSub ? kBarrier : kGaps);
     if (kSoftmax)
       for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
-        if (pair < 8) s.add(kVectorQueue, kScale, pair, 2, 2);
-        if (pair > 0) s.add(kVectorQueue, kSum, pair - 1, 2, 2);
+        if (pair < 8) s.add(kVectorQueue, kScale, pair, kPair, kPair);
+        if (pair > 0) s.add(kVectorQueue, kSum, pair - 1, kPair, kPair);
         if (pair > 0 && C::kGeneral) s.add(kVectorQueue, kDrop, pair - 1, 4, 4);
         if (pair < 8) s.add(kVectorQueue, kExpLow, pair, 4, 1);
         if (pair > 0 && E::kRoundSlots) s.add(kVectorQueue, kRoundFirst, pair - 1, E::kRoundSlots, E::kRoundSlots);
@@ -112,7 +113,7 @@ struct Forward {
   const Params& p;
   const Sequence seq;
   const int batch, head, kv_head, lane, half, wave;
-  const int64_t first_query;  // of this wave
+  const int first_query;  // of this wave, in its sequence
 
   uint32_t lds_k, lds_v;  // addresses of the buffers
   TileStream<false> k_stream;
@@ -136,7 +137,7 @@ struct Forward {
   int edge_from, edge_to;    // of the mask for the wave's first query, not cut off at 0 and keys
   int inner_from, inner_to;  // keys that all queries of the wave see
 
-  FW_METHOD Forward(const Params& params, const Sequence& sequence, int h, int64_t query, uint32_t lds)
+  FW_METHOD Forward(const Params& params, const Sequence& sequence, int h, int query, uint32_t lds)
       : p(params),
         seq(sequence),
         batch(sequence.b),
@@ -231,7 +232,8 @@ struct Forward {
 
   struct Work {  // values of one step
     U32x4 fragment[C::kFragments + kAhead];
-    float x[16], sum;
+    float x[16];
+    F32x2 sums;  // without packed instructions only .x
     uint32_t rounded[2];
   };
 
@@ -254,12 +256,19 @@ struct Forward {
     constexpr GapItem item = schedule<kKind, kSub>.item[kItem];
     constexpr int op = item.op, i = item.index;
     float &low = z.x[2 * (i & 7)], &high = z.x[2 * (i & 7) + 1];
-    if constexpr (op == kScale) low = exponent(s.s[2 * i], negative_m), high = exponent(s.s[2 * i + 1], negative_m);
+    if constexpr (op == kScale) {
+      const F32x2 x = exponents((F32x2){s.s[2 * i], s.s[2 * i + 1]}, negative_m);
+      low = x.x, high = x.y;
+    }
     if constexpr (op == kExpLow) low = exp2_fast(low);
     if constexpr (op == kExpHigh) high = exp2_fast(high);
     if constexpr (op == kSum) {
-      z.sum = i ? z.sum + low : low;
-      z.sum += high;
+      if constexpr (kPackedBesideMatrix) {
+        z.sums = i ? z.sums + (F32x2){low, high} : (F32x2){low, high};
+      } else {
+        z.sums.x = i ? z.sums.x + low : low;
+        z.sums.x += high;
+      }
     }
     if constexpr (op == kDrop) low = kept(s, 2 * i, low), high = kept(s, 2 * i + 1, high);
     if constexpr (op == kRoundFirst) E::round_first(z.rounded, low, high);
@@ -325,8 +334,9 @@ struct Forward {
     if constexpr (kKind == kFull) FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = z.fragment[P::kFragments + f];
     if constexpr (P::kSoftmax) {
       const float before = sum;
-      sum += z.sum;
-      if (__builtin_expect(any_lane(!(z.sum <= E::kLimit)), 0)) rescue(s, weights, before);
+      const float added = kPackedBesideMatrix ? z.sums.x + z.sums.y : z.sums.x;
+      sum += added;
+      if (__builtin_expect(any_lane(!(added <= E::kLimit)), 0)) rescue(s, weights, before);
     }
   }
   template <int kParity>
@@ -352,8 +362,10 @@ struct Forward {
 
   // ---- softmax ----
 
-  FW_METHOD float exponent(float s, float offset) const {
-    return C::kGeneral ? s + offset : __builtin_fmaf(s, scale, offset);
+  FW_METHOD F32x2 exponents(F32x2 s, float offset) const {
+    if constexpr (C::kGeneral) return s + offset;
+    if constexpr (kPackedBesideMatrix) return __builtin_elementwise_fma(s, F32x2(scale), F32x2(offset));
+    return (F32x2){__builtin_fmaf(s.x, scale, offset), __builtin_fmaf(s.y, scale, offset)};
   }
   FW_METHOD static float kept(const Scores& s, int r, float x) {
     return float_of(bits_of(x) & uint32_t(int32_t(s.keep << (31 - r)) >> 31));
@@ -373,9 +385,8 @@ struct Forward {
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] *= factor;
     const float offset = nothing ? 0.f : negative_m;
     F32x2 sums = {0.f, 0.f};
-    FW_UNROLL for (int r = 0; r < 16; r += 2) {  // packed: there are no matrix instructions to run beside
-      F32x2 x = {s.s[r], s.s[r + 1]};
-      x = C::kGeneral ? x + offset : __builtin_elementwise_fma(x, F32x2(scale), F32x2(offset));
+    FW_UNROLL for (int r = 0; r < 16; r += 2) {
+      F32x2 x = exponents((F32x2){s.s[r], s.s[r + 1]}, offset);
       x.x = exp2_fast(x.x), x.y = exp2_fast(x.y);
       sums += x;
       if constexpr (C::kGeneral) x.x = kept(s, r, x.x), x.y = kept(s, r + 1, x.y);
@@ -404,25 +415,25 @@ struct Forward {
   int first_tile, end_tile;  // of the workgroup
   int my_first, my_end;      // of this wave
 
-  FW_METHOD void find_keys(int64_t workgroup_query) {
-    const int64_t workgroup_last = min64(workgroup_query + C::kTileQ, seq.queries) - 1;
-    const bool idle = first_query >= seq.queries;
-    const int64_t last_query = min64(first_query + kRowsPerWave, seq.queries) - 1;
+  FW_METHOD void find_keys(int workgroup_query) {
+    const int queries = int(seq.queries);
+    keys = int(seq.keys);
+    const int workgroup_last = min_of(workgroup_query + C::kTileQ, queries) - 1;
+    const int last_query = min_of(first_query + kRowsPerWave, queries) - 1;
     const KeyRange top = visible_keys(p, seq, workgroup_query), bottom = visible_keys(p, seq, workgroup_last);
     const KeyRange first = visible_keys(p, seq, first_query), last = visible_keys(p, seq, last_query);
-    diagonal = int(first_query + seq.keys - seq.queries);
+    diagonal = first_query + keys - queries;
     edge_from = int(clamped(int64_t{diagonal} - p.window_left)),
     edge_to = int(clamped(int64_t{diagonal} + p.window_right + 1));
-    keys = int(seq.keys);
-    rows = last_query >= first_query ? int(last_query - first_query) + 1 : 0;
+    rows = max_of(last_query + 1 - first_query, 0);
     inner_from = int(last.first), inner_to = int(first.last);
     origin = p.block_table ? -int(uint32_t(seq.k_row) % kTileK) : 0;
     first_tile = (int(top.first) - origin) / kTileK;
     end_tile = (int(bottom.last) - origin + kTileK - 1) / kTileK;
-    if (bottom.last <= top.first) end_tile = first_tile;
+    if (int(bottom.last) <= int(top.first)) end_tile = first_tile;
     my_first = (int(first.first) - origin) / kTileK;
     my_end = (int(last.last) - origin + kTileK - 1) / kTileK;
-    if (idle || last.last <= first.first) my_first = my_end = end_tile;
+    if (rows == 0 || int(last.last) <= int(first.first)) my_first = my_end = end_tile;
     if constexpr (kSubs == 1) {  // the pipeline starts with two sub-tiles
       if (end_tile == first_tile + 1) ++end_tile;
       if (my_end == my_first + 1) my_first > first_tile ? --my_first : ++my_end;
@@ -434,7 +445,6 @@ struct Forward {
     k_stream.start(p, seq, kv_head, from, to);
     v_stream.start(p, seq, kv_head, from, to);
   }
-  FW_METHOD static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
   FW_METHOD static int min_of(int a, int b) { return a < b ? a : b; }
   FW_METHOD static int max_of(int a, int b) { return a > b ? a : b; }
   FW_METHOD static int64_t clamped(int64_t x) {  // so that 32 may be added
@@ -548,13 +558,13 @@ struct Forward {
     FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = k_fragment(f, 0, k_buffer(w + kLead));
   }
 
-  FW_METHOD void run(int64_t workgroup_query) {
+  FW_METHOD void run(int workgroup_query) {
     scale = p.softmax_scale * kLog2e;
     sum = 0.f, m = -kInf, negative_m = kInf;
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] = F32x16(0.f);
     find_keys(workgroup_query);
     find_addresses();
-    if (first_tile < end_tile) attend();
+    attend();
     store();
   }
 

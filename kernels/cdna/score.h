@@ -18,7 +18,7 @@ FW_DEVICE constexpr int key_of_register(int r) { return 8 * (r >> 2) + (r & 3); 
 struct Modifier {
   const Params& p;
   const int batch, head;
-  const int64_t first_query;       // of the wave
+  const int first_query;           // of the wave
   const int rows, keys, diagonal;  // its queries, the sequence's keys, the key that its first query is aligned with
 
   // key: of the sub-tile's first register row. Queries and keys past the end count as the last: their results are
@@ -26,7 +26,7 @@ struct Modifier {
   FW_METHOD void apply(Scores& x, int key) const {
     const int lane = lane_index_again();
     const int query = (lane & 31) < rows ? lane & 31 : rows - 1;
-    const Sequence seq = {batch, 0, 0, 0, 0, keys - diagonal + first_query, keys};
+    const Sequence seq = {batch, 0, 0, 0, 0, int64_t{keys} - diagonal + first_query, keys};
     const ScoreRow row(p, seq, head, first_query + query);
     const int first = key + 4 * (lane >> 5), last = keys - 1;
     if (p.softcap > 0.f) {
