@@ -67,7 +67,8 @@ struct ForwardPlan {
   static constexpr Schedule with_room(int slots) {
     Schedule s(slots, slots < 7 ? 7 : slots, kSteps);
     if (kKind == kFull && kSub == 0)
-      for (int i = 0; i < kChunksK; ++i) s.add(kMemoryQueue, kIssueK, i, 0, 2, 0, kLastSub ? kBarrier : kGaps);
+      for (int i = 0; i < kChunksK; ++i)  // over the first half: the memory unit takes one at a time
+        s.add(kMemoryQueue, kIssueK, i, 0, 2, i * kGaps / (2 * kChunksK), kLastSub ? kBarrier : kGaps);
     if (kSoftmax)
       for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
         if (pair < 8) s.add(kVectorQueue, kScale, pair, kPair, kPair);
@@ -331,6 +332,7 @@ struct Forward {
     next = F32x16(0.f);
     schedule_fence();
     do_gaps<kParity, kKind, kSub>(z, next, s, old, weights, buffer, Count<P::kGaps>());
+    if constexpr (kKind == kFull) made_here(next);
     if constexpr (kKind == kFull) FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = z.fragment[P::kFragments + f];
     if constexpr (P::kSoftmax) {
       const float before = sum;

@@ -65,8 +65,9 @@ struct BF16 {
   static constexpr int kSteps = 4;
   template <int kStep>
   FW_METHOD static F32x16 multiply(U32x4 a, U32x4 b, F32x16 c) {
-    return __builtin_amdgcn_mfma_f32_32x32x4bf16(__builtin_bit_cast(S16x2, a[kStep]),
-                                                 __builtin_bit_cast(S16x2, b[kStep]), c, 0, 0, 0);
+    const uint32_t x = a[kStep], y = b[kStep];  // clang 22 takes element 0 for __builtin_bit_cast of an element
+    return __builtin_amdgcn_mfma_f32_32x32x4bf16(__builtin_bit_cast(S16x2, x), __builtin_bit_cast(S16x2, y), c, 0, 0,
+                                                 0);
   }
 #else
   static constexpr int kSteps = 2;
@@ -151,6 +152,16 @@ FW_DEVICE const Params& params_again() {
   auto arguments = (const __attribute__((address_space(4))) GpuArguments*)__builtin_amdgcn_kernarg_segment_ptr();
   asm volatile("" : "+s"(arguments));
   return ((const GpuArguments*)arguments)->params;
+}
+
+// No instruction; but what made x comes before. Without it LLVM sinks a chain of matrix instructions towards its user in
+// another basic block, past the gaps that were to hide behind it.
+FW_DEVICE void made_here(F32x16& x) {
+#if defined(__gfx908__)
+  asm volatile("" : "+a"(x));
+#else
+  asm volatile("" : "+v"(x));
+#endif
 }
 
 // LDS by byte address.

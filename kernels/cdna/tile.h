@@ -172,7 +172,7 @@ struct TileStream {
     const Buffer tile = make_buffer(base + int64_t{skip} * stride, rows > 0 ? uint32_t(rows - 1) * stride + row : 0);
     left -= kRows;
     base += int64_t{kRows} * stride;
-    if (table) {
+    if (__builtin_expect(table != nullptr, 0)) {
       page_left -= kRows;
       if (page_left == 0 && left > 0) {
         const Params& p = params_again();
