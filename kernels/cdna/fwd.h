@@ -61,7 +61,7 @@ struct ForwardPlan {
   static constexpr int kRounds = 8 / C::kWaves, kRowsV = kRounds * VTile<C::kTileK, C::kVColumns>::kRows;
   static constexpr int kChunksV = kRowsV;
 #endif
-  static constexpr int kPair = kPackedBesideMatrix ? 1 : 2;  // instructions for two f32 operations
+  static constexpr int kPair = C::kPacked ? 1 : 2;  // instructions for two f32 operations
   using Schedule = Gaps<kGaps>;
 
   static constexpr Schedule with_room(int slots) {
@@ -264,7 +264,7 @@ struct Forward {
     if constexpr (op == kExpLow) low = exp2_fast(low);
     if constexpr (op == kExpHigh) high = exp2_fast(high);
     if constexpr (op == kSum) {
-      if constexpr (kPackedBesideMatrix) {
+      if constexpr (C::kPacked) {
         z.sums = i ? z.sums + (F32x2){low, high} : (F32x2){low, high};
       } else {
         z.sums.x = i ? z.sums.x + low : low;
@@ -336,7 +336,7 @@ struct Forward {
     if constexpr (kKind == kFull) FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = z.fragment[P::kFragments + f];
     if constexpr (P::kSoftmax) {
       const float before = sum;
-      const float added = kPackedBesideMatrix ? z.sums.x + z.sums.y : z.sums.x;
+      const float added = C::kPacked ? z.sums.x + z.sums.y : z.sums.x;
       sum += added;
       if (__builtin_expect(any_lane(!(added <= E::kLimit)), 0)) rescue(s, weights, before);
     }
@@ -366,7 +366,7 @@ struct Forward {
 
   FW_METHOD F32x2 exponents(F32x2 s, float offset) const {
     if constexpr (C::kGeneral) return s + offset;
-    if constexpr (kPackedBesideMatrix) return __builtin_elementwise_fma(s, F32x2(scale), F32x2(offset));
+    if constexpr (C::kPacked) return __builtin_elementwise_fma(s, F32x2(scale), F32x2(offset));
     return (F32x2){__builtin_fmaf(s.x, scale, offset), __builtin_fmaf(s.y, scale, offset)};
   }
   FW_METHOD static float kept(const Scores& s, int r, float x) {
