@@ -35,10 +35,10 @@ struct ForwardConfig {
   static constexpr int kQkFragments = kDimQk / 16, kBlocks = kDimV / 32, kFragments = kQkFragments + 2 * kBlocks;
   static constexpr int kAhead = kQkFragments < 6 ? 3 : 4;  // fragments read ahead of their use
 
-  // Packed f32 arithmetic in the gaps.
+  // Packed f32 arithmetic in the gaps: where vector instructions, not matrix ones, are the limit, it pays anyway.
   static constexpr bool kPacked = kPackedBesideMatrix || kDimQk <= 64;
 
-  // Bytes of a lane in a load straight to LDS. 16-byte loads need whole groups of 8 columns (kNeedsOctets).
+  // Bytes of a lane in a load straight to LDS. 16-byte loads need whole groups of 8 columns (kNeeds16Bytes).
   static constexpr int kDirectBytes = kIsGfx950 && !kGeneral ? 16 : 4;
 };
 

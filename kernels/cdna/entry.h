@@ -33,7 +33,7 @@ struct ElementOf<kRowF16, kNeeds> {
 }  // namespace flashwave
 
 #define FW_CDNA_FORWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
-                        needs)                                                                                       \
+                        needs, work)                                                                                 \
   FW_KERNEL(threads) name(flashwave::GpuArguments args) {                                                            \
     using namespace flashwave;                                                                                       \
     using Config = ForwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_q, tile_k, threads,         \
@@ -41,4 +41,4 @@ struct ElementOf<kRowF16, kNeeds> {
     FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                     \
     forward<Config>(args, uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));                                \
   }
-#define FW_AMD_KERNEL(file, ...) FW_IN_##file(__VA_ARGS__)
+#define FW_AMD_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)

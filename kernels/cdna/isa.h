@@ -154,8 +154,8 @@ FW_DEVICE const Params& params_again() {
   return ((const GpuArguments*)arguments)->params;
 }
 
-// No instruction; but what made x comes before. Without it LLVM sinks a chain of matrix instructions towards its user in
-// another basic block, past the gaps that were to hide behind it.
+// No instruction; but what made x comes before. Without it LLVM sinks a chain of matrix instructions towards its user
+// in another basic block, past the gaps that were to hide behind it.
 FW_DEVICE void made_here(F32x16& x) {
 #if defined(__gfx908__)
   asm volatile("" : "+a"(x));
