@@ -36,8 +36,7 @@ struct BF16 {
       F32x8 y = x * in_scalar(-65535.f);
       hold(y);
       schedule_fence();
-      const float up = in_scalar(65536.f);
-      FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], up, y[r]);
+      FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], 65536.f, y[r]);
       hold(y);
       schedule_fence();
       x = y;

@@ -16,6 +16,8 @@ struct Forward {
 
   static constexpr int64_t kFar = (int64_t{1} << 31) - (1 << 17);  // farther than any key, and no overflow near it
 
+  static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
+
   const Params& p;
   const Schedule& schedule;
   char* const lds;
@@ -25,8 +27,14 @@ struct Forward {
   int head, keys, row0;  // row0: the wave's first query
   int first_tile, tiles;
   int origin;         // key of the first row of tile 0: 0, or below if paged and padded at the left
-  int begin, end;     // keys some query of the wave sees
-  int clean, dirty;   // keys from `clean` to before `dirty` are seen by all of them
+  // Chunks: `seen` have a key that some query of the wave sees, of `clean` ones all queries see all keys. One comparison
+  // each, so that the decision stays scalar.
+  struct Range {
+    int first;
+    uint32_t size;
+    FW_METHOD bool contains(int key) const { return uint32_t(key - first) < size; }
+  };
+  Range seen, clean;
   int left, right;    // the first and last key that the mask, for itself, lets the wave's first query see; + 1 for the next
   TileCursor cursor;  // the tile that is being loaded
   KeyLoader<C> k;
@@ -82,10 +90,9 @@ struct Forward {
     const int row1 = row0 + C::kWaveRows - 1 < int(seq.queries) ? row0 + C::kWaveRows - 1 : int(seq.queries) - 1;
     const KeyRange upper = visible_keys(p, seq, row0), lower = visible_keys(p, seq, row1);
     const bool rows = row0 < int(seq.queries);
-    begin = int(upper.first);
-    end = rows ? int(lower.last) : begin;
-    clean = int(lower.first);
-    dirty = int(upper.last);
+    const int64_t span = rows ? lower.last - upper.first : 0, inner = upper.last - lower.first - C::kChunk + 1;
+    seen = {int(upper.first) - (C::kChunk - 1), span > 0 ? uint32_t(span) + C::kChunk - 1 : 0};
+    clean = {int(lower.first), inner > 0 ? uint32_t(inner) : 0};
     const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
     const int64_t diagonal = row0 + seq.keys - seq.queries;
     left = clamp(diagonal - p.window_left);
@@ -109,7 +116,7 @@ struct Forward {
     int row = lane;
     hold(row);
     const int half = kRowsOfHalf * (row >> 4), query = 16 * t + (row & 15);
-    if (key0 < clean) {
+    if (key0 < clean.first) {
       const int window = left - key0 + query, least = (window > -key0 ? window : -key0) - half;
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
         FW_UNROLL for (int r = 0; r < 8; ++r) {
@@ -117,7 +124,7 @@ struct Forward {
         }
       }
     }
-    if (key0 + C::kChunk > dirty) {
+    if (key0 >= clean.first + int(clean.size)) {
       const int window = right - key0 + query, length = keys - 1 - key0;
       const int most = (window < length ? window : length) - half;
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
@@ -145,7 +152,11 @@ struct Forward {
       hold(o[t][i]);
     }
     shift[t] += change;
-    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += change;
+    hold(shift[t]);
+    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+      s[kt] += change;
+      hold(s[kt]);
+    }
   }
 
   // Weights, packed, and this half's sum of them. The stages keep equal operations on consecutive registers together, which
@@ -158,7 +169,10 @@ struct Forward {
       FW_UNROLL for (int r = 0; r < 8; ++r) s[kt][r] = exp2_fast(s[kt][r]);
     }
     schedule_fence();
-    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) T::pack_weights(s[kt], weights[kt]);
+    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+      T::pack_weights(s[kt], weights[kt]);
+      hold(weights[kt]);
+    }
     schedule_fence();
     F32x8 x = s[0];
     FW_UNROLL for (int kt = 1; kt < kKeyTiles; ++kt) x += s[kt];
@@ -206,8 +220,11 @@ struct Forward {
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
         FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) hold(s[t][kt]);
       }
-      if (__builtin_expect(key0 < clean || key0 + C::kChunk > dirty, 0)) {
-        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) mask(s[t], t, key0);
+      if (__builtin_expect(!clean.contains(key0), 0)) {
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+          mask(s[t], t, key0);
+          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) hold(s[t][kt]);
+        }
       }
       if (__builtin_expect(optimistic == 0, 0)) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) rebase(s[t], t);
@@ -230,7 +247,10 @@ struct Forward {
     schedule_fence();
     FW_UNROLL for (int i = C::kFragmentsK; i < kChunkFragments - kAhead; ++i) {
       const int next = kFirst + i + kAhead;
-      if (next == kTileFragments - kStoreLead) finish_stores();
+      if (next == kTileFragments - kStoreLead) {
+        hold_output();
+        finish_stores();
+      }
       f[i + kAhead] = fragment(next);
       accumulate(f[i], i - C::kFragmentsK);
     }
@@ -246,6 +266,10 @@ struct Forward {
       accumulate(ahead[i], C::kFragmentsV - kAhead + i);
       ahead[i] = next;
     }
+    hold_output();
+  }
+
+  FW_METHOD void hold_output() {
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) hold(o[t][i]);
     }
@@ -282,22 +306,19 @@ struct Forward {
     if constexpr (kCount > 0) {
       constexpr bool kLast = kChunkIndex == C::kChunks - 1;
       const int key0 = tile_key + kChunkIndex * C::kChunk;
-      const bool seen = key0 < end && key0 + C::kChunk > begin;  // else the wave only moves data
-      if (seen) {
+      if (seen.contains(key0)) {
         chunk<kChunkIndex>(key0);
         if constexpr (!kLast) finish<kChunkIndex>();
-      } else if constexpr (kLast) {
+      } else if constexpr (kLast) {  // the wave only moves data
         finish_stores();
+        FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = Fragment(0);
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) b[t][kKeyTiles - 1] = Fragment(0);
       } else {
         FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment((kChunkIndex + 1) * kChunkFragments + i);
       }
       if constexpr (kLast) {
         workgroup_barrier();  // every read of this tile has been issued, every store of the next one
-        if (seen) {
-          finish<kChunkIndex>();
-        } else {
-          FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i, C::kBuffer);
-        }
+        finish<kChunkIndex>();
       }
       chunks<kChunkIndex + 1, kCount - 1>(tile_key);
     }
@@ -360,17 +381,23 @@ struct Forward {
     const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
     const int half = lane >> 4;
     const uint32_t at = uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16;
+    U32x4 packed[C::kStepsV];
     FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
-      U32x4 w;
+      o[t][i] *= factor;
       FW_UNROLL for (int c = 0; c < 4; ++c) {
-        w[c] = T::pack(o[t][i][ValueLoader<C>::register_of(2 * c)] * factor,
-                       o[t][i][ValueLoader<C>::register_of(2 * c + 1)] * factor);
+        packed[i][c] =
+            T::pack(o[t][i][ValueLoader<C>::register_of(2 * c)], o[t][i][ValueLoader<C>::register_of(2 * c + 1)]);
       }
-      if (p.dim_v == C::kDimV) {
-        __builtin_amdgcn_raw_buffer_store_b128(w, b, at + i * 32, 0, 0);
-      } else {
+    }
+    if (p.dim_v == C::kDimV) {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+        __builtin_amdgcn_raw_buffer_store_b128(packed[i], b, at + i * 32, 0, 0);
+      }
+    } else {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
         FW_UNROLL for (int c = 0; c < 4; ++c) {
-          if (16 * i + 8 * half + 2 * c < p.dim_v) __builtin_amdgcn_raw_buffer_store_b32(w[c], b, at + i * 32 + c * 4, 0, 0);
+          const uint32_t to = 16 * i + 8 * half + 2 * c < p.dim_v ? at + i * 32 + c * 4 : kNowhere;
+          __builtin_amdgcn_raw_buffer_store_b32(packed[i][c], b, to, 0, 0);
         }
       }
     }

@@ -79,6 +79,13 @@ FW_DEVICE float uniform(float x) {
   return float_of(__builtin_amdgcn_readfirstlane(bits_of(x)));
 }
 
+// A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the latter
+// behind a barrier, and loads through the vector unit otherwise.
+template <class T>
+FW_DEVICE T load_uniform(const T* at) {
+  return *reinterpret_cast<const __attribute__((address_space(4))) T*>(reinterpret_cast<uintptr_t>(at));
+}
+
 // LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.
 FW_DEVICE void wave_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local"); }
 

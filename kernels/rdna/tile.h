@@ -34,6 +34,7 @@ struct TileCursor {
 };
 
 // A wave's rows of K or V in the current tile: `offset` is the first of them, all 16 around it are in one page.
+template <class C>
 struct WaveRows {
   const char* base;  // dense: the first row; paged: row 0 of page 0
   int64_t stride;    // bytes between rows
@@ -52,15 +53,17 @@ struct WaveRows {
     if (!tile.page || tile.key + offset >= keys) return base;
     int row = tile.row_in_page + offset;
     const int32_t* page = tile.page;
-    for (const int size = int(p.page_size); row >= size; row -= size) ++page;
-    return base + *page * t.stride[0] * 2 + row * stride;
+    if (C::kKeys > 64) {
+      for (const int size = int(p.page_size); row >= size; row -= size) ++page;
+    }
+    return base + load_uniform(page) * t.stride[0] * 2 + row * stride;
   }
 };
 
 // Loads of K: a wave takes 8 rows x 64 bytes, so that 8 lanes store 8 rows of a fragment, 128 contiguous bytes of LDS.
 template <class C>
 struct KeyLoader {
-  WaveRows rows;
+  WaveRows<C> rows;
   U32x4 staged[C::kLoadsK];
   uint32_t source, target;  // byte offsets of this lane: from the wave's first row; in LDS
   int block, dim;           // first block of 32 columns; columns there are
@@ -82,10 +85,11 @@ struct KeyLoader {
     const char* const row = rows.first_row(p, p.k, tile, keys);
     int count = keys - (tile.key + rows.offset);
     count = count < 8 ? count : 8;
-    const uint32_t bytes = count > 0 ? uint32_t(count - 1) * uint32_t(rows.stride) + uint32_t(dim) * 2 : 0;
+    const uint32_t skipped = count > 0 ? uint32_t(count - 1) * uint32_t(rows.stride) : 0;
+    const int columns = here(count > 0 ? dim : 0);
     FW_UNROLL for (int j = 0; j < C::kLoadsK; ++j) {
-      const int first = (block + j) * 64;
-      const Buffer b = make_buffer(row + first, first < dim * 2 && bytes ? bytes - first : 0);
+      const int first = (block + j) * 32;
+      const Buffer b = make_buffer(row + first * 2, columns > first ? skipped + uint32_t(columns - first) * 2 : 0);
       staged[j] = __builtin_amdgcn_raw_buffer_load_b128(b, source, 0, 0);
     }
   }
@@ -115,7 +119,7 @@ struct KeyLoader {
 //   RDNA4: d3 d1 d0 d2 (register r, half h holds i = 8h + r), swizzle 2 d3.
 template <class C>
 struct ValueLoader {
-  WaveRows rows;
+  WaveRows<C> rows;
   uint32_t staged[C::kLoadsV][8];
   uint32_t source, target;
   int columns;  // bytes of a row
