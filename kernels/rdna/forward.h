@@ -70,33 +70,37 @@ struct Forward {
     const int block = int(blocks - 1 - (in_group - of_head * blocks));
     seq = sequence_of(p, int32_t(batch));
     keys = int(seq.keys);
-    const int64_t first = int64_t{block} * C::kTileRows;
-    if (first >= seq.queries) return false;
-    choose_keys(first);
+    if (int64_t{block} * C::kTileRows >= seq.queries) return false;
+    choose_keys(block);
     cursor.start(p, seq, origin + first_tile * C::kKeys);
     k.start(p, seq, int(head_k), origin + first_tile * C::kKeys, wave, lane);
     v.start(p, seq, int(head_k), origin + first_tile * C::kKeys, wave, lane);
     return true;
   }
 
-  FW_METHOD void choose_keys(int64_t first) {
-    const int64_t last = first + C::kTileRows < seq.queries ? first + C::kTileRows - 1 : seq.queries - 1;
-    // Both ends of what a query sees rise with the query. Tiles are aligned to pages.
-    const int from = int(visible_keys(p, seq, first).first), to = int(visible_keys(p, seq, last).last);
+  // What visible_keys says, in 32 bits: the mask's two edges at the workgroup's first query, clamped, rise by 1 a query.
+  FW_METHOD void choose_keys(int block) {
+    const int64_t diagonal = int64_t{block} * C::kTileRows + seq.keys - seq.queries;
+    const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
+    const int left0 = clamp(diagonal - p.window_left), right0 = clamp(diagonal + p.window_right);
+    const auto first_of = [&](int row) { return here(left0 + row > 0 ? left0 + row : 0); };
+    const auto end_of = [&](int row) { return here(right0 + row + 1 < keys ? right0 + row + 1 : keys); };
+
+    const int queries = int(seq.queries) - block * C::kTileRows, last = here(queries < C::kTileRows ? queries : C::kTileRows) - 1;
+    // Tiles are aligned to pages.
+    const int from = first_of(0), to = end_of(last);
     origin = p.block_table ? -int(seq.k_row % 64) : 0;
     first_tile = (from - origin) / C::kKeys;
     tiles = to > from ? (to - origin + C::kKeys - 1) / C::kKeys : first_tile;
-    row0 = int(first) + wave * C::kWaveRows;
-    const int row1 = row0 + C::kWaveRows - 1 < int(seq.queries) ? row0 + C::kWaveRows - 1 : int(seq.queries) - 1;
-    const KeyRange upper = visible_keys(p, seq, row0), lower = visible_keys(p, seq, row1);
-    const bool rows = row0 < int(seq.queries);
-    const int64_t span = rows ? lower.last - upper.first : 0, inner = upper.last - lower.first - C::kChunk + 1;
-    seen = {int(upper.first) - (C::kChunk - 1), span > 0 ? uint32_t(span) + C::kChunk - 1 : 0};
-    clean = {int(lower.first), inner > 0 ? uint32_t(inner) : 0};
-    const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
-    const int64_t diagonal = row0 + seq.keys - seq.queries;
-    left = clamp(diagonal - p.window_left);
-    right = clamp(diagonal + p.window_right);
+
+    const int upper = wave * C::kWaveRows, lower = here(upper + C::kWaveRows - 1 < last ? upper + C::kWaveRows - 1 : last);
+    row0 = block * C::kTileRows + upper;
+    left = left0 + upper;
+    right = right0 + upper;
+    const int span = upper <= lower ? end_of(lower) - first_of(upper) : 0;
+    const int inner = end_of(upper) - first_of(lower) - C::kChunk + 1;
+    seen = {first_of(upper) - (C::kChunk - 1), span > 0 ? uint32_t(span) + C::kChunk - 1 : 0};
+    clean = {first_of(lower), inner > 0 ? uint32_t(inner) : 0};
   }
 
   FW_METHOD Fragment fragment(int g, uint32_t other = 0) {
@@ -143,13 +147,15 @@ struct Forward {
     }
     top = __builtin_fmaxf(top, other_half(top));
     const bool fresh = sum[t] + other_half(sum[t]) == 0.f;
-    const float want = (T::gain + T::headroom) / scale;  // what the maximum should become
+    const float want = (T::gain + T::headroom) * rcp_fast(scale);  // what the maximum should become
     const float change = top == -kInf || (!fresh && top < want) ? 0.f : want - top;
     const float factor = fresh ? 1.f : exp2_fast(change * scale);
     sum[t] *= factor;
-    FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
-      o[t][i] *= factor;
-      hold(o[t][i]);
+    if (ballot(factor != 1.f)) {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+        o[t][i] *= factor;
+        hold(o[t][i]);
+      }
     }
     shift[t] += change;
     hold(shift[t]);
@@ -369,8 +375,10 @@ struct Forward {
       }
       if (p.dim_qk == C::kDimQk) continue;
       FW_UNROLL for (int i = 0; i < C::kStepsQk; ++i) {
+        hold(q[t][i]);
         const int valid = p.dim_qk - 16 * i - (kRdna4 ? 8 * (lane >> 4) : 0);
         FW_UNROLL for (int w = 0; w < int(sizeof(Fragment) / 4); ++w) q[t][i][w] = 2 * w < valid ? q[t][i][w] : 0;
+        hold(q[t][i]);
       }
     }
   }
@@ -381,9 +389,11 @@ struct Forward {
     const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
     const int half = lane >> 4;
     const uint32_t at = uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16;
+    F32x2 factors = factor;  // in two registers, or the products would not pair
+    hold(factors);
     U32x4 packed[C::kStepsV];
     FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
-      o[t][i] *= factor;
+      FW_UNROLL for (int r = 0; r < 8; ++r) o[t][i][r] *= factors[r % 2];
       FW_UNROLL for (int c = 0; c < 4; ++c) {
         packed[i][c] =
             T::pack(o[t][i][ValueLoader<C>::register_of(2 * c)], o[t][i][ValueLoader<C>::register_of(2 * c + 1)]);
@@ -411,10 +421,8 @@ struct Forward {
   FW_METHOD void run() {
     if (!choose_task()) return;
     scale = uniform(p.softmax_scale * kLog2e);
-    if (first_tile < tiles) {
-      k.load(p, cursor, keys);
-      v.load(p, cursor, keys);
-    }
+    k.load(p, cursor, keys);
+    v.load(p, cursor, keys);
     load_queries();
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) o[t][i] = F32x8(0.f);
@@ -424,15 +432,12 @@ struct Forward {
     ready = 0;
     fragment_k = key_base(lane);
     fragment_v = value_base(lane);
-    if (first_tile < tiles) {
-      fill = 0;
-      k.store(lds, fill, lane);
-      v.store(lds + C::kBytesK, fill, lane);
-      workgroup_barrier();
-      fill = C::kBuffer;
-      FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
-      FW_NO_UNROLL for (int t = first_tile; t < tiles; ++t) tile(t);
-    }
+    k.store(lds, 0, lane);
+    v.store(lds + C::kBytesK, 0, lane);
+    workgroup_barrier();
+    fill = C::kBuffer;
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
+    FW_NO_UNROLL for (int t = first_tile; t < tiles; ++t) tile(t);
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) store_rows(t);
   }
 };
