@@ -128,9 +128,9 @@ struct Forward {
         }
       }
     }
-    if (key0 >= clean.first + int(clean.size)) {
-      const int window = right - key0 + query, length = keys - 1 - key0;
-      const int most = (window < length ? window : length) - half;
+    const int window = right - key0, length = keys - 1 - key0;
+    if ((window < length ? window : length) < C::kChunk - 1) {
+      const int most = (window + query < length ? window + query : length) - half;
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
         FW_UNROLL for (int r = 0; r < 8; ++r) {
           s[kt][r] = 16 * kt + kRowsOfRegister * r <= most ? s[kt][r] : -kInf;
