@@ -1,5 +1,6 @@
 #include <array>
 #include <cstdio>
+#include <sstream>
 #include <utility>
 
 #include "ask.h"
@@ -57,7 +58,8 @@ std::string family(fw_device* device, const std::string& words) {
   const Answer answer = ask(device, parse_case(words), FW_JSON);
   const std::string kernel = answer.status == FW_OK ? json_member(answer.text, "kernel") : "";
   if (kernel.empty()) return "refused";
-  return kernel.starts_with("reference") ? "reference" : "fast";
+  if (kernel.starts_with("reference")) return "reference";
+  return kernel.find("_generic_") != std::string::npos ? "generic" : "fast";
 }
 
 std::string cell(fw_device* device, const char* words, bool backward) {
@@ -84,10 +86,11 @@ std::string cell(fw_device* device, const char* words, bool backward) {
 }  // namespace
 
 std::string support_help() {
-  return "usage: flashwave support [--device D] [--markdown]\n\n"
-         "Asks every real device, or device D, which kernel would take each feature, in all three element types. A "
+  return "usage: flashwave support [--device D[,D...]] [--markdown]\n\n"
+         "Asks every real device, or those named, which kernel would take each feature, in all three element types. A "
          "cell says\n"
-         "fast (a tuned kernel), reference (correct but slow), refused, or - (does not apply).\n";
+         "fast (a tuned kernel), generic (a GPU's slow kernel that takes everything), reference (correct but slow),\n"
+         "refused, or - (does not apply).\n";
 }
 
 int support_command(const Arguments& arguments) {
@@ -96,7 +99,8 @@ int support_command(const Arguments& arguments) {
   std::vector<Column> columns = {{"feature", false}};
   std::vector<fw_device*> devices;
   if (options.has("--device")) {
-    devices.push_back(open_device(options.text("--device", "")));
+    std::istringstream names(options.text("--device", ""));
+    for (std::string name; std::getline(names, name, ',');) devices.push_back(open_device(name));
   } else {
     for (int32_t i = 0; i < fw_device_count(); ++i) {
       devices.push_back(nullptr);

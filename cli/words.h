@@ -37,7 +37,7 @@ struct Case {
   bool interleaved = false;
   int64_t splits = 0, threads = 0;
   std::string kernel;
-  bool d_lse = false, d_bias = false, d_sinks = false, d_slopes = false, deterministic = false;
+  bool d_lse = false, d_bias = false, d_sinks = false, d_slopes = false, deterministic = false, fast_rounding = false;
   Expect expect = Expect::kOk;
   std::string expect_text;  // must occur in the refusal's message
 

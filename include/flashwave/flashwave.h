@@ -55,7 +55,11 @@ enum {
   FW_CAUSAL = 1 << 0,             /* key j visible to query i iff j <= i + (keys - queries): bottom-right aligned */
   FW_DETERMINISTIC = 1 << 1,      /* same inputs, same bits, dQ included */
   FW_ROTARY_INTERLEAVED = 1 << 2, /* rotate pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */
-  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED, /* those of fw_attention */
+  /* softmax weights may be rounded towards zero where that is faster (mean error compensated); kernels that do not
+     gain by it ignore it */
+  FW_FAST_ROUNDING = 1 << 4,
+  /* those of fw_attention */
+  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED | FW_FAST_ROUNDING,
 
   FW_ROTARY_CONJUGATE = 1 << 3, /* turn backwards: the inverse, and the backward, of the rotation */
   FW_ALL_ROTARY_FLAGS = FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE /* those of fw_rotary_embedding */

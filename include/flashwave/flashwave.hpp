@@ -206,6 +206,10 @@ struct Attention : fw_attention {
     flags = on ? flags | FW_DETERMINISTIC : flags & ~uint32_t{FW_DETERMINISTIC};
     return *this;
   }
+  Attention& fast_rounding(bool on = true) {
+    flags = on ? flags | FW_FAST_ROUNDING : flags & ~uint32_t{FW_FAST_ROUNDING};
+    return *this;
+  }
   Attention& window(int64_t left, int64_t right) {
     window_left = left, window_right = right;
     return *this;

@@ -50,22 +50,44 @@ struct ScoreRow {
         batch_head(uint32_t(seq.b * params.heads_q + h)),
         query(uint32_t(i)) {}
 
-  // q.k -> score in units of log2: the weight is exp2 of it. key must exist (a bias is read).
-  FW_METHOD float modified(float dot, int64_t key) const {
+  // q.k -> score; cap_gradient: its derivative by softmax_scale * q.k. key must exist (a bias is read).
+  FW_METHOD float score(float dot, int64_t key, float& cap_gradient) const {
     float s = dot * p.softmax_scale;
-    if (p.softcap > 0) s = p.softcap * tanh_of(s / p.softcap);
-    if (p.bias.data) s += bias_at(p, bias + key * p.bias.stride[3]);
-    if (p.alibi_slopes) {
-      const int64_t distance = diagonal - key;
-      s -= slope * float(distance < 0 ? -distance : distance);
+    cap_gradient = 1.f;
+    if (p.softcap > 0) {
+      const float t = tanh_of(s / p.softcap);
+      s = p.softcap * t;
+      cap_gradient = 1.f - t * t;
     }
-    return s * kLog2e;
+    if (p.bias.data) s += bias_at(p, bias + key * p.bias.stride[3]);
+    if (p.alibi_slopes) s -= slope * distance(key);
+    return s;
+  }
+
+  // The score in units of log2: the weight is exp2 of it.
+  FW_METHOD float modified(float dot, int64_t key) const {
+    float cap_gradient;
+    return score(dot, key, cap_gradient) * kLog2e;
+  }
+
+  // From the diagonal. Lengths fit 32 bits, and so does this.
+  FW_METHOD float distance(int64_t key) const {
+    const int32_t d = int32_t(diagonal - key);
+    return float(d < 0 ? -d : d);
   }
 
   // The 16-bit numbers of keys 8g .. 8g+7, two to a word: an element is dropped iff its number is below the threshold.
   FW_METHOD Philox4 dropout_group(int64_t g) const {
     return philox({{uint32_t(g), query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(p.dropout_seed),
                   uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32));
+  }
+
+  // One key by itself. Selects, since an array with a run-time index would go to scratch memory.
+  FW_METHOD bool dropped(int64_t key) const {
+    const Philox4 r = dropout_group(key / kKeysPerPhilox);
+    const uint32_t low = key & 2 ? r.word[1] : r.word[0], high = key & 2 ? r.word[3] : r.word[2];
+    const uint32_t word = key & 4 ? high : low;
+    return (key & 1 ? word >> 16 : word & 0xFFFFu) < p.dropout_threshold;
   }
 };
 

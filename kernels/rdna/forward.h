@@ -1,11 +1,13 @@
 // One workgroup's share of the forward pass: Config::kTileRows queries of one head against the keys they see.
 #pragma once
 
-#include "kernels/amd/score.h"
+#include "kernels/rdna/scores.h"
 #include "kernels/rdna/tile.h"
 
 namespace flashwave {
 
+// T: element type; C: Config; kGeneral: with score modifiers, sinks and dropout. Then scores are in units of log2 when the
+// reference is subtracted, in an instruction of its own; else they are plain products.
 template <class T, class C, bool kGeneral>
 struct Forward {
   static constexpr int kQueryTiles = C::kQueryTiles, kKeyTiles = C::kKeyTiles, kAhead = C::kAhead;
@@ -44,8 +46,8 @@ struct Forward {
 
   Fragment q[kQueryTiles][C::kStepsQk], ahead[kAhead], b[kQueryTiles][kKeyTiles];  // b: P^T of the chunk
   F32x8 o[kQueryTiles][C::kStepsV];
-  // Minus the reference: 8 equal registers as the C operand of the first product, so that subtracting costs nothing.
-  F32x8 shift[kQueryTiles];
+  // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs nothing.
+  Vec<float, kGeneral ? 1 : 8> shift[kQueryTiles];
   float sum[kQueryTiles];  // of this half's keys
   float scale;             // of scores to log2
   uint32_t ready;          // all ones: every row that has met a key has a reference
@@ -120,23 +122,26 @@ struct Forward {
     int row = lane;
     hold(row);
     const int half = kRowsOfHalf * (row >> 4), query = 16 * t + (row & 15);
-    if (key0 < clean.first) {
-      const int window = left - key0 + query, least = (window > -key0 ? window : -key0) - half;
-      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-        FW_UNROLL for (int r = 0; r < 8; ++r) {
-          s[kt][r] = 16 * kt + kRowsOfRegister * r >= least ? s[kt][r] : -kInf;
-        }
+    const int least = (left - key0 + query > -key0 ? left - key0 + query : -key0) - half;
+    const int most = (right - key0 + query < keys - 1 - key0 ? right - key0 + query : keys - 1 - key0) - half;
+    const uint32_t count = most >= least ? uint32_t(most - least) + 1 : 0;
+    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+      FW_UNROLL for (int r = 0; r < 8; ++r) {
+        s[kt][r] = uint32_t(16 * kt + kRowsOfRegister * r - least) < count ? s[kt][r] : -kInf;
       }
+      hold(s[kt]);
     }
-    const int window = right - key0, length = keys - 1 - key0;
-    if ((window < length ? window : length) < C::kChunk - 1) {
-      const int most = (window + query < length ? window + query : length) - half;
-      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-        FW_UNROLL for (int r = 0; r < 8; ++r) {
-          s[kt][r] = 16 * kt + kRowsOfRegister * r <= most ? s[kt][r] : -kInf;
-        }
-      }
-    }
+  }
+
+  FW_METHOD F32x8 start(int t) {
+    if constexpr (kGeneral) return F32x8(0.f);
+    else return shift[t];
+  }
+
+  FW_METHOD TilePlace place(int t, int key) {
+    int row = lane;
+    hold(row);
+    return {row0 + 16 * t + (row & 15), key + kRowsOfHalf * (row >> 4)};
   }
 
   // New references from the maximum of this chunk, for rows that have none yet or whose weights would overflow.
@@ -146,6 +151,7 @@ struct Forward {
       FW_UNROLL for (int r = 0; r < 8; ++r) top = __builtin_fmaxf(top, s[kt][r]);
     }
     top = __builtin_fmaxf(top, other_half(top));
+    if (kGeneral) top += shift[t][0];
     const bool fresh = sum[t] + other_half(sum[t]) == 0.f;
     const float want = (T::gain + T::headroom) * rcp_fast(scale);  // what the maximum should become
     const float change = top == -kInf || (!fresh && top < want) ? 0.f : want - top;
@@ -159,27 +165,35 @@ struct Forward {
     }
     shift[t] += change;
     hold(shift[t]);
-    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-      s[kt] += change;
-      hold(s[kt]);
+    if constexpr (!kGeneral) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+        s[kt] += change;
+        hold(s[kt]);
+      }
     }
   }
 
-  // Weights, packed, and this half's sum of them. The stages keep equal operations on consecutive registers together, which
+  // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal operations on consecutive registers together, which
   // is what pairing needs.
-  FW_METHOD float softmax(F32x8* s, U32x4* weights) {
-    const float c = in_scalar(scale);
-    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] *= c;
+  FW_METHOD float softmax(F32x8* s, int t, U32x4* weights) {
+    if constexpr (kGeneral) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += shift[t][0];
+    } else {
+      const float c = in_scalar(scale);
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] *= c;
+    }
     schedule_fence();
     FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
       FW_UNROLL for (int r = 0; r < 8; ++r) s[kt][r] = exp2_fast(s[kt][r]);
     }
     schedule_fence();
-    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-      T::pack_weights(s[kt], weights[kt]);
-      hold(weights[kt]);
+    if constexpr (!kGeneral) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+        T::pack_weights(s[kt], weights[kt]);
+        hold(weights[kt]);
+      }
+      schedule_fence();
     }
-    schedule_fence();
     F32x8 x = s[0];
     FW_UNROLL for (int kt = 1; kt < kKeyTiles; ++kt) x += s[kt];
     if (kKeyTiles > 1) hold(x);
@@ -219,17 +233,22 @@ struct Forward {
         f[i + kAhead] = fragment(kFirst + i + kAhead);
         const int kt = i % kKeyTiles, step = i / kKeyTiles;
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-          s[t][kt] = T::multiply(f[i], q[t][step], step ? s[t][kt] : shift[t]);
+          s[t][kt] = T::multiply(f[i], q[t][step], step ? s[t][kt] : start(t));
         }
         schedule_fence();
       }
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
         FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) hold(s[t][kt]);
       }
-      if (__builtin_expect(!clean.contains(key0), 0)) {
+      if constexpr (kGeneral) {
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+            modify_scores(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+          }
+        }
+      } else if (__builtin_expect(!clean.contains(key0), 0)) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
           mask(s[t], t, key0);
-          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) hold(s[t][kt]);
         }
       }
       if (__builtin_expect(optimistic == 0, 0)) {
@@ -237,7 +256,7 @@ struct Forward {
       }
       float worst = 0.f;
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-        part[t] = softmax(s[t], weights[t]);
+        part[t] = softmax(s[t], t, weights[t]);
         worst = t ? worst + part[t] : part[t];
       }
       if (__builtin_expect((ballot(!(worst <= T::limit)) & optimistic) == 0, 1)) break;
@@ -247,6 +266,14 @@ struct Forward {
     }
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) sum[t] += part[t];
     if (__builtin_expect(optimistic == 0, 0)) note_ready(key0 + C::kChunk);
+    if constexpr (kGeneral) {
+      FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+        FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+          if (p.dropout_threshold) drop_weights(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+          T::pack_weights(s[t][kt], weights[t][kt]);
+        }
+      }
+    }
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) b[t][kt] = operand(weights[t][kt], t * kKeyTiles + kt);
     }
@@ -385,7 +412,16 @@ struct Forward {
 
   FW_METHOD void store_rows(int t) {
     const float total = sum[t] + other_half(sum[t]);
-    const float factor = total > 0.f ? rcp_fast(total) * exp2_fast(T::gain) : 0.f;
+    float lse = total > 0.f ? log2_fast(total) - shift[t][0] * scale : -kInf;  // in units of log2
+    float factor = total > 0.f ? rcp_fast(total) * exp2_fast(T::gain) : 0.f;
+    if constexpr (kGeneral) {
+      if (p.sinks) {
+        const float own = lse, sink = p.sinks[head] * kLog2e, top = __builtin_fmaxf(own, sink);
+        if (top > -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
+        if (total > 0.f) factor *= exp2_fast(own - lse);
+      }
+      if (p.dropout_threshold) factor *= 1.f / (1.f - p.dropout_p);
+    }
     const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
     const int half = lane >> 4;
     const uint32_t at = uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16;
@@ -412,21 +448,20 @@ struct Forward {
       }
     }
     if (p.lse.data && half == 0) {
-      const float lse = total > 0.f ? (log2_fast(total) - shift[t][0] * scale) * kLn2 : -kInf;
-      __builtin_amdgcn_raw_buffer_store_b32(bits_of(lse), rows_of(p.lse, t, 4, 4),
+      __builtin_amdgcn_raw_buffer_store_b32(bits_of(lse * kLn2), rows_of(p.lse, t, 4, 4),
                                             uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), 0, 0);
     }
   }
 
   FW_METHOD void run() {
     if (!choose_task()) return;
-    scale = uniform(p.softmax_scale * kLog2e);
+    scale = kGeneral ? 1.f : uniform(p.softmax_scale * kLog2e);
     k.load(p, cursor, keys);
     v.load(p, cursor, keys);
     load_queries();
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) o[t][i] = F32x8(0.f);
-      shift[t] = F32x8(0.f);
+      shift[t] = 0.f;
       sum[t] = 0.f;
     }
     ready = 0;

@@ -61,6 +61,11 @@ template <class T>
 FW_DEVICE void hold(T& x) {
   asm volatile("" : "+v"(x));
 }
+FW_DEVICE void hold(Vec<float, 1>& x) {  // not a type that assembly takes
+  float only = x[0];
+  hold(only);
+  x[0] = only;
+}
 // The same for a uniform value: what is computed from it is computed where it is used, not kept over a loop.
 template <class T>
 FW_DEVICE T here(T x) {
@@ -79,11 +84,20 @@ FW_DEVICE float uniform(float x) {
   return float_of(__builtin_amdgcn_readfirstlane(bits_of(x)));
 }
 
+#define FW_CONSTANT __attribute__((address_space(4)))
+// The kernel's arguments, to be loaded where they are used: the compiler loads them all at the start if it can, and runs out
+// of scalar registers in kernels that use many.
+FW_DEVICE const FW_CONSTANT GpuArguments& arguments_again() {
+  auto at = (const FW_CONSTANT GpuArguments*)(uintptr_t)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(at));
+  return *at;
+}
+
 // A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the latter
 // behind a barrier, and loads through the vector unit otherwise.
 template <class T>
 FW_DEVICE T load_uniform(const T* at) {
-  return *reinterpret_cast<const __attribute__((address_space(4))) T*>(reinterpret_cast<uintptr_t>(at));
+  return *reinterpret_cast<const FW_CONSTANT T*>(reinterpret_cast<uintptr_t>(at));
 }
 
 // LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.

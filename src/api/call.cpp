@@ -162,6 +162,7 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   status = check == Check::kStructs ? validate_structs(problem) : validate(problem, call->info().host_memory);
   if (!status.ok()) return status;
   normalize(problem);
+  if (fast_rounding_wanted()) problem.a.flags |= FW_FAST_ROUNDING;
   // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
   return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
 }

@@ -22,7 +22,7 @@ fw_status with_device(fw_device* handle, Body&& body) noexcept {
 
 bool could_run(const KernelRow& row, const DeviceInfo& info) {
   const std::string kind = info.kind == "emu" ? "hip" : info.kind;  // emulated GPUs run the real ones' code
-  return row.op != Op::kAppend && kind == row.device && (row.isa & ~info.isa) == 0;
+  return can_be_chosen(row.op) && kind == row.device && (row.isa & ~info.isa) == 0;
 }
 
 }  // namespace

@@ -24,6 +24,11 @@ std::string_view environment(const char* name) {
   return value != nullptr ? std::string_view(value) : std::string_view();
 }
 
+bool switched_on(const char* name) {
+  const std::string_view value = environment(name);
+  return !value.empty() && value != "0";
+}
+
 int32_t cores_allowed() {
   int32_t cores = static_cast<int32_t>(std::thread::hardware_concurrency());
 #if defined(__linux__)
@@ -74,10 +79,9 @@ Status forced_kernel(Op op, std::string* name) {
   return {FW_UNSUPPORTED, "FLASHWAVE_FORCE_KERNEL=" + std::string(list) + " names no " + op_name(op) + " kernel"};
 }
 
-bool debug_wanted() {
-  const std::string_view value = environment("FLASH_ATTENTION_DEBUG");
-  return !value.empty() && value != "0";
-}
+bool debug_wanted() { return switched_on("FLASH_ATTENTION_DEBUG"); }
+
+bool fast_rounding_wanted() { return switched_on("FLASHWAVE_FAST_ROUNDING"); }
 
 }  // namespace flashwave::api
 

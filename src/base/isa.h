@@ -9,6 +9,15 @@ enum Isa : uint32_t {
   kIsaNone = 0,
   kIsaAvx2 = 1u << 0,    // AVX2, FMA and F16C
   kIsaAvx512 = 1u << 1,  // AVX-512 F, BW, DQ and VL
+  kIsaAmd = 1u << 2,     // an AMD GPU that code is compiled for
+  // Matrix instructions of AMD's data centre GPUs; each generation has those of the ones before.
+  kIsaCdna = 1u << 3,   // MI100 (gfx908)
+  kIsaCdna2 = 1u << 4,  // MI200 (gfx90a)
+  kIsaCdna3 = 1u << 5,  // MI300 (gfx942)
+  kIsaCdna4 = 1u << 6,  // MI350 (gfx950)
+  // Those of AMD's graphics cards; the two differ in their register layouts.
+  kIsaRdna3 = 1u << 7,  // gfx11
+  kIsaRdna4 = 1u << 8,  // gfx12
 };
 
 }  // namespace flashwave

@@ -7,15 +7,29 @@
 namespace flashwave {
 namespace {
 
-constexpr uint32_t kAllDtypes = 1u << FW_F16 | 1u << FW_BF16 | 1u << FW_F32;
 constexpr int32_t kAllDims = 512;
+static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 == 1u << FW_F32);
 
-#define FW_CPU_KERNEL(name, isa, op, max_seqlen_q, tile_q, tile_k, features, only_forced) \
-  {#name, "cpu", isa, Op::op, kAllDtypes, kAllDims, max_seqlen_q, tile_q, tile_k, features, only_forced},
+#define FW_CPU_KERNEL(name, isa, op, max_seqlen_q, tile_q, tile_k, features, only_forced)             \
+  {#name, "cpu",  "",     isa, Op::op,   kRowAll,       kAllDims,           kAllDims,   max_seqlen_q, \
+   0,     tile_q, tile_k, 0,   features, kNeedsNothing, Work::kQueryBlocks, only_forced},
 
-// Rows of one kind of device are tried in the order they stand here. Each list undefines its own macro.
+#define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
+                      features, needs, work)                                                                     \
+  {#name,    "hip",  #source, isa,     Op::op,   dtypes, dim_qk,     dim_v, seqlen_q,                            \
+   seqlen_k, tile_q, tile_k,  threads, features, needs,  Work::work, false},
+
+// Rows of one kind of device are tried in the order they stand here. The fast kernels of AMD GPUs by what they are made
+// for, then those that take anything.
 constexpr KernelRow kRows[] = {
 #include "kernels/cpu/variants.def"
+#if FLASHWAVE_AMD_KERNELS
+#include "kernels/amd/decode.def"
+#include "kernels/amd/generic.def"
+#include "kernels/cdna/variants.def"
+#include "kernels/rdna/variants.def"
+#undef FW_AMD_KERNEL
+#endif
 };
 
 consteval bool names_are_unique() {
@@ -42,6 +56,10 @@ const char* op_name(Op op) {
       return "append";
     case Op::kRotary:
       return "rotary";
+    case Op::kCombine:
+      return "combine";
+    case Op::kGradients:
+      return "gradients";
   }
   return "?";
 }

@@ -83,6 +83,12 @@ std::string refused_json(const Selection& selection) {
   return "[" + list + "]";
 }
 
+std::string names_json(const std::vector<Step>& steps) {
+  std::string list;
+  for (const Step& step : steps) list += (list.empty() ? "" : ", ") + quoted(step.row->name);
+  return "[" + list + "]";
+}
+
 }  // namespace
 
 std::string explain_json(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned) {
@@ -98,6 +104,7 @@ std::string explain_json(const Problem& problem, const DeviceInfo& device, const
     const KernelRow& row = *plan.selection.row;
     out.text("kernel", row.name);
     if (plan.append) out.text("prepass", plan.append->name);
+    if (!plan.after.empty()) out.field("then", names_json(plan.after));
     out.field("tile", "[" + std::to_string(row.tile_q) + ", " + std::to_string(row.tile_k) + "]");
     out.integer("splits", plan.schedule.splits);
     out.integer("tasks", plan.schedule.tasks);
@@ -126,6 +133,7 @@ std::string explain_text(const Problem& problem, const DeviceInfo& device, const
     const KernelRow& row = *plan.selection.row;
     line("kernel", row.name);
     if (plan.append) line("pre-pass", plan.append->name);
+    for (const Step& step : plan.after) line("then", step.row->name);
     line("tile", std::to_string(row.tile_q) + " queries x " + std::to_string(row.tile_k) + " keys");
     line("splits", std::to_string(plan.schedule.splits));
     line("tasks", std::to_string(plan.schedule.tasks));

@@ -14,6 +14,9 @@
 
 namespace flashwave {
 
+abi::Params params_of(const Problem& problem);  // what its kernels receive; q_rotated is left open
+abi::Params params_of(const Rotary& rotary);
+
 uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
 
 // Empty if the row can run the problem on the device, else a sentence why not.
@@ -33,13 +36,26 @@ struct Selection {
 Selection select(const Problem& problem, const DeviceInfo& device, const char* forced);
 Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced);
 
+// One launch: the kernel and how its work is cut up.
+struct Step {
+  const KernelRow* row;
+  abi::Schedule schedule;
+};
+
 abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule schedule(const Rotary& rotary);
+// The same for kernels of GPUs.
+abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);
+// What follows the chosen kernel. Fails if a kernel it takes is not there.
+Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                   const abi::Schedule& schedule, std::vector<Step>* steps);
 
 struct Plan {
   Selection selection;
   abi::Schedule schedule{};
   const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
+  std::vector<Step> after;            // launches that finish what the chosen kernel began, in order
   int32_t threads = 1;
   size_t q_rotated_bytes = 0;  // workspace = q_rotated | shared | scratch of each worker, each 64-byte aligned
   size_t shared_bytes = 0;

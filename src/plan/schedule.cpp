@@ -103,6 +103,7 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
 }  // namespace
 
 abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  if (row.threads > 0) return gpu_schedule(problem, device, row);
   if (row.tile_k > 1 && row.op == Op::kForward) return forward_schedule(problem, device, row);
   if (row.tile_k > 1 && row.op == Op::kBackward) return backward_schedule(problem, device, row);
   // Plain loops: the kernel hands out its own tasks and needs no memory from the plan.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string_view>
+#include <utility>
 
 #include "plan/plan.h"
 
@@ -34,6 +35,13 @@ std::string isa_names(uint32_t isa) {
   };
   add(kIsaAvx2, "AVX2 (with FMA and F16C)");
   add(kIsaAvx512, "AVX-512 (F, BW, DQ, VL)");
+  add(kIsaAmd, "code for this GPU");
+  add(kIsaCdna, "the matrix cores of MI100 or later");
+  add(kIsaCdna2, "the matrix cores of MI200 or later");
+  add(kIsaCdna3, "the matrix cores of MI300 or later");
+  add(kIsaCdna4, "the matrix cores of MI350");
+  add(kIsaRdna3, "the matrix instructions of RDNA 3");
+  add(kIsaRdna4, "the matrix instructions of RDNA 4");
   return names;
 }
 
@@ -50,8 +58,8 @@ Op op_of(const Rotary&) { return Op::kRotary; }
 
 // Whether the row does something for this problem at all: its own operation, or the pre-pass.
 bool serves(const KernelRow& row, const Problem& problem) {
-  if (row.op != Op::kAppend) return row.op == op_of(problem);
-  return problem.a.seqlen_new > 0;
+  if (can_be_chosen(row.op)) return row.op == op_of(problem);
+  return row.op != Op::kAppend || problem.a.seqlen_new > 0;
 }
 
 // Steps (insert, delete, replace a letter) from one name to the other, to find what a mistyped one meant.
@@ -106,9 +114,37 @@ std::string wrong_dtype(const KernelRow& row, int32_t dtype) {
   return "does not take " + std::string(dtype_name(dtype));
 }
 
-std::string wrong_dim(const KernelRow& row, const char* name, int64_t dim) {
-  if (dim <= row.max_dim) return "";
-  return "takes " + std::string(name) + " <= " + std::to_string(row.max_dim) + ", got " + std::to_string(dim);
+std::string too_large(const char* name, int64_t value, int64_t limit) {
+  if (limit == 0 || value <= limit) return "";
+  return "takes " + std::string(name) + " <= " + std::to_string(limit) + ", got " + std::to_string(value);
+}
+
+// Rows of these lie at multiples of `bytes`, as do their ends.
+std::string misaligned(const fw_attention& a, int64_t bytes) {
+  const int64_t elements = bytes / (a.q.dtype == FW_F32 ? 4 : 2);
+  const std::string multiple = "multiples of " + std::to_string(bytes) + " bytes";
+  if (a.dim_qk % elements != 0 || a.dim_v % elements != 0) return "takes head dimensions that are " + multiple;
+  const std::pair<const char*, const fw_tensor*> tensors[] = {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}};
+  for (const auto& [name, tensor] : tensors) {
+    bool aligned = reinterpret_cast<uintptr_t>(tensor->data) % static_cast<uintptr_t>(bytes) == 0;
+    for (int i = 0; i < 3; ++i) aligned = aligned && tensor->stride[i] % elements == 0;
+    if (!aligned) return "takes " + std::string(name) + " with rows at " + multiple;
+  }
+  return "";
+}
+
+std::string unmet_need(const KernelRow& row, const Problem& problem) {
+  const fw_attention& a = problem.a;
+  if ((row.needs & kNeedsPositiveScale) && !(problem.scale() > 0)) return "takes softmax_scale > 0";
+  if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
+    return "takes a page_size that is a multiple of 64, got " + std::to_string(a.page_size);
+  }
+  if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) {
+    return "rounds towards zero, which FW_FAST_ROUNDING allows";
+  }
+  if (row.needs & kNeeds16Bytes) return misaligned(a, 16);
+  if (row.needs & kNeedsDwords) return misaligned(a, 4);
+  return "";
 }
 
 // The first reason, in the order given.
@@ -150,25 +186,32 @@ std::string refusal(const KernelRow& row, const Problem& problem, const DeviceIn
   const fw_attention& a = problem.a;
   if (std::string reason = wrong_device(row, device); !reason.empty()) return reason;
   if (!serves(row, problem)) return row.op == Op::kAppend ? "has nothing to append" : wrong_op(row, op_of(problem));
-  std::string reason = first_of({missing_isa(row, device), wrong_dtype(row, a.q.dtype),
-                                 wrong_dim(row, "dim_qk", a.dim_qk), wrong_dim(row, "dim_v", a.dim_v)});
+  std::string reason =
+      first_of({missing_isa(row, device), wrong_dtype(row, a.q.dtype), too_large("dim_qk", a.dim_qk, row.max_dim_qk),
+                too_large("dim_v", a.dim_v, row.max_dim_v), too_large("seqlen_q", a.seqlen_q, row.max_seqlen_q),
+                too_large("seqlen_k", a.seqlen_k + a.seqlen_new, row.max_seqlen_k)});
   if (!reason.empty()) return reason;
-  if (row.max_seqlen_q > 0 && a.seqlen_q > row.max_seqlen_q) {
-    return "takes seqlen_q <= " + std::to_string(row.max_seqlen_q) + ", got " + std::to_string(a.seqlen_q);
-  }
   if (const uint32_t missing = features_of(problem) & ~row.features) {
     return "does not support " + feature_names(missing);
   }
-  return "";
+  return unmet_need(row, problem);
 }
 
 std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device) {
   if (std::string reason = wrong_device(row, device); !reason.empty()) return reason;
   if (row.op != Op::kRotary) return wrong_op(row, Op::kRotary);
-  return first_of({missing_isa(row, device), wrong_dtype(row, rotary.r.x.dtype), wrong_dim(row, "dim", rotary.r.dim)});
+  return first_of(
+      {missing_isa(row, device), wrong_dtype(row, rotary.r.x.dtype), too_large("dim", rotary.r.dim, row.max_dim_qk)});
 }
 
 namespace {
+
+// Naming a kernel is leave for what it does.
+Problem with_leave(Problem problem) {
+  problem.a.flags |= FW_FAST_ROUNDING;
+  return problem;
+}
+const Rotary& with_leave(const Rotary& rotary) { return rotary; }
 
 template <class AnyProblem>
 Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const char* forced) {
@@ -180,8 +223,8 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
       selection.refused.push_back({nullptr, unknown_kernel(forced, op_of(problem), device)});
       return selection;
     }
-    std::string reason =
-        row->op == Op::kAppend ? "is a pre-pass, not an attention kernel" : refusal(*row, problem, device);
+    std::string reason = can_be_chosen(row->op) ? refusal(*row, with_leave(problem), device)
+                                                : "accompanies other kernels and cannot be forced";
     if (reason.empty()) {
       selection.row = &*row;
     } else {

@@ -95,6 +95,7 @@ std::string describe(const Problem& problem) {
   words.flag("interleaved", a.rotary_cos.data != nullptr && (a.flags & FW_ROTARY_INTERLEAVED) != 0);
   if (a.num_splits != 0) words.add("splits", static_cast<int64_t>(a.num_splits));
   words.flag("deterministic", (a.flags & FW_DETERMINISTIC) != 0);
+  words.flag("fast_rounding", problem.fast_rounding());
   if (!problem.backward && a.lse.data == nullptr) words.add("lse", "0");
   words.flag("probs", a.probs.data != nullptr);
   if (problem.backward) {

@@ -18,6 +18,7 @@ struct Problem {
   bool varlen_k() const { return a.cu_seqlens_k != nullptr; }
   bool paged() const { return a.block_table != nullptr; }
   bool causal() const { return (a.flags & FW_CAUSAL) != 0; }
+  bool fast_rounding() const { return (a.flags & FW_FAST_ROUNDING) != 0; }
   int64_t group() const { return a.heads_k > 0 ? a.heads_q / a.heads_k : 0; }
   bool append() const { return a.seqlen_new > 0; }
   bool no_queries() const { return a.batch == 0 || a.seqlen_q == 0 || (varlen_q() && a.total_q == 0); }

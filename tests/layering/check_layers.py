@@ -20,7 +20,7 @@ UNRESTRICTED = ("tests", "fuzz")
 SKIPPED_FOLDERS = {"build", "target", "__pycache__", "node_modules"}
 
 # What each layer may include besides itself. "include" is the public header, "variants" the lists of kernels
-# (kernels/*/variants.def). A layer that is not named here may include nothing but itself.
+# (kernels/*/*.def) and the words they are written in. A layer that is not named here may include nothing but itself.
 ARROWS = {
     "include": (),
     "src/base": ("include",),
@@ -30,10 +30,13 @@ ARROWS = {
     "src/plan": ("src/problem", "src/catalog", "src/device", "src/base", "include", "kernels/abi"),
     "src/api": ("src/plan", "src/problem", "src/device", "src/catalog", "src/base", "include"),
     "kernels/abi": (),
+    "kernels/cdna": ("kernels/abi", "kernels/common", "kernels/amd"),
+    "kernels/rdna": ("kernels/abi", "kernels/common", "kernels/amd"),
     "kernels/common": ("kernels/abi",),
     "kernels/*": ("kernels/abi", "kernels/common"),  # an architecture: never a sibling's
+    "cmake": ("src/base", "src/device"),  # tools of the build
     "cli": ("include",),
-    "bench": ("include",),
+    "bench": ("include", "cli"),
     "emulator": (),  # knows nothing of attention
     "examples": ("include",),
     "python": ("include",),
@@ -56,8 +59,10 @@ def allowed(source_layer, target):
     arrows = ARROWS.get(source_layer)
     if arrows is None:
         arrows = ARROWS["kernels/*"] if source_layer.startswith("kernels/") else ()
-    if os.path.basename(target) == "variants.def":
+    if target_layer.startswith("kernels/") and target.endswith(".def"):
         return "variants" in arrows
+    if target == "kernels/abi/features.h" and "variants" in arrows:
+        return True
     return target_layer in arrows
 
 

@@ -19,8 +19,13 @@ TEST(Catalog, EveryRowIsComplete) {
                 std::string_view(row.device) == "hip");
     EXPECT_NE(row.dtypes, 0u);
     EXPECT_EQ(row.dtypes & ~(1u << FW_F16 | 1u << FW_BF16 | 1u << FW_F32), 0u);
-    EXPECT_GE(row.max_dim, 1);
-    EXPECT_LE(row.max_dim, 512);
+    for (const int32_t dim : {row.max_dim_qk, row.max_dim_v}) {
+      EXPECT_GE(dim, 1);
+      EXPECT_LE(dim, 512);
+    }
+    EXPECT_EQ(row.threads > 0, std::string_view(row.device) != "cpu");
+    EXPECT_EQ(*row.source != 0, std::string_view(row.device) != "cpu");
+    EXPECT_GE(row.max_seqlen_k, 0);
     EXPECT_GE(row.max_seqlen_q, 0);
     EXPECT_GE(row.tile_q, 1);
     EXPECT_GE(row.tile_k, 1);
@@ -35,7 +40,8 @@ TEST(Catalog, CpuHasACompleteSlowPath) {
     bool complete = false;
     for (const KernelRow& row : catalog()) {
       complete |= std::string_view(row.device) == "cpu" && row.op == op && row.isa == kIsaNone &&
-                  row.features == kAllFeatures && row.max_dim == 512 && row.max_seqlen_q == 0 && !row.only_forced;
+                  row.features == kAllFeatures && row.max_dim_qk == 512 && row.max_dim_v == 512 &&
+                  row.max_seqlen_q == 0 && !row.only_forced;
     }
     EXPECT_TRUE(complete) << op_name(op);
   }

@@ -11,8 +11,23 @@ namespace flashwave {
 namespace {
 
 constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512;
-constexpr KernelRow kRow{"a_kernel", "cpu", kIsaNone,     Op::kForward, 1u << FW_F16 | 1u << FW_BF16, 128, 0,
-                         8,          64,    kAllFeatures, false};
+constexpr KernelRow kRow{.name = "a_kernel",
+                         .device = "cpu",
+                         .source = "",
+                         .isa = kIsaNone,
+                         .op = Op::kForward,
+                         .dtypes = kRowF16 | kRowBF16,
+                         .max_dim_qk = 128,
+                         .max_dim_v = 128,
+                         .max_seqlen_q = 0,
+                         .max_seqlen_k = 0,
+                         .tile_q = 8,
+                         .tile_k = 64,
+                         .threads = 0,
+                         .features = kAllFeatures,
+                         .needs = kNeedsNothing,
+                         .work = Work::kQueryBlocks,
+                         .only_forced = false};
 
 bool chosen_starts_with(const Selection& selection, std::string_view prefix) {
   return selection.row != nullptr && std::string_view(selection.row->name).starts_with(prefix);
@@ -117,6 +132,9 @@ TEST(Refusal, EachReasonNamesTheRule) {
   EXPECT_EQ(refusal(row, forward_problem(16), cpu), "");
   EXPECT_EQ(refusal(row, forward_problem(17), cpu), "takes seqlen_q <= 16, got 17");
 
+  row = kRow, row.max_seqlen_k = 16;
+  EXPECT_EQ(refusal(row, problem, cpu), "takes seqlen_k <= 16, got 256");
+
   row = kRow, row.features = kAllFeatures & ~kSoftcap & ~kSinks;
   other = problem, other.a.softcap = 30;
   EXPECT_EQ(refusal(row, other, cpu), "does not support softcap");
@@ -126,6 +144,45 @@ TEST(Refusal, EachReasonNamesTheRule) {
   row = kRow, row.op = Op::kAppend;
   EXPECT_EQ(refusal(row, problem, cpu), "has nothing to append");
   EXPECT_EQ(refusal(row, append_problem(), cpu), "");
+}
+
+TEST(Refusal, WhatAKernelNeedsOfTheData) {
+  const DeviceInfo cpu = cpu_with(kIsaNone);
+  const auto reason = [&](uint32_t needs, const std::function<void(Problem&)>& change) {
+    Problem problem = forward_problem();
+    change(problem);
+    KernelRow row = kRow;
+    row.needs = needs;
+    return refusal(row, problem, cpu);
+  };
+  const auto nothing = [](Problem&) {};
+  EXPECT_EQ(reason(kNeedsPositiveScale, nothing), "");
+  EXPECT_EQ(reason(kNeedsPositiveScale, [](Problem& p) { p.a.softmax_scale = -1; }), "takes softmax_scale > 0");
+  EXPECT_EQ(reason(kNeedsPositiveScale, [](Problem& p) { p.a.softmax_scale = 0; }), "takes softmax_scale > 0");
+
+  for (const auto& [needs, bytes] : {std::pair{kNeedsDwords, 4}, std::pair{kNeeds16Bytes, 16}}) {
+    const std::string multiple = "multiples of " + std::to_string(bytes) + " bytes";
+    EXPECT_EQ(reason(needs, nothing), "");
+    EXPECT_EQ(reason(needs, [](Problem& p) { p.a.dim_qk = 33; }), "takes head dimensions that are " + multiple);
+    EXPECT_EQ(reason(needs, [](Problem& p) { p.a.dim_v = 33; }), "takes head dimensions that are " + multiple);
+    EXPECT_EQ(reason(needs, [](Problem& p) { p.a.k.stride[1] += 1; }), "takes k with rows at " + multiple);
+    EXPECT_EQ(reason(needs, [](Problem& p) { p.a.o.stride[2] += 1; }), "takes o with rows at " + multiple);
+    EXPECT_EQ(reason(needs, [](Problem& p) { p.a.q.data = static_cast<char*>(p.a.q.data) + 2; }),
+              "takes q with rows at " + multiple);
+  }
+  EXPECT_EQ(reason(kNeedsDwords, [](Problem& p) { p.a.v.stride[1] += 2; }), "");
+  EXPECT_EQ(reason(kNeeds16Bytes, [](Problem& p) { p.a.v.stride[1] += 2; }),
+            "takes v with rows at multiples of 16 bytes");
+
+  const auto paged = [](int64_t size) {
+    return [size](Problem& p) { p.a.block_table = present<int32_t>(), p.a.page_size = size; };
+  };
+  EXPECT_EQ(reason(kNeedsPagesOf64, nothing), "");
+  EXPECT_EQ(reason(kNeedsPagesOf64, paged(128)), "");
+  EXPECT_EQ(reason(kNeedsPagesOf64, paged(96)), "takes a page_size that is a multiple of 64, got 96");
+
+  EXPECT_EQ(reason(kNeedsFastRounding, nothing), "rounds towards zero, which FW_FAST_ROUNDING allows");
+  EXPECT_EQ(reason(kNeedsFastRounding, [](Problem& p) { p.a.flags |= FW_FAST_ROUNDING; }), "");
 }
 
 TEST(Refusal, ARowThatLacksAFeatureRefusesItByName) {
@@ -195,7 +252,7 @@ TEST(Select, ForcedKernelStillHasToFit) {
     return selection.refused.at(0).reason;
   };
   EXPECT_EQ(reason(forward_problem(), kBoth, "reference_bwd"), "computes the backward, not the forward");
-  EXPECT_EQ(reason(append_problem(), kBoth, "append_kv"), "is a pre-pass, not an attention kernel");
+  EXPECT_EQ(reason(append_problem(), kBoth, "append_kv"), "accompanies other kernels and cannot be forced");
   for (const KernelRow& row : catalog()) {
     if (row.isa == kIsaAvx512 && row.op == Op::kForward && row.max_seqlen_q == 0) {
       EXPECT_EQ(reason(forward_problem(), kIsaAvx2, row.name),
@@ -214,13 +271,13 @@ TEST(Select, RotaryTakesTheBestRotaryKernel) {
   EXPECT_EQ(slow.refused[1].reason, "needs AVX2 (with FMA and F16C), which this CPU does not have");
   EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), "portable_rotary")), "portable_rotary");
   EXPECT_EQ(select(rotary, cpu_with(kBoth), "append_kv").refused.at(0).reason,
-            "is a pre-pass, not an attention kernel");
+            "accompanies other kernels and cannot be forced");
   EXPECT_EQ(select(forward_problem(), cpu_with(kBoth), "avx2_rotary").refused.at(0).reason,
             "computes the rotary, not the forward");
   KernelRow row = *select(rotary, cpu_with(kIsaNone), nullptr).row;
   row.dtypes = 1u << FW_F32;
   EXPECT_EQ(refusal(row, rotary, cpu_with(kIsaNone)), "does not take bf16");
-  row.dtypes = 1u << FW_BF16, row.max_dim = 32;
+  row.dtypes = 1u << FW_BF16, row.max_dim_qk = 32;
   EXPECT_EQ(refusal(row, rotary, cpu_with(kIsaNone)), "takes dim <= 32, got 64");
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "device/hip/architectures.h"
 #include "device/hip/code_objects.h"
 #include "device/hip/hip_api.h"
 #include "device/hip/workspace.h"
@@ -69,6 +70,7 @@ class HipDevice final : public Device {
     info_.kind = kind;
     info_.index = index;
     info_.arch = architecture(api, index);
+    if (const Architecture* known = find_architecture(info_.arch)) info_.isa = known->isa;
     char description[256] = {};
     if (api.DeviceGetName(description, sizeof description, index) == hip::kSuccess) info_.description = description;
     int units = 0;

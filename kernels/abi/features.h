@@ -1,0 +1,58 @@
+// What a row of kernels/*/variants.def can say about a kernel. Plain constants: kernels read them at compile time, the
+// catalog and the plan at run time.
+#pragma once
+
+#include <cstdint>
+
+namespace flashwave {
+
+// What a problem can ask for beyond plain attention. A row lists what its kernel honours; the rest is refused.
+enum Feature : uint32_t {
+  kMask = 1u << 0,         // causal or window
+  kGqa = 1u << 1,          // heads_q != heads_k
+  kVarlen = 1u << 2,       // cu_seqlens
+  kSeqused = 1u << 3,      // seqused_k
+  kLeftpad = 1u << 4,      // leftpad_k
+  kCacheIndex = 1u << 5,   // cache_batch_idx
+  kPaged = 1u << 6,        // block_table
+  kUnequalDims = 1u << 7,  // dim_qk != dim_v
+  kSoftcap = 1u << 8,
+  kAlibi = 1u << 9,
+  kBias = 1u << 10,
+  kSinks = 1u << 11,
+  kDropout = 1u << 12,
+  kProbs = 1u << 13,    // softmax matrix out
+  kDLse = 1u << 14,     // incoming gradient of LSE
+  kDBias = 1u << 15,    // gradient of bias wanted
+  kDSinks = 1u << 16,   // gradient of sinks wanted
+  kDSlopes = 1u << 17,  // gradient of alibi_slopes wanted
+  kNoFeatures = 0,
+  kAllFeatures = (1u << 18) - 1,
+};
+// Those that change scores or weights, and those that only say which rows and keys there are.
+inline constexpr uint32_t kScoreFeatures = kSoftcap | kAlibi | kBias | kSinks | kDropout;
+inline constexpr uint32_t kLayoutFeatures =
+    kMask | kGqa | kVarlen | kSeqused | kLeftpad | kCacheIndex | kPaged | kUnequalDims;
+
+// Element types a kernel takes: bit (1 << abi::DType).
+enum RowDtype : uint32_t { kRowF16 = 1u << 1, kRowBF16 = 1u << 2, kRowF32 = 1u << 3, kRowAll = 7u << 1 };
+
+// What a kernel asks of the data.
+enum Needs : uint32_t {
+  kNeedsNothing = 0,
+  kNeedsPositiveScale = 1u << 0,  // softmax_scale > 0
+  kNeedsDwords = 1u << 1,         // q, k, v, o: rows at multiples of 4 bytes, even head dims
+  kNeeds16Bytes = 1u << 2,        // q, k, v, o: rows at multiples of 16 bytes, head dims multiples of 16 bytes
+  kNeedsPagesOf64 = 1u << 3,      // block_table: page_size a multiple of 64
+  kNeedsFastRounding = 1u << 4,   // the caller's leave to round weights towards zero
+};
+
+// How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).
+enum class Work : uint8_t {
+  kQueryBlocks,  // tile_q queries of one head
+  kPackedRows,   // tile_q rows (query, head of the group) of one key head, for one part of the keys
+  kStreams,      // tile_q (sequence, query, key head) each
+  kRows,         // one query row of all heads: pre-passes and rotary embedding
+};
+
+}  // namespace flashwave

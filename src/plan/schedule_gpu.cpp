@@ -1,0 +1,106 @@
+// How the kernels of GPUs cut up their work into workgroups. As on the CPU, splits of the keys depend on the problem
+// and the device, never on anything that changes from call to call.
+#include <algorithm>
+
+#include "kernels/abi/cpu_scratch.h"
+#include "kernels/abi/generic_backward.h"
+#include "plan/plan.h"
+
+namespace flashwave {
+namespace {
+
+// Splits: each costs a part of the results written and read again in fp32, so no more than fill the GPU one and a half
+// times, and none of fewer keys than this many tiles.
+constexpr int64_t kMinTilesPerSplit = 4;
+constexpr int64_t kMaxSplits = 64;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+abi::Schedule one_part(const Problem& problem, int32_t rows_per_task, int64_t tasks) {
+  abi::Schedule s{};
+  s.splits = 1;
+  s.rows_per_task = rows_per_task;
+  s.heads_per_task = 1;
+  s.keys_per_split = std::max<int64_t>(problem.a.seqlen_k + problem.a.seqlen_new, 1);
+  s.tasks = tasks;
+  return s;
+}
+
+abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  const int64_t rows = a.seqlen_q * problem.group(), keys = std::max<int64_t>(a.seqlen_k + a.seqlen_new, 1);
+  const int64_t blocks = a.batch * a.heads_k * std::max<int64_t>(ceil_div(rows, row.tile_q), 1);
+  int64_t splits = a.num_splits;
+  if (splits == 0) {
+    const int64_t wanted = 3 * device.compute_units / (2 * std::max<int64_t>(blocks, 1));
+    splits =
+        std::clamp<int64_t>(keys / (kMinTilesPerSplit * row.tile_k), 1, std::clamp<int64_t>(wanted, 1, kMaxSplits));
+  }
+  abi::Schedule s = one_part(problem, row.tile_q, 0);
+  s.keys_per_split = ceil_div(ceil_div(keys, splits), row.tile_k) * row.tile_k;
+  if (a.num_splits == 0) splits = ceil_div(keys, s.keys_per_split);
+  s.splits = static_cast<int32_t>(splits);
+  s.tasks = blocks * splits;
+  if (splits > 1) {
+    s.shared_bytes = abi::PartialResults(nullptr, a.batch * a.heads_k * rows, splits, static_cast<int>(a.dim_v)).bytes;
+  }
+  return s;
+}
+
+}  // namespace
+
+abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  switch (row.work) {
+    case Work::kQueryBlocks: {
+      abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
+      if (row.op == Op::kBackward) s.shared_bytes = abi::generic_backward_bytes(params_of(problem));
+      return s;
+    }
+    case Work::kPackedRows:
+      return packed_rows(problem, device, row);
+    case Work::kStreams:
+      return one_part(problem, row.tile_q, ceil_div(a.batch * a.heads_k, row.tile_q));
+    case Work::kRows:
+      break;
+  }
+  return one_part(problem, 1, a.batch * (a.seqlen_q + a.seqlen_new));
+}
+
+abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
+  const int64_t rows = problem.a.seqlen_new + (problem.a.rotary_cos.data != nullptr ? problem.a.seqlen_q : 0);
+  return one_part(problem, 1, row.threads > 0 ? problem.a.batch * rows : problem.a.batch);
+}
+
+Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                   const abi::Schedule& schedule, std::vector<Step>* steps) {
+  if (row.threads == 0) return {};  // kernels of CPUs do everything in one call
+  const auto add = [&](const KernelRow& other, int64_t tasks) {
+    steps->push_back({&other, schedule});
+    steps->back().schedule.tasks = tasks;
+  };
+  const auto follows = [&](const KernelRow& other, Op op) {
+    return other.op == op && refusal(other, problem, device).empty();
+  };
+  if (row.op == Op::kForward && schedule.splits > 1) {
+    for (const KernelRow& other : catalog()) {
+      if (!follows(other, Op::kCombine)) continue;
+      add(other, problem.a.batch * problem.a.heads_q * problem.a.seqlen_q);
+      return {};
+    }
+    return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};
+  }
+  if (row.op == Op::kBackward) {
+    const abi::Params params = params_of(problem);
+    int pass = 0;
+    for (const KernelRow& other : catalog()) {
+      if (!follows(other, Op::kGradients)) continue;
+      const int64_t tasks = abi::generic_backward_tasks(static_cast<abi::GenericPass>(++pass), params);
+      if (tasks > 0) add(other, tasks);
+    }
+    if (pass != abi::kGenericPasses - 1) return {FW_INTERNAL_ERROR, std::string(row.name) + ": a pass is missing"};
+  }
+  return {};
+}
+
+}  // namespace flashwave

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Checks what the compiler made of the kernels of AMD GPUs, from the metadata of the code objects alone: no GPU, no run.
+
+    check_code_objects.py --tool flashwave-emu --folder FOLDER [--table]
+
+FOLDER holds SOURCE_ARCH.co for each (kernel file, architecture). The lists kernels/*/*.def say which kernels there must
+be. --table prints the registers, LDS and occupancy of each kernel as Markdown.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^FW_AMD_KERNEL\(([^)]*)\)", re.M)
+# Which architectures of the archive have each capability (src/device/hip/architectures.cpp).
+CAPABILITY = {
+    "kIsaAmd": {"gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1010", "gfx1030", "gfx1100", "gfx1201"},
+    "kIsaCdna": {"gfx908", "gfx90a", "gfx942", "gfx950"},
+    "kIsaCdna2": {"gfx90a", "gfx942", "gfx950"},
+    "kIsaCdna3": {"gfx942", "gfx950"},
+    "kIsaCdna4": {"gfx950"},
+    "kIsaRdna3": {"gfx1100"},
+    "kIsaRdna4": {"gfx1201"},
+}
+ARGUMENT_BYTES = 1144  # sizeof(GpuArguments)
+EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the tool reads no others
+
+# The least waves that must fit on a SIMD: what the kernel's schedule counts on. First pattern that matches
+# "ARCH NAME" wins.
+PLANNED_WAVES = [
+    (r"", 1),
+]
+
+
+class Kernel:
+    """What `flashwave-emu info` says of one kernel."""
+
+    def __init__(self, name, text):
+        def number(pattern):
+            found = re.search(pattern, text)
+            if not found:
+                raise SystemExit(f"{name}: the tool does not say {pattern}")
+            return int(found.group(1))
+
+        self.name = name
+        self.threads = number(r"workgroups of at most (\d+)")
+        self.vgprs = number(r"VGPRs (\d+)")
+        self.agprs = number(r"AGPRs (\d+)")
+        self.sgprs = number(r"SGPRs (\d+)")
+        self.spills = number(r"spills: (\d+) VGPRs") + number(r"spills: \d+ VGPRs, (\d+) SGPRs")
+        self.lds = number(r"LDS (\d+) bytes")
+        self.scratch = number(r"scratch (\d+) bytes")
+        self.waves = number(r"occupancy: (\d+) of")
+        self.argument_bytes = number(r"arguments: (\d+) bytes")
+
+
+def rows():
+    """source -> [(name, isa, threads)] of every list."""
+    found = {}
+    for path in sorted((ROOT / "kernels").glob("*/*.def")):
+        for match in ROW.finditer(path.read_text()):
+            cells = [cell.strip() for cell in match.group(1).split(",")]
+            found.setdefault(cells[0], []).append((cells[1], cells[2], int(cells[11])))
+    return found
+
+
+def kernels_of(tool, path):
+    text = subprocess.run([tool, "info", str(path)], check=True, capture_output=True, text=True).stdout
+    parts = re.split(r"^kernel (\S+)$", text, flags=re.M)[1:]
+    return {name: Kernel(name, body) for name, body in zip(parts[::2], parts[1::2])}
+
+
+def planned_waves(arch, name):
+    return next(waves for pattern, waves in PLANNED_WAVES if re.search(pattern, f"{arch} {name}"))
+
+
+def faults(arch, kernel, threads):
+    if kernel.threads != threads:
+        yield f"is compiled for workgroups of {kernel.threads}, its row says {threads}"
+    if kernel.argument_bytes != ARGUMENT_BYTES:
+        yield f"takes {kernel.argument_bytes} bytes of arguments instead of {ARGUMENT_BYTES}"
+    if kernel.spills or kernel.scratch:
+        yield f"spills {kernel.spills} registers, {kernel.scratch} bytes of scratch"
+    if kernel.waves < planned_waves(arch, kernel.name):
+        yield f"fits {kernel.waves} waves on a SIMD, planned are {planned_waves(arch, kernel.name)}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tool", required=True)
+    parser.add_argument("--folder", required=True, type=pathlib.Path)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+
+    bad, checked, table = [], 0, []
+    listed = rows()
+    for path in sorted(options.folder.glob("*.co")):
+        source, arch = path.stem.rsplit("_", 1)
+        if source not in listed:
+            bad.append(f"{path.name}: no list names a kernel of {source}")
+            continue
+        if arch not in EMULATED:
+            continue
+        there = kernels_of(options.tool, path)
+        for name, isa, threads in listed[source]:
+            if arch not in CAPABILITY[isa]:
+                continue
+            if name not in there:
+                bad.append(f"{arch} {name}: is not in {path.name}")
+                continue
+            kernel = there.pop(name)
+            checked += 1
+            bad += [f"{arch} {name}: {fault}" for fault in faults(arch, kernel, threads)]
+            table.append((arch, kernel))
+        bad += [f"{arch} {name}: is in {path.name}, but no list names it" for name in there]
+    if options.table:
+        print("| GPU | Kernel | VGPRs | AGPRs | SGPRs | LDS, bytes | work-items | waves a SIMD |\n|---|---|---|---|---|---|---|---|")
+        for arch, k in table:
+            print(f"| {arch} | `{k.name}` | {k.vgprs} | {k.agprs} | {k.sgprs} | {k.lds} | {k.threads} | {k.waves} |")
+        return 0
+    for line in bad:
+        print(line)
+    print(f"{checked} kernels, {len(bad)} problems")
+    return bool(bad) or checked == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
