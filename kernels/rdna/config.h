@@ -16,11 +16,17 @@ struct Config {
   static constexpr int kChunk = 16 * kKeyTiles, kChunks = kKeys / kChunk;
   static constexpr int kStepsQk = kDimQk / 16, kStepsV = kDimV / 16;  // fragments across a head dim
   static constexpr int kFragmentsK = kKeyTiles * kStepsQk, kFragmentsV = kKeyTiles * kStepsV;  // of a chunk
-  static constexpr int kAhead = 3;  // fragments that are read from LDS before they are needed
+  static constexpr int kAhead = kDimQk <= 128 ? 3 : kRdna4 || kDimQk <= 192 ? 2 : 1;  // fragments that are read from LDS before they are needed
+  // Fragments of Q that wait in LDS where registers do not hold them all beside O: the last ones.
+  static constexpr int kQueryFragmentsInLds = kRdna4 ? (kDimQk > 192 ? 8 : 0) : kDimQk > 192 ? 14 : kDimQk > 128 ? 3 : 0;
+  static constexpr int kQueryFragments = kStepsQk - kQueryFragmentsInLds;
 
   // Global loads of a wave. K: 8 rows x 64 bytes at a time. V: 8 rows x 64 columns, 2 columns to a lane.
   static constexpr int kBlocksK = kDimQk / 32, kLoadsK = kKeys / 8 * kBlocksK / kWaves;
   static constexpr int kBlocksV = (kDimV + 63) / 64, kLoadsV = kKeys / 8 * kBlocksV / kWaves;
+
+  // K and V of the next tile take turns in one set of registers if there are several chunks to a tile, or many loads.
+  static constexpr bool kTakeTurns = kChunks > 1 || kLoadsK * 4 + kLoadsV * 8 > 16;
 
   // LDS: two buffers, each K then V, at addresses that differ in one bit; on RDNA3 also P of each wave, in the gap that
   // the power of two leaves if it fits.
@@ -29,7 +35,9 @@ struct Config {
   static constexpr int kBytesP = kRdna4 ? 0 : kQueryTiles * kKeyTiles * kFragmentBytes;
   static constexpr bool kGapHoldsP = kBytesKV + kWaves * kBytesP <= kBuffer;
   static constexpr int kOffsetP = kGapHoldsP ? kBytesKV : kBuffer + kBytesKV;
-  static constexpr int kLdsBytes = kBuffer + kBytesKV + (kGapHoldsP ? 0 : kWaves * kBytesP);
+  static constexpr int kOffsetQ = kBuffer + kBytesKV + (kGapHoldsP ? 0 : kWaves * kBytesP);
+  static constexpr int kBytesQ = kQueryTiles * kQueryFragmentsInLds * kFragmentBytes;
+  static constexpr int kLdsBytes = kOffsetQ + kWaves * kBytesQ;
 
   // Half a workgroup's waves run on each SIMD of its compute unit.
   static constexpr int kWavesPerSimd = kWaves / 2;
@@ -37,6 +45,7 @@ struct Config {
   static_assert(kTileQ == kWaves * kWaveRows && kKeys == kChunks * kChunk);
   static_assert(kLoadsK * kWaves == kKeys / 8 * kBlocksK && kBlocksK % kLoadsK == 0);
   static_assert(kLoadsV * kWaves == kKeys / 8 * kBlocksV && kBlocksV % kLoadsV == 0);
+  static_assert(kQueryFragmentsInLds == 0 || (kQueryTiles == 1 && kKeyTiles == 1));
   static_assert(kBytesKV <= kBuffer && kLdsBytes <= 65536);
 };
 

@@ -42,9 +42,10 @@ struct Forward {
   KeyLoader<C> k;
   ValueLoader<C> v;
   uint32_t fragment_k, fragment_v;  // addresses of this lane's share of the first fragment of the tile
+  uint32_t queries_at;              // the same for the queries in LDS
   uint32_t fill;                    // 0 or kBuffer: the buffer that is being filled
 
-  Fragment q[kQueryTiles][C::kStepsQk], ahead[kAhead], b[kQueryTiles][kKeyTiles];  // b: P^T of the chunk
+  Fragment q[kQueryTiles][C::kQueryFragments], ahead[kAhead], b[kQueryTiles][kKeyTiles];  // b: P^T of the chunk
   F32x8 o[kQueryTiles][C::kStepsV];
   // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs nothing.
   Vec<float, kGeneral ? 1 : 8> shift[kQueryTiles];
@@ -114,6 +115,10 @@ struct Forward {
     }
     const int tile = chunk * kKeyTiles + (f - C::kFragmentsK) / C::kStepsV, step = (f - C::kFragmentsK) % C::kStepsV;
     return read_fragment(lds + (fragment_v ^ other) + C::kBytesK + (tile * C::kStepsV + step) * kFragmentBytes);
+  }
+
+  FW_METHOD Fragment query(int step) {
+    return read_fragment(lds + queries_at + C::kOffsetQ + (step - C::kQueryFragments) * kFragmentBytes);
   }
 
   // Scores of keys that the row does not see become -inf. Only in chunks that cross an edge, which are few: all of it is
@@ -229,11 +234,14 @@ struct Forward {
     uint32_t optimistic = ready;
     for (;;) {
       FW_UNROLL for (int i = 0; i < kAhead; ++i) f[i] = ahead[i];
+      Fragment late[C::kStepsQk + kAhead];
       FW_UNROLL for (int i = 0; i < C::kFragmentsK; ++i) {
         f[i + kAhead] = fragment(kFirst + i + kAhead);
         const int kt = i % kKeyTiles, step = i / kKeyTiles;
+        if (step + kAhead >= C::kQueryFragments && step + kAhead < C::kStepsQk) late[step + kAhead] = query(step + kAhead);
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-          s[t][kt] = T::multiply(f[i], q[t][step], step ? s[t][kt] : start(t));
+          const Fragment column = step < C::kQueryFragments ? q[t][step % C::kQueryFragments] : late[step];
+          s[t][kt] = T::multiply(f[i], column, step ? s[t][kt] : start(t));
         }
         schedule_fence();
       }
@@ -266,6 +274,7 @@ struct Forward {
     }
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) sum[t] += part[t];
     if (__builtin_expect(optimistic == 0, 0)) note_ready(key0 + C::kChunk);
+    if constexpr (C::kChunks == 1) turn();
     if constexpr (kGeneral) {
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
         FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
@@ -329,8 +338,17 @@ struct Forward {
     ready = missing == 0 ? ~0u : 0;
   }
 
+  // Halfway through a tile: K's registers are V's from here on.
+  FW_METHOD void turn() {
+    if constexpr (C::kTakeTurns) {
+      k.store(lds, fill, lane);
+      v.load(p, cursor, keys);
+      schedule_fence();
+    }
+  }
+
   FW_METHOD void finish_stores() {
-    if (C::kChunks == 1) k.store(lds, fill, lane);
+    if (!C::kTakeTurns) k.store(lds, fill, lane);
     v.store(lds + C::kBytesK, fill, lane);
   }
 
@@ -343,6 +361,7 @@ struct Forward {
         chunk<kChunkIndex>(key0);
         if constexpr (!kLast) finish<kChunkIndex>();
       } else if constexpr (kLast) {  // the wave only moves data
+        if constexpr (C::kChunks == 1) turn();
         finish_stores();
         FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = Fragment(0);
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) b[t][kKeyTiles - 1] = Fragment(0);
@@ -357,20 +376,17 @@ struct Forward {
     }
   }
 
-  // K of the next tile is loaded during the first half of this one, V during the second: they share registers.
   FW_METHOD void tile(int t) {
     const int tile_key = origin + t * C::kKeys;
     cursor.advance(p, C::kKeys);
     k.rows.advance(cursor, C::kKeys);
     v.rows.advance(cursor, C::kKeys);
     k.load(p, cursor, keys);
-    if constexpr (C::kChunks == 1) v.load(p, cursor, keys);
+    if constexpr (!C::kTakeTurns) v.load(p, cursor, keys);
     schedule_fence();
     chunks<0, (C::kChunks + 1) / 2>(tile_key);
     if constexpr (C::kChunks > 1) {
-      k.store(lds, fill, lane);
-      v.load(p, cursor, keys);
-      schedule_fence();
+      turn();
       chunks<(C::kChunks + 1) / 2, C::kChunks / 2>(tile_key);
     }
     fragment_k ^= C::kBuffer;
@@ -391,8 +407,15 @@ struct Forward {
     const uint32_t stride = uint32_t(p.q.stride[1] * 2);
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       const Buffer b = rows_of(p.q, t, 2, p.dim_qk * 2);
-      const uint32_t at = uint32_t(lane & 15) * stride + (kRdna4 ? (lane >> 4) * 16 : 0);
-      FW_UNROLL for (int i = 0; i < C::kStepsQk; ++i) {
+      const int half = lane >> 4;
+      FW_UNROLL for (int i = C::kQueryFragments; i < C::kStepsQk; ++i) {
+        U32x4 unit = __builtin_amdgcn_raw_buffer_load_b128(b, uint32_t(lane & 15) * stride + half * 16 + i * 32, 0, 0);
+        FW_UNROLL for (int w = 0; w < 4; ++w) unit[w] = 16 * i + 8 * half + 2 * w < p.dim_qk ? unit[w] : 0;
+        char* const to = lds + C::kOffsetQ + wave * C::kBytesQ + (i - C::kQueryFragments) * kFragmentBytes;
+        *reinterpret_cast<U32x4*>(to + lane * 16) = unit;
+      }
+      const uint32_t at = uint32_t(lane & 15) * stride + (kRdna4 ? half * 16 : 0);
+      FW_UNROLL for (int i = 0; i < C::kQueryFragments; ++i) {
 #if defined(__GFX12__)
         q[t][i] = __builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32, 0, 0);
 #else
@@ -401,7 +424,7 @@ struct Forward {
 #endif
       }
       if (p.dim_qk == C::kDimQk) continue;
-      FW_UNROLL for (int i = 0; i < C::kStepsQk; ++i) {
+      FW_UNROLL for (int i = 0; i < C::kQueryFragments; ++i) {
         hold(q[t][i]);
         const int valid = p.dim_qk - 16 * i - (kRdna4 ? 8 * (lane >> 4) : 0);
         FW_UNROLL for (int w = 0; w < int(sizeof(Fragment) / 4); ++w) q[t][i][w] = 2 * w < valid ? q[t][i][w] : 0;
@@ -467,6 +490,7 @@ struct Forward {
     ready = 0;
     fragment_k = key_base(lane);
     fragment_v = value_base(lane);
+    queries_at = key_base(lane) + wave * C::kBytesQ;
     k.store(lds, 0, lane);
     v.store(lds + C::kBytesK, 0, lane);
     workgroup_barrier();
