@@ -6,14 +6,13 @@
 
 namespace flashwave {
 
-// e^x. x * log2(e) rounded to fp32 is off by up to |x| * 2^-24, which exp2 turns into a relative error; here the
-// rounding error of the product is kept and added to the fraction.
+// e^x. x * log2(e) rounded to fp32 is off by up to |x| * 2^-24, which exp2 turns into a relative error; here the whole
+// part is taken off before anything is rounded.
 FW_DEVICE float exp_accurate(float x) {
   constexpr float kLog2eLow = 1.9259629911e-8f;  // log2(e) - kLog2e
-  const float product = x * kLog2e;
-  const float whole = __builtin_rintf(product);
-  const float error = __builtin_fmaf(x, kLog2eLow, __builtin_fmaf(x, kLog2e, -product));
-  const float result = __builtin_amdgcn_ldexpf(exp2_fast((product - whole) + error), int(whole));
+  const float whole = __builtin_rintf(x * kLog2e);
+  const float fraction = __builtin_fmaf(x, kLog2eLow, __builtin_fmaf(x, kLog2e, -whole));
+  const float result = __builtin_amdgcn_ldexpf(exp2_fast(fraction), int(whole));
   return x < -104.f ? 0.f : result;  // below half the smallest denormal; also -inf, where the above is NaN
 }
 

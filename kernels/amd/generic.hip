@@ -19,11 +19,11 @@ namespace flashwave {
     if (task >= args.schedule.tasks) return;     \
     GenericBackward<T>(args, memory).pass(task); \
   }
-#define FW_ALL_OF(type, T)                                 \
-  FW_FORWARD(amd_generic_fwd_##type, T)                    \
-  FW_BACKWARD(amd_generic_bwd_##type, T, delta_pass) \
-  FW_BACKWARD(amd_generic_bwd_dq_##type, T, dq_pass)       \
-  FW_BACKWARD(amd_generic_bwd_dkdv_##type, T, dkdv_pass)   \
+#define FW_ALL_OF(type, T)                               \
+  FW_FORWARD(amd_generic_fwd_##type, T)                  \
+  FW_BACKWARD(amd_generic_bwd_##type, T, delta_pass)     \
+  FW_BACKWARD(amd_generic_bwd_dq_##type, T, dq_pass)     \
+  FW_BACKWARD(amd_generic_bwd_dkdv_##type, T, dkdv_pass) \
   FW_BACKWARD(amd_generic_bwd_dbias_##type, T, d_bias_pass)
 
 FW_ALL_OF(f16, _Float16)

@@ -13,7 +13,7 @@ static_assert(abi::kGenericRows == kRows);
 
 // What one (query, key) contributes: the weight of d_o in dV, ds, and ds through the softcap.
 struct PairGradient {
-  float weight, ds, dz;
+  float weight = 0.f, ds = 0.f, dz = 0.f;
 };
 
 template <class T>
@@ -56,14 +56,16 @@ struct GenericBackward {
       const int64_t key_begin = visible_keys(p, seq, begin).first, key_end = visible_keys(p, seq, end - 1).last;
       for (int64_t j0 = key_begin; j0 < key_end; j0 += kColumns) {
         const int count = int(least(kColumns, key_end - j0));
-        PairGradient pair[kRowsPerWave];
-        query_rows_tile(seq, block.h, begin, j0, count, pair);
-        FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
-          memory.weights[own_row(r)][lane_index()] = pair[r].dz;
-          slope -= pair[r].ds * ScoreRow(p, seq, block.h, begin + own_row(r)).distance(j0 + lane_index());
+        query_rows_dots(seq, block.h, begin, j0, count);
+        FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
+          const PairGradient pair = pair_gradient(seq, block.h, begin + own_row(r), own_row(r), j0, count);
+          memory.first[own_row(r)][lane_index()] = pair.dz;
+          slope -= pair.ds * ScoreRow(p, seq, block.h, begin + own_row(r)).distance(j0 + lane_index());
         }
-        if (p.dq.data)
-          accumulate(memory, elements<const T>(p.k), memory.column_offset[0], count, p.dim_qk, working, dq);
+        if (p.dq.data) {
+          accumulate(memory, memory.first, elements<const T>(p.k), memory.column_offset[0], count, p.dim_qk, working,
+                     dq);
+        }
       }
     }
     if (p.dq.data) {
@@ -124,7 +126,8 @@ struct GenericBackward {
     const int32_t b_end = t.stride[0] ? b + 1 : p.batch, h_end = t.stride[1] ? h + 1 : p.heads_q;
     const int64_t begin = task % blocks * kRows, end = t.stride[2] ? begin + kRows : p.seqlen_q;
     float sum[kRowsPerWave] = {};
-    FW_NO_UNROLL for (int64_t j0 = 0; j0 < p.seqlen_k; j0 += kColumns) {
+    const int64_t columns = greatest(p.seqlen_k, t.stride[3] ? 0 : 1);  // one entry also where there are no keys
+    FW_NO_UNROLL for (int64_t j0 = 0; j0 < columns; j0 += kColumns) {
       FW_NO_UNROLL for (int32_t each_b = b; each_b < b_end; ++each_b) {
         const Sequence seq = sequence_of(p, each_b);
         FW_NO_UNROLL for (int32_t each_h = h; each_h < h_end; ++each_h) {
@@ -133,9 +136,9 @@ struct GenericBackward {
           }
         }
       }
-      if (!t.stride[3] && j0 + kColumns < p.seqlen_k) continue;
+      if (!t.stride[3] && j0 + kColumns < columns) continue;
       write_d_bias(b * t.stride[0] + h * t.stride[1] + begin * t.stride[2] + j0 * t.stride[3], p.seqlen_q - begin,
-                   p.seqlen_k - j0, sum);
+                   columns - j0, sum);
       FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) sum[r] = 0.f;
     }
   }
@@ -167,7 +170,6 @@ struct GenericBackward {
   }
 
  private:
-  FW_METHOD static int own_row(int r) { return wave_index() * kRowsPerWave + r; }
   FW_METHOD int64_t row_index(int64_t b, int64_t h, int64_t i) const { return (b * p.heads_q + h) * p.seqlen_q + i; }
   FW_METHOD int64_t slope_index(int64_t b, int64_t h) const {
     return (b * p.heads_q + h) * abi::generic_blocks(p.seqlen_q);
@@ -188,9 +190,8 @@ struct GenericBackward {
     return {prob * keep, ds, ds * cap_gradient};
   }
 
-  // Queries begin .. begin+15 as rows against keys j0 .. j0+count-1: this wave's rows, this lane's key.
-  FW_METHOD void query_rows_tile(const Sequence& seq, int32_t h, int64_t begin, int64_t j0, int count,
-                                 PairGradient (&pair)[kRowsPerWave]) {
+  // Queries begin .. begin+15 as rows against keys j0 .. j0+count-1: q.k to memory.first, d_o.v to memory.second.
+  FW_METHOD void query_rows_dots(const Sequence& seq, int32_t h, int64_t begin, int64_t j0, int count) {
     const int64_t h_k = h / (p.heads_q / p.heads_k), end = least(begin + kRows, seq.queries);
     const bool working = begin + own_row(0) < end;
     set_offsets(
@@ -199,21 +200,21 @@ struct GenericBackward {
     set_offsets(
         memory.column_offset, count, [&](int64_t j) { return key_offset(p, p.k, seq, j0 + j, h_k); },
         [&](int64_t j) { return key_offset(p, p.v, seq, j0 + j, h_k); });
-    float dot[kRowsPerWave], d_weight[kRowsPerWave];
     row_dots(memory, elements<const T>(p.q), memory.row_offset[0], elements<const T>(p.k), memory.column_offset[0],
-             count, p.dim_qk, working, dot);
+             count, p.dim_qk, working, memory.first);
     row_dots(memory, elements<const T>(p.d_o), memory.row_offset[1], elements<const T>(p.v), memory.column_offset[1],
-             count, p.dim_v, working, d_weight);
+             count, p.dim_v, working, memory.second);
+  }
+
+  // Of query i, in row `row` of the tile, and this lane's key.
+  FW_METHOD PairGradient pair_gradient(const Sequence& seq, int32_t h, int64_t i, int row, int64_t j0,
+                                       int count) const {
     const int64_t key = j0 + lane_index();
-    FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
-      const int64_t i = begin + own_row(r);
-      pair[r] = {};
-      if (i >= end) continue;
-      const KeyRange range = visible_keys(p, seq, i);
-      if (key < range.first || key >= range.last || lane_index() >= count) continue;
-      pair[r] =
-          gradient(ScoreRow(p, seq, h, i), key, dot[r], d_weight[r], lse_of(seq, h, i), delta[row_index(seq.b, h, i)]);
-    }
+    if (i >= seq.queries || lane_index() >= count) return {};
+    const KeyRange range = visible_keys(p, seq, i);
+    if (key < range.first || key >= range.last) return {};
+    return gradient(ScoreRow(p, seq, h, i), key, memory.first[row][lane_index()], memory.second[row][lane_index()],
+                    lse_of(seq, h, i), delta[row_index(seq.b, h, i)]);
   }
 
   // What the queries of one head add to dk and dv of keys first_key .. first_key+15, of which [key_begin, key_end)
@@ -229,31 +230,30 @@ struct GenericBackward {
       set_offsets(
           memory.column_offset, count, [&](int64_t i) { return query_offset(p.q, seq, i0 + i, h); },
           [&](int64_t i) { return query_offset(p.d_o, seq, i0 + i, h); });
-      float dot[kRowsPerWave], d_weight[kRowsPerWave];
       row_dots(memory, elements<const T>(p.k), memory.row_offset[0], elements<const T>(p.q), memory.column_offset[0],
-               count, p.dim_qk, true, dot);
+               count, p.dim_qk, true, memory.first);
       row_dots(memory, elements<const T>(p.v), memory.row_offset[1], elements<const T>(p.d_o), memory.column_offset[1],
-               count, p.dim_v, true, d_weight);
-
-      const int64_t i = i0 + lane_index();
-      PairGradient pair[kRowsPerWave] = {};
-      if (lane_index() < count) {
-        const ScoreRow row(p, seq, h, i);
-        const KeyRange range = visible_keys(p, seq, i);
-        const float lse = lse_of(seq, h, i), row_delta = delta[row_index(seq.b, h, i)];
-        FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
-          const int64_t key = first_key + own_row(r);
-          if (key < range.first || key >= range.last) continue;
-          pair[r] = gradient(row, key, dot[r], d_weight[r], lse, row_delta);
-        }
+               count, p.dim_v, true, memory.second);
+      // Now this lane has a query. The row's dots become dz and the weight of d_o.
+      const bool exists = lane_index() < count;
+      const int64_t i = exists ? i0 + lane_index() : i0;
+      const ScoreRow row(p, seq, h, i);
+      const KeyRange range = visible_keys(p, seq, i);
+      const float lse = lse_of(seq, h, i), row_delta = delta[row_index(seq.b, h, i)];
+      FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
+        float& dot = memory.first[own_row(r)][lane_index()];
+        float& d_weight = memory.second[own_row(r)][lane_index()];
+        const int64_t key = first_key + own_row(r);
+        PairGradient pair;
+        if (exists && key >= range.first && key < range.last) pair = gradient(row, key, dot, d_weight, lse, row_delta);
+        dot = pair.dz;
+        d_weight = pair.weight;
       }
       if (p.dv.data) {
-        FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) memory.weights[own_row(r)][lane_index()] = pair[r].weight;
-        accumulate(memory, elements<const T>(p.d_o), memory.column_offset[1], count, p.dim_v, true, dv);
+        accumulate(memory, memory.second, elements<const T>(p.d_o), memory.column_offset[1], count, p.dim_v, true, dv);
       }
       if (p.dk.data) {
-        FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) memory.weights[own_row(r)][lane_index()] = pair[r].dz;
-        accumulate(memory, elements<const T>(p.q), memory.column_offset[0], count, p.dim_qk, true, dk);
+        accumulate(memory, memory.first, elements<const T>(p.q), memory.column_offset[0], count, p.dim_qk, true, dk);
       }
     }
   }
@@ -261,9 +261,12 @@ struct GenericBackward {
   FW_METHOD void add_ds(const Sequence& seq, int32_t h, int64_t i, int64_t j0, float (&sum)[kRowsPerWave]) {
     const int64_t last_query = least(i + kRows, seq.queries) - 1;
     if (j0 >= visible_keys(p, seq, last_query).last || j0 + kColumns <= visible_keys(p, seq, i).first) return;
-    PairGradient pair[kRowsPerWave];
-    query_rows_tile(seq, h, i, j0, int(least(kColumns, seq.keys - j0)), pair);
-    FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) sum[r] += pair[r].ds;
+    const int count = int(least(kColumns, seq.keys - j0));
+    query_rows_dots(seq, h, i, j0, count);
+    FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
+      const float ds = pair_gradient(seq, h, i + own_row(r), own_row(r), j0, count).ds;
+      FW_UNROLL for (int each = 0; each < kRowsPerWave; ++each) sum[each] += each == r ? ds : 0.f;
+    }
   }
 
   // sum: by row and lane. An axis of stride 0 has one entry, the sum along it.
@@ -272,10 +275,10 @@ struct GenericBackward {
     if (!t.stride[2]) {  // rows of all waves: to row 0
       FW_UNROLL for (int r = 1; r < kRowsPerWave; ++r) sum[0] += sum[r];
       workgroup_barrier();
-      memory.weights[wave_index()][lane_index()] = sum[0];
+      memory.first[wave_index()][lane_index()] = sum[0];
       workgroup_barrier();
       sum[0] = 0.f;
-      for (int wave = 0; wave < kWaves; ++wave) sum[0] += memory.weights[wave][lane_index()];
+      for (int wave = 0; wave < kWaves; ++wave) sum[0] += memory.first[wave][lane_index()];
       rows = 1;
     }
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
@@ -295,10 +298,10 @@ struct GenericBackward {
   FW_METHOD float workgroup_sum(float x) {
     x = wave_sum(x);
     workgroup_barrier();
-    memory.weights[0][wave_index()] = x;
+    memory.first[0][wave_index()] = x;
     workgroup_barrier();
     float all = 0.f;
-    for (int wave = 0; wave < kWaves; ++wave) all += memory.weights[0][wave];
+    for (int wave = 0; wave < kWaves; ++wave) all += memory.first[0][wave];
     return all;
   }
   FW_METHOD void write_sum(float* out, float x) {

@@ -9,8 +9,8 @@
 #pragma once
 
 #include "kernels/amd/accurate.h"
+#include "kernels/amd/elements.h"
 #include "kernels/amd/gpu.h"
-#include "kernels/common/dtype.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
@@ -26,42 +26,18 @@ inline constexpr int64_t kAbsent = INT64_MIN;    // offset of a row that is not 
 using PerLane = Vec<float, kPerLane>;
 using Accumulator = PerLane[kRowsPerWave][kMaxChunks];
 
+// A matrix of the tile: written by row_dots, changed in place row by row, read by accumulate. Each wave has its rows.
+using Matrix = float[kRows][kColumns + 4];
+
 struct TileMemory {
   alignas(16) float rows[kRows][kPitch];
   alignas(16) float columns[kColumns][kPitch];
-  alignas(16) float weights[kRows][kColumns + 4];
-  int64_t row_offset[2][kRows], column_offset[2][kColumns];  // of two tensors: q and d_o, k and v
+  alignas(16) Matrix first, second;
+  int64_t row_offset[2][kRows], column_offset[2][kColumns];    // of two tensors: q and d_o, k and v
+  float top[kRows], sum[kRows], total[kRows], rescale[kRows];  // forward: state of the online softmax
 };
 
-FW_DEVICE float load(const _Float16* x) { return float(*x); }
-FW_DEVICE float load(const BFloat16* x) { return to_float(*x); }
-FW_DEVICE float load(const float* x) { return *x; }
-FW_DEVICE void store(_Float16* out, float x) { *out = _Float16(x); }
-FW_DEVICE void store(BFloat16* out, float x) { *out = from_float<BFloat16>(x); }
-FW_DEVICE void store(float* out, float x) { *out = x; }
-
-template <class T>
-FW_DEVICE T* elements(const abi::Tensor& t) {
-  return static_cast<T*>(t.data);
-}
-
-// Up to four elements, aligned to one only (global memory takes any alignment); zeros from `count` on.
-template <class T>
-FW_DEVICE F32x4 load_four(const T* x, int count) {
-  struct __attribute__((packed, aligned(alignof(T)))) Four {
-    T x[4];
-  };
-  F32x4 result = 0.f;
-  if (count >= 4) {
-    const Four four = *reinterpret_cast<const Four*>(x);
-    FW_UNROLL for (int e = 0; e < 4; ++e) result[e] = load(&four.x[e]);
-  } else {
-    if (count > 0) result[0] = load(x);
-    if (count > 1) result[1] = load(x + 1);
-    if (count > 2) result[2] = load(x + 2);
-  }
-  return result;
-}
+FW_DEVICE int own_row(int r) { return wave_index() * kRowsPerWave + r; }
 
 // Elements d0 .. d0+63 of `count` rows to LDS; zeros beyond `dim`.
 template <class T>
@@ -83,13 +59,13 @@ FW_DEVICE void set_offsets(int64_t (&table)[2][kCount], int64_t count, First fir
   if (t >= kCount && t < 2 * kCount) table[1][at] = at < count ? second(at) : kAbsent;
 }
 
-// The dots of this wave's rows with the column of this lane (columns from `count` on: those of another).
-// Four partial sums each. `working`: this wave has rows.
+// out = the dots of this wave's rows with the column of each lane (from `count` on: with some other column). Four
+// partial sums each. `working`: this wave has rows.
 template <class T>
 FW_DEVICE void row_dots(TileMemory& memory, const T* a, const int64_t* a_offset, const T* b, const int64_t* b_offset,
-                        int count, int dim, bool working, float (&result)[kRowsPerWave]) {
+                        int count, int dim, bool working, Matrix& out) {
   F32x4 sum[kRowsPerWave] = {};
-  const int column = lane_index() < count ? lane_index() : count - 1, first_row = wave_index() * kRowsPerWave;
+  const int column = lane_index() < count ? lane_index() : count - 1, first_row = own_row(0);
   FW_NO_UNROLL for (int d0 = 0; d0 < dim; d0 += kChunk) {
     workgroup_barrier();
     stage(memory.rows, a, a_offset, kRows, d0, dim);
@@ -104,14 +80,16 @@ FW_DEVICE void row_dots(TileMemory& memory, const T* a, const int64_t* a_offset,
       }
     }
   }
-  FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) result[r] = (sum[r].x + sum[r].z) + (sum[r].y + sum[r].w);
+  FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
+    out[first_row + r][lane_index()] = (sum[r].x + sum[r].z) + (sum[r].y + sum[r].w);
+  }
 }
 
-// acc += memory.weights (this wave's rows of it) times the columns.
+// acc += weights (this wave's rows of it) times the columns.
 template <class T>
-FW_DEVICE void accumulate(TileMemory& memory, const T* b, const int64_t* b_offset, int count, int dim, bool working,
-                          Accumulator& acc) {
-  const int first_row = wave_index() * kRowsPerWave, lane = lane_index(), padded = (count + 3) & ~3;
+FW_DEVICE void accumulate(TileMemory& memory, const Matrix& weights, const T* b, const int64_t* b_offset, int count,
+                          int dim, bool working, Accumulator& acc) {
+  const int lane = lane_index(), first_row = own_row(0), padded = (count + 3) & ~3;
   FW_UNROLL for (int c = 0; c < kMaxChunks; ++c) {
     if (c * kChunk >= dim) break;
     workgroup_barrier();
@@ -121,7 +99,7 @@ FW_DEVICE void accumulate(TileMemory& memory, const T* b, const int64_t* b_offse
     FW_NO_UNROLL for (int j = 0; j < padded; j += 4) {
       F32x4 w[kRowsPerWave];
       FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
-        w[r] = *reinterpret_cast<const F32x4*>(&memory.weights[first_row + r][j]);
+        w[r] = *reinterpret_cast<const F32x4*>(&weights[first_row + r][j]);
       }
       FW_UNROLL for (int e = 0; e < 4; ++e) {
         const PerLane x = *reinterpret_cast<const PerLane*>(&memory.columns[j + e][lane * kPerLane]);

@@ -40,6 +40,7 @@ std::string isa_names(uint32_t isa) {
   add(kIsaCdna2, "the matrix cores of MI200 or later");
   add(kIsaCdna3, "the matrix cores of MI300 or later");
   add(kIsaCdna4, "the matrix cores of MI350");
+  add(kIsaGfx908, "the registers of MI100");
   add(kIsaRdna3, "the matrix instructions of RDNA 3");
   add(kIsaRdna4, "the matrix instructions of RDNA 4");
   return names;
