@@ -134,20 +134,20 @@ struct Decode {
     }
     schedule_fence();
   }
-  template <bool kInOrder>
-  FW_METHOD void load_value_rows(const KeyStep<kTiles>& step, int piece) {
-    FW_UNROLL for (int t = 0; t < kTiles; ++t) {
-      FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
-        v[t][r] = load_global<kWidth / 2>(rows.template value_row<kInOrder>(step, t, r) + v_offset(piece));
-      }
-    }
-  }
+  // Addresses by two ways, loads in one place: of loads that are in either of two branches clang does not know how many
+  // there are, and its waits for earlier ones wait for some of them.
   FW_METHOD void load_values(const KeyStep<kTiles>& step, int piece) {
     compute_here(v_columns_left);
-    if (step.in_order) {
-      load_value_rows<true>(step, piece);
+    uint64_t address[kTiles][kRegisters];
+    if (step.all_in_order()) {
+      rows.template value_rows<true>(step, address);
     } else {
-      load_value_rows<false>(step, piece);
+      rows.template value_rows<false>(step, address);
+    }
+    FW_UNROLL for (int t = 0; t < kTiles; ++t) {
+      FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
+        v[t][r] = load_global<kWidth / 2>(address[t][r] + v_offset(piece));
+      }
     }
     schedule_fence();
   }

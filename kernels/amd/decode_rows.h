@@ -34,6 +34,10 @@ struct KeyStep {
   uint64_t in_order;   // uniform: no key past the end, and no tile of 16 keys goes on in another page
   uint64_t k[kTiles];  // row of K of key lane_key()
   uint64_t v[kTiles];  // in order: row of V of the group's first key, the others follow; else: of key lane_key()
+
+  // In a scalar register: a branch on anything else may go both ways as far as clang knows, and waits for loads of
+  // both.
+  FW_METHOD bool all_in_order() const { return uniform(int32_t(in_order)) != 0; }
 };
 
 // The keys of one (sequence, key head), 16-bit elements.
@@ -94,7 +98,7 @@ struct KeyRows {
       slot[t] = paged ? row - page_of(row) * page_size : row;
       if (paged) step.in_order &= slot[t] + 16 <= page_size;
     }
-    if (step.in_order) {
+    if (step.all_in_order()) {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
         const int64_t in_page = paged ? uniform(page[t]) : 0;
         step.k[t] = k_data + in_page * k_page + slot[t] * k_row + k_lane;
@@ -111,17 +115,21 @@ struct KeyRows {
     return step;
   }
 
-  // Row of V of key kRegisters * group + r of a tile.
+  // Rows of V of keys kRegisters * group + r of the tiles.
   template <bool kInOrder>
-  FW_METHOD uint64_t value_row(const KeyStep<kTiles>& step, int tile, int r) const {
-    if constexpr (kInOrder) {
-      return step.v[tile] + r * v_row;
-    } else {
-      int first = lane_of_row(kRegisters * group_index());
-      compute_here(first);
-      const int lane = first + lane_of_row(r);
-      const uint64_t lo = from_lane(lane, uint32_t(step.v[tile])), hi = from_lane(lane, uint32_t(step.v[tile] >> 32));
-      return hi << 32 | lo;
+  FW_METHOD void value_rows(const KeyStep<kTiles>& step, uint64_t (&row)[kTiles][kRegisters]) const {
+    int first = lane_of_row(kRegisters * group_index());
+    compute_here(first);
+    FW_UNROLL for (int t = 0; t < kTiles; ++t) {
+      FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
+        if constexpr (kInOrder) {
+          row[t][r] = step.v[t] + r * v_row;
+        } else {
+          const int lane = first + lane_of_row(r);
+          const uint64_t lo = from_lane(lane, uint32_t(step.v[t])), hi = from_lane(lane, uint32_t(step.v[t] >> 32));
+          row[t][r] = hi << 32 | lo;
+        }
+      }
     }
   }
 };
