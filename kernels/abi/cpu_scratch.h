@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/abi/partials.h"
+
 namespace flashwave::abi {
 
 #define FW_ALWAYS_INLINE inline __attribute__((always_inline))
@@ -27,18 +29,6 @@ struct CpuTile {
 };
 FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q) { return {tile_q / 2, tile_q == 32 ? 12 : 6}; }
 
-struct Carver {
-  char* base;
-  int64_t used = 0;
-  template <class T>
-  FW_ALWAYS_INLINE T* take(int64_t count_bytes) {
-    char* p = base ? base + used : nullptr;
-    used += (count_bytes + 63) / 64 * 64;
-    return reinterpret_cast<T*>(p);
-  }
-  FW_ALWAYS_INLINE float* floats(int64_t n) { return take<float>(n * 4); }
-};
-
 struct ForwardScratch {
   float *q, *o;                // [panel][dim][columns]
   float *s, *bias;             // [key][columns]
@@ -60,21 +50,6 @@ struct ForwardScratch {
     v_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_v) + slack);
     rows = c.take<char>(panels * tile.panel_rows_bytes());
     states = c.take<char>(panels * tile.panel_state_bytes());
-    bytes = c.used;
-  }
-};
-
-// Unnormalised results of each row over each part of the keys.
-struct PartialResults {
-  float *o, *m, *l;  // [split][row of the call][dim_v], [split][row], [split][row]
-  int64_t rows;
-  int64_t bytes;
-
-  FW_ALWAYS_INLINE PartialResults(char* base, int64_t total_rows, int64_t splits, int dim_v) : rows(total_rows) {
-    Carver c{base};
-    o = c.floats(splits * rows * dim_v);
-    m = c.floats(splits * rows);
-    l = c.floats(splits * rows);
     bytes = c.used;
   }
 };

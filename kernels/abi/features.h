@@ -45,6 +45,7 @@ enum Needs : uint32_t {
   kNeeds16Bytes = 1u << 2,        // q, k, v, o: rows at multiples of 16 bytes, head dims multiples of 16 bytes
   kNeedsPagesOf64 = 1u << 3,      // block_table: page_size a multiple of 64
   kNeedsFastRounding = 1u << 4,   // the caller's leave to round weights towards zero
+  kNeeds8Columns = 1u << 5,       // head dims of 8 or more
 };
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).

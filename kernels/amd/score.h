@@ -78,8 +78,10 @@ struct ScoreRow {
 
   // The 16-bit numbers of keys 8g .. 8g+7, two to a word: an element is dropped iff its number is below the threshold.
   FW_METHOD Philox4 dropout_group(int64_t g) const {
-    return philox({{uint32_t(g), query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(p.dropout_seed),
-                  uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32));
+    uint32_t key0 = uint32_t(p.dropout_seed);
+    uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
+    asm volatile("" : "+s"(key0), "+s"(key1));  // or the keys of all ten rounds would be kept in registers over a loop
+    return philox({{uint32_t(g), query, batch_head, uint32_t(p.dropout_offset)}}, key0, key1);
   }
 
   // One key by itself. Selects, since an array with a run-time index would go to scratch memory.

@@ -16,8 +16,9 @@ enum Isa : uint32_t {
   kIsaCdna3 = 1u << 5,  // MI300 (gfx942)
   kIsaCdna4 = 1u << 6,  // MI350 (gfx950)
   // Those of AMD's graphics cards; the two differ in their register layouts.
-  kIsaRdna3 = 1u << 7,  // gfx11
-  kIsaRdna4 = 1u << 8,  // gfx12
+  kIsaRdna3 = 1u << 7,   // gfx11
+  kIsaRdna4 = 1u << 8,   // gfx12
+  kIsaGfx908 = 1u << 9,  // MI100 alone: accumulators live in registers of their own
 };
 
 }  // namespace flashwave

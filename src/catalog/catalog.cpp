@@ -24,10 +24,13 @@ static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 ==
 constexpr KernelRow kRows[] = {
 #include "kernels/cpu/variants.def"
 #if FLASHWAVE_AMD_KERNELS
+// clang-format off: the order is the order of trial
+#include "kernels/amd/tiny.def"
 #include "kernels/amd/decode.def"
-#include "kernels/amd/generic.def"
 #include "kernels/cdna/variants.def"
 #include "kernels/rdna/variants.def"
+#include "kernels/amd/generic.def"
+// clang-format on
 #undef FW_AMD_KERNEL
 #endif
 };

@@ -2,16 +2,17 @@
 // and the device, never on anything that changes from call to call.
 #include <algorithm>
 
-#include "kernels/abi/cpu_scratch.h"
 #include "kernels/abi/generic_backward.h"
+#include "kernels/abi/partials.h"
+#include "kernels/abi/tiny_schedule.h"
 #include "plan/plan.h"
 
 namespace flashwave {
 namespace {
 
 // Splits: each costs a part of the results written and read again in fp32, so no more than fill the GPU one and a half
-// times, and none of fewer keys than this many tiles.
-constexpr int64_t kMinTilesPerSplit = 4;
+// times, and none of fewer keys than this.
+constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 64;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -33,8 +34,7 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   int64_t splits = a.num_splits;
   if (splits == 0) {
     const int64_t wanted = 3 * device.compute_units / (2 * std::max<int64_t>(blocks, 1));
-    splits =
-        std::clamp<int64_t>(keys / (kMinTilesPerSplit * row.tile_k), 1, std::clamp<int64_t>(wanted, 1, kMaxSplits));
+    splits = std::clamp<int64_t>(keys / kMinKeysPerSplit, 1, std::clamp<int64_t>(wanted, 1, kMaxSplits));
   }
   abi::Schedule s = one_part(problem, row.tile_q, 0);
   s.keys_per_split = ceil_div(ceil_div(keys, splits), row.tile_k) * row.tile_k;
@@ -60,7 +60,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
     case Work::kPackedRows:
       return packed_rows(problem, device, row);
     case Work::kStreams:
-      return one_part(problem, row.tile_q, ceil_div(a.batch * a.heads_k, row.tile_q));
+      return one_part(problem, row.tile_q, abi::tiny_tasks(a.batch, a.seqlen_q, a.heads_k, row.tile_q));
     case Work::kRows:
       break;
   }
@@ -85,7 +85,7 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   if (row.op == Op::kForward && schedule.splits > 1) {
     for (const KernelRow& other : catalog()) {
       if (!follows(other, Op::kCombine)) continue;
-      add(other, problem.a.batch * problem.a.heads_q * problem.a.seqlen_q);
+      add(other, abi::combine_tasks(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q));
       return {};
     }
     return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};

@@ -40,6 +40,7 @@ std::string isa_names(uint32_t isa) {
   add(kIsaCdna2, "the matrix cores of MI200 or later");
   add(kIsaCdna3, "the matrix cores of MI300 or later");
   add(kIsaCdna4, "the matrix cores of MI350");
+  add(kIsaGfx908, "the registers of MI100");
   add(kIsaRdna3, "the matrix instructions of RDNA 3");
   add(kIsaRdna4, "the matrix instructions of RDNA 4");
   return names;
@@ -142,6 +143,7 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) {
     return "rounds towards zero, which FW_FAST_ROUNDING allows";
   }
+  if ((row.needs & kNeeds8Columns) && (a.dim_qk < 8 || a.dim_v < 8)) return "takes head dimensions >= 8";
   if (row.needs & kNeeds16Bytes) return misaligned(a, 16);
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return "";

@@ -19,6 +19,7 @@ ROW = re.compile(r"^FW_AMD_KERNEL\(([^)]*)\)", re.M)
 CAPABILITY = {
     "kIsaAmd": {"gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1010", "gfx1030", "gfx1100", "gfx1201"},
     "kIsaCdna": {"gfx908", "gfx90a", "gfx942", "gfx950"},
+    "kIsaGfx908": {"gfx908"},
     "kIsaCdna2": {"gfx90a", "gfx942", "gfx950"},
     "kIsaCdna3": {"gfx942", "gfx950"},
     "kIsaCdna4": {"gfx950"},

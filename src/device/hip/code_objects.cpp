@@ -28,6 +28,7 @@ constexpr Kernel kKernels[] = {
 #if FLASHWAVE_AMD_KERNELS
 #include "kernels/amd/decode.def"
 #include "kernels/amd/generic.def"
+#include "kernels/amd/tiny.def"
 #include "kernels/cdna/variants.def"
 #include "kernels/rdna/variants.def"
 #endif

@@ -1,0 +1,44 @@
+// From a row of variants.def to a kernel.
+#pragma once
+
+#include "kernels/abi/features.h"
+#include "kernels/cdna/fwd.h"
+#include "kernels/cdna/tasks.h"
+
+namespace flashwave {
+
+template <class C>
+FW_DEVICE void forward(const GpuArguments& args, uint32_t lds) {
+  const Params& p = args.params;
+  const int64_t index = task_index();
+  if (index >= args.schedule.tasks) return;
+  const ForwardTask task = forward_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileQ);
+  const Sequence seq = sequence_of(p, task.batch);
+  const int64_t query = int64_t{task.block} * C::kTileQ;
+  if (query < seq.queries) Forward<C>(p, seq, task.head, int(query), lds).run(int(query));
+}
+
+// Sinks are not among them: every kernel has those.
+inline constexpr uint32_t kScoreModifiers = kSoftcap | kAlibi | kBias | kDropout;
+
+template <uint32_t kDtypes, uint32_t kNeeds>
+struct ElementOf {
+  using Type = BF16<(kNeeds & kNeedsFastRounding) != 0 ? Rounding::kTruncate : Rounding::kNearestEven>;
+};
+template <uint32_t kNeeds>
+struct ElementOf<kRowF16, kNeeds> {
+  using Type = F16;
+};
+
+}  // namespace flashwave
+
+#define FW_CDNA_FORWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
+                        needs, work)                                                                                 \
+  FW_KERNEL(threads) name(flashwave::GpuArguments args) {                                                            \
+    using namespace flashwave;                                                                                       \
+    using Config = ForwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_q, tile_k, threads,         \
+                                 ((features) & kScoreModifiers) != 0>;                                               \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                     \
+    forward<Config>(args, uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));                                \
+  }
+#define FW_AMD_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)

@@ -1,0 +1,34 @@
+// Which block of queries of which head and sequence a workgroup gets.
+#pragma once
+
+#include "kernels/cdna/isa.h"
+
+namespace flashwave {
+
+struct ForwardTask {
+  int32_t block, head, batch;
+};
+
+// Workgroups go to the accelerator dies (XCDs) in turn, and each die has its own L2 cache: a die gets a contiguous part
+// of the tasks, and in it as few heads at a time as keep its compute units busy twice over, so that the blocks of a
+// head share K and V in the cache. The blocks of these heads come last block first: with a causal mask the longest go
+// first.
+FW_DEVICE ForwardTask forward_task(const Params& p, uint32_t index, uint32_t tasks, int tile_q) {
+  const uint32_t blocks = (uint32_t(p.seqlen_q) + tile_q - 1) / tile_q;
+  uint32_t at = index;
+  if constexpr (kXcds > 1) {
+    const uint32_t xcd = index % kXcds, rest = tasks % kXcds;
+    at = xcd * (tasks / kXcds) + (xcd < rest ? xcd : rest) + index / kXcds;
+  }
+  const uint32_t columns = uint32_t(p.heads_q) * uint32_t(p.batch);  // pairs of head and sequence
+  const int powers = 31 - __builtin_clz(blocks), most = 31 - __builtin_clz(2 * kUnitsPerXcd);
+  const uint32_t together = powers < most ? 1u << (most - powers) : 1;  // no division: those go through the vector unit
+  const uint32_t group = at / (together * blocks), in_group = at - group * together * blocks;
+  const uint32_t first = group * together;
+  const uint32_t width = columns - first < together ? columns - first : together;
+  const uint32_t step = in_group / width, column = first + in_group - step * width;
+  const uint32_t batch = column / uint32_t(p.heads_q);
+  return {int32_t(blocks - 1 - step), int32_t(column - batch * p.heads_q), int32_t(batch)};
+}
+
+}  // namespace flashwave

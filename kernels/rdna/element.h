@@ -1,0 +1,63 @@
+// The two element types: how they multiply, and how P and O are rounded to them.
+#pragma once
+
+#include "kernels/rdna/isa.h"
+
+namespace flashwave {
+
+// How P is rounded: to nearest even, or truncated, with the mean loss made up for in the exponent.
+enum class Rounding { kNearest, kTruncate };
+
+// Members: `gain`, log2 of what P is scaled up by to make up for truncation; `headroom`, log2 of the weight that a row's
+// reference score gets; `limit`, above which a sum of weights counts as overflow.
+
+template <Rounding kRounding>
+struct BF16 {
+  // The mean of log2(x / trunc(x)) over 7 mantissa bits.
+  static constexpr float gain = kRounding == Rounding::kTruncate ? 0.0040600f : 0.f;
+  static constexpr float headroom = 0.f, limit = 0x1p40f;
+
+  FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_bf16(a, b, c); }
+
+  FW_METHOD static uint32_t high_halves(float a, float b) { return permute_bytes(bits_of(b), bits_of(a), 0x07060302); }
+
+  FW_METHOD static uint32_t rounded_bits(float x) { return bits_of(x) + 0x7fff + (bits_of(x) >> 16 & 1); }
+  FW_METHOD static uint32_t pack(float a, float b) {
+    return permute_bytes(rounded_bits(b), rounded_bits(a), 0x07060302);
+  }
+
+  // Neither generation converts to bf16. Exact rounding to nearest even in two pairable instructions: with x = m * u, m an
+  // integer of 24 bits, and g = 65536 u the unit of bf16, 65536 x is a multiple of g, and y = -65535 x rounds to a multiple
+  // of g in the binade of 65536 x, so that 65536 x + y is x rounded to a multiple of g. In a tie m is even, hence so is what
+  // is rounded to. In the binade below, where y's unit is g / 2, x is within g / 512 of a power of two, which it rounds to.
+  // 0 <= x < 2^111.
+  FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
+    if constexpr (kRounding == Rounding::kNearest) {
+      F32x8 y = x * in_scalar(-65535.f);
+      hold(y);
+      schedule_fence();
+      FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], 65536.f, y[r]);
+      hold(y);
+      schedule_fence();
+      x = y;
+    }
+    FW_UNROLL for (int r = 0; r < 4; ++r) out[r] = high_halves(x[2 * r], x[2 * r + 1]);
+  }
+};
+
+struct F16 {
+  static constexpr float gain = 0.f;
+  // Weights of 2^-32 of the reference's are still subnormal halves rather than 0.
+  static constexpr float headroom = 8.f, limit = 32768.f;
+
+  FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_f16(a, b, c); }
+
+  FW_METHOD static uint32_t pack(float a, float b) {
+    return __builtin_bit_cast(uint32_t, F16x2{_Float16(a), _Float16(b)});
+  }
+  FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
+    FW_UNROLL for (int r = 0; r < 4; ++r) out[r] = pack(x[2 * r], x[2 * r + 1]);
+  }
+};
+
+}  // namespace flashwave

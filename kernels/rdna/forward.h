@@ -1,0 +1,504 @@
+// One workgroup's share of the forward pass: Config::kTileRows queries of one head against the keys they see.
+#pragma once
+
+#include "kernels/rdna/scores.h"
+#include "kernels/rdna/tile.h"
+
+namespace flashwave {
+
+// T: element type; C: Config; kGeneral: with score modifiers, sinks and dropout. Then scores are in units of log2 when the
+// reference is subtracted, in an instruction of its own; else they are plain products.
+template <class T, class C, bool kGeneral>
+struct Forward {
+  static constexpr int kQueryTiles = C::kQueryTiles, kKeyTiles = C::kKeyTiles, kAhead = C::kAhead;
+  static constexpr int kChunkFragments = C::kFragmentsK + C::kFragmentsV;
+  static constexpr int kTileFragments = C::kChunks * kChunkFragments;
+  // The next tile's stores precede the barrier by this many fragments, so that they are done when it is reached.
+  static constexpr int kStoreLead = C::kFragmentsV - kAhead < 6 ? C::kFragmentsV - kAhead : 6;
+
+  static constexpr int64_t kFar = (int64_t{1} << 31) - (1 << 17);  // farther than any key, and no overflow near it
+
+  static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
+
+  const Params& p;
+  const Schedule& schedule;
+  char* const lds;
+  const int lane, wave;
+
+  Sequence seq;
+  int head, keys, row0;  // row0: the wave's first query
+  int first_tile, tiles;
+  int origin;         // key of the first row of tile 0: 0, or below if paged and padded at the left
+  // Chunks: `seen` have a key that some query of the wave sees, of `clean` ones all queries see all keys. One comparison
+  // each, so that the decision stays scalar.
+  struct Range {
+    int first;
+    uint32_t size;
+    FW_METHOD bool contains(int key) const { return uint32_t(key - first) < size; }
+  };
+  Range seen, clean;
+  int left, right;    // the first and last key that the mask, for itself, lets the wave's first query see; + 1 for the next
+  TileCursor cursor;  // the tile that is being loaded
+  KeyLoader<C> k;
+  ValueLoader<C> v;
+  uint32_t fragment_k, fragment_v;  // addresses of this lane's share of the first fragment of the tile
+  uint32_t queries_at;              // the same for the queries in LDS
+  uint32_t fill;                    // 0 or kBuffer: the buffer that is being filled
+
+  Fragment q[kQueryTiles][C::kQueryFragments], ahead[kAhead], b[kQueryTiles][kKeyTiles];  // b: P^T of the chunk
+  F32x8 o[kQueryTiles][C::kStepsV];
+  // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs nothing.
+  Vec<float, kGeneral ? 1 : 8> shift[kQueryTiles];
+  float sum[kQueryTiles];  // of this half's keys
+  float scale;             // of scores to log2
+  uint32_t ready;          // all ones: every row that has met a key has a reference
+
+  FW_METHOD Forward(const GpuArguments& args, char* shared)
+      : p(args.params),
+        schedule(args.schedule),
+        lds(shared),
+        lane(lane_index()),
+        wave(wave_index()) {}
+
+  // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the last-level cache;
+  // the last blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their
+  // queries alone would exceed any memory.
+  FW_METHOD bool choose_task() {
+    if (task_index() >= schedule.tasks) return false;
+    const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
+    const uint32_t blocks = uint32_t(p.seqlen_q + C::kTileRows - 1) / C::kTileRows;
+    const uint32_t in_group = task / group, of_head = in_group / blocks, batch = of_head / uint32_t(p.heads_k);
+    const uint32_t head_k = of_head - batch * uint32_t(p.heads_k);
+    head = int(head_k * group + (task - in_group * group));
+    const int block = int(blocks - 1 - (in_group - of_head * blocks));
+    seq = sequence_of(p, int32_t(batch));
+    keys = int(seq.keys);
+    if (int64_t{block} * C::kTileRows >= seq.queries) return false;
+    choose_keys(block);
+    cursor.start(p, seq, origin + first_tile * C::kKeys);
+    k.start(p, seq, int(head_k), origin + first_tile * C::kKeys, wave, lane);
+    v.start(p, seq, int(head_k), origin + first_tile * C::kKeys, wave, lane);
+    return true;
+  }
+
+  // What visible_keys says, in 32 bits: the mask's two edges at the workgroup's first query, clamped, rise by 1 a query.
+  FW_METHOD void choose_keys(int block) {
+    const int64_t diagonal = int64_t{block} * C::kTileRows + seq.keys - seq.queries;
+    const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
+    const int left0 = clamp(diagonal - p.window_left), right0 = clamp(diagonal + p.window_right);
+    const auto first_of = [&](int row) { return here(left0 + row > 0 ? left0 + row : 0); };
+    const auto end_of = [&](int row) { return here(right0 + row + 1 < keys ? right0 + row + 1 : keys); };
+
+    const int queries = int(seq.queries) - block * C::kTileRows, last = here(queries < C::kTileRows ? queries : C::kTileRows) - 1;
+    // Tiles are aligned to pages.
+    const int from = first_of(0), to = end_of(last);
+    origin = p.block_table ? -int(seq.k_row % 64) : 0;
+    first_tile = (from - origin) / C::kKeys;
+    tiles = to > from ? (to - origin + C::kKeys - 1) / C::kKeys : first_tile;
+
+    const int upper = wave * C::kWaveRows, lower = here(upper + C::kWaveRows - 1 < last ? upper + C::kWaveRows - 1 : last);
+    row0 = block * C::kTileRows + upper;
+    left = left0 + upper;
+    right = right0 + upper;
+    const int span = upper <= lower ? end_of(lower) - first_of(upper) : 0;
+    const int inner = end_of(upper) - first_of(lower) - C::kChunk + 1;
+    seen = {first_of(upper) - (C::kChunk - 1), span > 0 ? uint32_t(span) + C::kChunk - 1 : 0};
+    clean = {first_of(lower), inner > 0 ? uint32_t(inner) : 0};
+  }
+
+  FW_METHOD Fragment fragment(int g, uint32_t other = 0) {
+    // Fragment g of a tile, in the order of use: of each chunk those of K, then those of V. other = kBuffer: of the next tile.
+    const int chunk = g / kChunkFragments, f = g % kChunkFragments;
+    if (f < C::kFragmentsK) {
+      const int tile = chunk * kKeyTiles + f % kKeyTiles, step = f / kKeyTiles;
+      return read_fragment(lds + (fragment_k ^ other) + (tile * C::kStepsQk + step) * kFragmentBytes);
+    }
+    const int tile = chunk * kKeyTiles + (f - C::kFragmentsK) / C::kStepsV, step = (f - C::kFragmentsK) % C::kStepsV;
+    return read_fragment(lds + (fragment_v ^ other) + C::kBytesK + (tile * C::kStepsV + step) * kFragmentBytes);
+  }
+
+  FW_METHOD Fragment query(int step) {
+    return read_fragment(lds + queries_at + C::kOffsetQ + (step - C::kQueryFragments) * kFragmentBytes);
+  }
+
+  // Scores of keys that the row does not see become -inf. Only in chunks that cross an edge, which are few: all of it is
+  // computed here.
+  FW_METHOD void mask(F32x8* s, int t, int key0) {
+    int row = lane;
+    hold(row);
+    const int half = kRowsOfHalf * (row >> 4), query = 16 * t + (row & 15);
+    const int least = (left - key0 + query > -key0 ? left - key0 + query : -key0) - half;
+    const int most = (right - key0 + query < keys - 1 - key0 ? right - key0 + query : keys - 1 - key0) - half;
+    const uint32_t count = most >= least ? uint32_t(most - least) + 1 : 0;
+    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+      FW_UNROLL for (int r = 0; r < 8; ++r) {
+        s[kt][r] = uint32_t(16 * kt + kRowsOfRegister * r - least) < count ? s[kt][r] : -kInf;
+      }
+      hold(s[kt]);
+    }
+  }
+
+  FW_METHOD F32x8 start(int t) {
+    if constexpr (kGeneral) return F32x8(0.f);
+    else return shift[t];
+  }
+
+  FW_METHOD TilePlace place(int t, int key) {
+    int row = lane;
+    hold(row);
+    return {row0 + 16 * t + (row & 15), key + kRowsOfHalf * (row >> 4)};
+  }
+
+  // New references from the maximum of this chunk, for rows that have none yet or whose weights would overflow.
+  FW_METHOD void rebase(F32x8* s, int t) {
+    float top = s[0][0];
+    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+      FW_UNROLL for (int r = 0; r < 8; ++r) top = __builtin_fmaxf(top, s[kt][r]);
+    }
+    top = __builtin_fmaxf(top, other_half(top));
+    if (kGeneral) top += shift[t][0];
+    const bool fresh = sum[t] + other_half(sum[t]) == 0.f;
+    const float want = (T::gain + T::headroom) * rcp_fast(scale);  // what the maximum should become
+    const float change = top == -kInf || (!fresh && top < want) ? 0.f : want - top;
+    const float factor = fresh ? 1.f : exp2_fast(change * scale);
+    sum[t] *= factor;
+    if (ballot(factor != 1.f)) {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+        o[t][i] *= factor;
+        hold(o[t][i]);
+      }
+    }
+    shift[t] += change;
+    hold(shift[t]);
+    if constexpr (!kGeneral) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+        s[kt] += change;
+        hold(s[kt]);
+      }
+    }
+  }
+
+  // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal operations on consecutive registers together, which
+  // is what pairing needs.
+  FW_METHOD float softmax(F32x8* s, int t, U32x4* weights) {
+    if constexpr (kGeneral) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += shift[t][0];
+    } else {
+      const float c = in_scalar(scale);
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] *= c;
+    }
+    schedule_fence();
+    FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+      FW_UNROLL for (int r = 0; r < 8; ++r) s[kt][r] = exp2_fast(s[kt][r]);
+    }
+    schedule_fence();
+    if constexpr (!kGeneral) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+        T::pack_weights(s[kt], weights[kt]);
+        hold(weights[kt]);
+      }
+      schedule_fence();
+    }
+    F32x8 x = s[0];
+    FW_UNROLL for (int kt = 1; kt < kKeyTiles; ++kt) x += s[kt];
+    if (kKeyTiles > 1) hold(x);
+    F32x4 y = x.lo + x.hi;
+    hold(y);
+    const F32x2 z = y.lo + y.hi;
+    return z.x + z.y;
+  }
+
+  // P^T as the B operand. RDNA4: as it is. RDNA3: both halves need the keys of both, exchanged through LDS, which costs no
+  // vector instruction; the keys come in the order in which V was stored.
+  FW_METHOD Fragment operand(U32x4 weights, int slot) {
+#if defined(__GFX12__)
+    (void)slot;
+    return weights;
+#else
+    char* const mine = lds + C::kOffsetP + wave * C::kBytesP + slot * kFragmentBytes;
+    *reinterpret_cast<U32x4*>(mine + lane * 16) = weights;
+    wave_fence();
+    return read_fragment(mine + (lane & 15) * 16);
+#endif
+  }
+
+  // One chunk of keys: S^T, softmax, O^T but for the last kAhead products, which `finish` does. Reads of LDS run kAhead
+  // fragments ahead of the products.
+  template <int kChunkIndex>
+  FW_METHOD void chunk(int key0) {
+    constexpr int kFirst = kChunkIndex * kChunkFragments;
+    Fragment f[kChunkFragments + kAhead];
+    F32x8 s[kQueryTiles][kKeyTiles];
+    U32x4 weights[kQueryTiles][kKeyTiles];
+    float part[kQueryTiles];
+    uint32_t optimistic = ready;
+    for (;;) {
+      FW_UNROLL for (int i = 0; i < kAhead; ++i) f[i] = ahead[i];
+      Fragment late[C::kStepsQk + kAhead];
+      FW_UNROLL for (int i = 0; i < C::kFragmentsK; ++i) {
+        f[i + kAhead] = fragment(kFirst + i + kAhead);
+        const int kt = i % kKeyTiles, step = i / kKeyTiles;
+        if (step + kAhead >= C::kQueryFragments && step + kAhead < C::kStepsQk) late[step + kAhead] = query(step + kAhead);
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+          const Fragment column = step < C::kQueryFragments ? q[t][step % C::kQueryFragments] : late[step];
+          s[t][kt] = T::multiply(f[i], column, step ? s[t][kt] : start(t));
+        }
+        schedule_fence();
+      }
+      FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+        FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) hold(s[t][kt]);
+      }
+      if constexpr (kGeneral) {
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+            modify_scores(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+          }
+        }
+      } else if (__builtin_expect(!clean.contains(key0), 0)) {
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+          mask(s[t], t, key0);
+        }
+      }
+      if (__builtin_expect(optimistic == 0, 0)) {
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) rebase(s[t], t);
+      }
+      float worst = 0.f;
+      FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+        part[t] = softmax(s[t], t, weights[t]);
+        worst = t ? worst + part[t] : part[t];
+      }
+      if (__builtin_expect((ballot(!(worst <= T::limit)) & optimistic) == 0, 1)) break;
+      // Overflow: the chunk again, S included (keeping it would cost registers), with new references.
+      optimistic = 0;
+      FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(kFirst + i);
+    }
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) sum[t] += part[t];
+    if (__builtin_expect(optimistic == 0, 0)) note_ready(key0 + C::kChunk);
+    if constexpr (C::kChunks == 1) turn();
+    if constexpr (kGeneral) {
+      FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+        FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
+          if (p.dropout_threshold) drop_weights(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+          T::pack_weights(s[t][kt], weights[t][kt]);
+        }
+      }
+    }
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+      FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) b[t][kt] = operand(weights[t][kt], t * kKeyTiles + kt);
+    }
+    schedule_fence();
+    FW_UNROLL for (int i = C::kFragmentsK; i < kChunkFragments - kAhead; ++i) {
+      const int next = kFirst + i + kAhead;
+      if (next == kTileFragments - kStoreLead) {
+        hold_output();
+        finish_stores();
+      }
+      f[i + kAhead] = fragment(next);
+      accumulate(f[i], i - C::kFragmentsK);
+    }
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = f[kChunkFragments - kAhead + i];
+  }
+
+  // The last products of a chunk, while the first fragments of the next one are read.
+  template <int kChunkIndex>
+  FW_METHOD void finish() {
+    constexpr bool kLast = kChunkIndex == C::kChunks - 1;
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) {
+      const Fragment next = fragment(kLast ? i : (kChunkIndex + 1) * kChunkFragments + i, kLast ? C::kBuffer : 0);
+      accumulate(ahead[i], C::kFragmentsV - kAhead + i);
+      ahead[i] = next;
+    }
+    hold_output();
+  }
+
+  FW_METHOD void hold_output() {
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) hold(o[t][i]);
+    }
+  }
+
+  // O^T += V^T P^T for fragment i of V.
+  FW_METHOD void accumulate(Fragment a, int i) {
+    const int kt = i / C::kStepsV, step = i % C::kStepsV;
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) o[t][step] = T::multiply(a, b[t][kt], o[t][step]);
+    schedule_fence();
+  }
+
+  // Rows whose window starts later, or whose keys so far were all hidden by -inf, still need a reference: the next chunk
+  // looks again, unless they see no more keys.
+  FW_METHOD void note_ready(int next) {
+    uint32_t missing = 0;
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+      int row = lane;
+      hold(row);
+      const int query = 16 * t + (row & 15);
+      const bool more = right + query >= next && next < keys && row0 + query < int(seq.queries);
+      missing |= ballot(more && sum[t] + other_half(sum[t]) == 0.f);
+    }
+    ready = missing == 0 ? ~0u : 0;
+  }
+
+  // Halfway through a tile: K's registers are V's from here on.
+  FW_METHOD void turn() {
+    if constexpr (C::kTakeTurns) {
+      k.store(lds, fill, lane);
+      v.load(p, cursor, keys);
+      schedule_fence();
+    }
+  }
+
+  FW_METHOD void finish_stores() {
+    if (!C::kTakeTurns) k.store(lds, fill, lane);
+    v.store(lds + C::kBytesK, fill, lane);
+  }
+
+  template <int kChunkIndex, int kCount>
+  FW_METHOD void chunks(int tile_key) {
+    if constexpr (kCount > 0) {
+      constexpr bool kLast = kChunkIndex == C::kChunks - 1;
+      const int key0 = tile_key + kChunkIndex * C::kChunk;
+      if (seen.contains(key0)) {
+        chunk<kChunkIndex>(key0);
+        if constexpr (!kLast) finish<kChunkIndex>();
+      } else if constexpr (kLast) {  // the wave only moves data
+        if constexpr (C::kChunks == 1) turn();
+        finish_stores();
+        FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = Fragment(0);
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) b[t][kKeyTiles - 1] = Fragment(0);
+      } else {
+        FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment((kChunkIndex + 1) * kChunkFragments + i);
+      }
+      if constexpr (kLast) {
+        workgroup_barrier();  // every read of this tile has been issued, every store of the next one
+        finish<kChunkIndex>();
+      }
+      chunks<kChunkIndex + 1, kCount - 1>(tile_key);
+    }
+  }
+
+  FW_METHOD void tile(int t) {
+    const int tile_key = origin + t * C::kKeys;
+    cursor.advance(p, C::kKeys);
+    k.rows.advance(cursor, C::kKeys);
+    v.rows.advance(cursor, C::kKeys);
+    k.load(p, cursor, keys);
+    if constexpr (!C::kTakeTurns) v.load(p, cursor, keys);
+    schedule_fence();
+    chunks<0, (C::kChunks + 1) / 2>(tile_key);
+    if constexpr (C::kChunks > 1) {
+      turn();
+      chunks<(C::kChunks + 1) / 2, C::kChunks / 2>(tile_key);
+    }
+    fragment_k ^= C::kBuffer;
+    fragment_v = kRdna4 ? fragment_v ^ C::kBuffer : fragment_k;
+    fill ^= C::kBuffer;
+  }
+
+  // The wave's rows of q, o or lse (element size `bytes`) from tile t of 16 on; `columns` bytes of a row.
+  FW_METHOD Buffer rows_of(const abi::Tensor& tensor, int t, int bytes, int columns) {
+    const int64_t row = row0 + 16 * t;
+    int64_t rows = seq.queries - row;
+    rows = rows < 16 ? rows : 16;
+    const uint32_t size = rows > 0 ? uint32_t(rows - 1) * uint32_t(tensor.stride[1] * bytes) + uint32_t(columns) : 0;
+    return make_buffer(static_cast<char*>(tensor.data) + query_offset(tensor, seq, row, head) * bytes, size);
+  }
+
+  FW_METHOD void load_queries() {
+    const uint32_t stride = uint32_t(p.q.stride[1] * 2);
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+      const Buffer b = rows_of(p.q, t, 2, p.dim_qk * 2);
+      const int half = lane >> 4;
+      FW_UNROLL for (int i = C::kQueryFragments; i < C::kStepsQk; ++i) {
+        U32x4 unit = __builtin_amdgcn_raw_buffer_load_b128(b, uint32_t(lane & 15) * stride + half * 16 + i * 32, 0, 0);
+        FW_UNROLL for (int w = 0; w < 4; ++w) unit[w] = 16 * i + 8 * half + 2 * w < p.dim_qk ? unit[w] : 0;
+        char* const to = lds + C::kOffsetQ + wave * C::kBytesQ + (i - C::kQueryFragments) * kFragmentBytes;
+        *reinterpret_cast<U32x4*>(to + lane * 16) = unit;
+      }
+      const uint32_t at = uint32_t(lane & 15) * stride + (kRdna4 ? half * 16 : 0);
+      FW_UNROLL for (int i = 0; i < C::kQueryFragments; ++i) {
+#if defined(__GFX12__)
+        q[t][i] = __builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32, 0, 0);
+#else
+        q[t][i] = joined(__builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32, 0, 0),
+                         __builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32 + 16, 0, 0));
+#endif
+      }
+      if (p.dim_qk == C::kDimQk) continue;
+      FW_UNROLL for (int i = 0; i < C::kQueryFragments; ++i) {
+        hold(q[t][i]);
+        const int valid = p.dim_qk - 16 * i - (kRdna4 ? 8 * (lane >> 4) : 0);
+        FW_UNROLL for (int w = 0; w < int(sizeof(Fragment) / 4); ++w) q[t][i][w] = 2 * w < valid ? q[t][i][w] : 0;
+        hold(q[t][i]);
+      }
+    }
+  }
+
+  FW_METHOD void store_rows(int t) {
+    const float total = sum[t] + other_half(sum[t]);
+    float lse = total > 0.f ? log2_fast(total) - shift[t][0] * scale : -kInf;  // in units of log2
+    float factor = total > 0.f ? rcp_fast(total) * exp2_fast(T::gain) : 0.f;
+    if constexpr (kGeneral) {
+      if (p.sinks) {
+        const float own = lse, sink = p.sinks[head] * kLog2e, top = __builtin_fmaxf(own, sink);
+        if (top > -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
+        if (total > 0.f) factor *= exp2_fast(own - lse);
+      }
+      if (p.dropout_threshold) factor *= 1.f / (1.f - p.dropout_p);
+    }
+    const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
+    const int half = lane >> 4;
+    const uint32_t at = uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16;
+    F32x2 factors = factor;  // in two registers, or the products would not pair
+    hold(factors);
+    U32x4 packed[C::kStepsV];
+    FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+      FW_UNROLL for (int r = 0; r < 8; ++r) o[t][i][r] *= factors[r % 2];
+      FW_UNROLL for (int c = 0; c < 4; ++c) {
+        packed[i][c] =
+            T::pack(o[t][i][ValueLoader<C>::register_of(2 * c)], o[t][i][ValueLoader<C>::register_of(2 * c + 1)]);
+      }
+    }
+    if (p.dim_v == C::kDimV) {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+        __builtin_amdgcn_raw_buffer_store_b128(packed[i], b, at + i * 32, 0, 0);
+      }
+    } else {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+        FW_UNROLL for (int c = 0; c < 4; ++c) {
+          const uint32_t to = 16 * i + 8 * half + 2 * c < p.dim_v ? at + i * 32 + c * 4 : kNowhere;
+          __builtin_amdgcn_raw_buffer_store_b32(packed[i][c], b, to, 0, 0);
+        }
+      }
+    }
+    if (p.lse.data && half == 0) {
+      __builtin_amdgcn_raw_buffer_store_b32(bits_of(lse * kLn2), rows_of(p.lse, t, 4, 4),
+                                            uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), 0, 0);
+    }
+  }
+
+  FW_METHOD void run() {
+    if (!choose_task()) return;
+    scale = kGeneral ? 1.f : uniform(p.softmax_scale * kLog2e);
+    k.load(p, cursor, keys);
+    v.load(p, cursor, keys);
+    load_queries();
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) o[t][i] = F32x8(0.f);
+      shift[t] = 0.f;
+      sum[t] = 0.f;
+    }
+    ready = 0;
+    fragment_k = key_base(lane);
+    fragment_v = value_base(lane);
+    queries_at = key_base(lane) + wave * C::kBytesQ;
+    k.store(lds, 0, lane);
+    v.store(lds + C::kBytesK, 0, lane);
+    workgroup_barrier();
+    fill = C::kBuffer;
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
+    FW_NO_UNROLL for (int t = first_tile; t < tiles; ++t) tile(t);
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) store_rows(t);
+  }
+};
+
+}  // namespace flashwave

@@ -1,0 +1,106 @@
+// What differs between RDNA3 (gfx11) and RDNA4 (gfx12), and everything that must be said to the compiler rather than in
+// C++: WMMA, exchange between lanes, values held in place. Sections refer to AMD's "RDNA3" and "RDNA4 Instruction Set
+// Architecture" manuals.
+#pragma once
+
+#include "kernels/amd/gpu.h"
+
+namespace flashwave {
+
+using U32x8 = Vec<uint32_t, 8>;
+using I16x8 = Vec<int16_t, 8>;
+using I16x16 = Vec<int16_t, 16>;
+using F16x8 = Vec<_Float16, 8>;
+using F16x16 = Vec<_Float16, 16>;
+
+// A 16 x 16 operand of WMMA; lane & 15 is its row (A) or column (B), `half` = lane >> 4. RDNA3 wants all 16 elements of the
+// contraction in both halves ("Wave Matrix Multiply Accumulate", A and B replicated), RDNA4 8 of them in each.
+// An accumulator's register r is row 2r + half on RDNA3 and 8 half + r on RDNA4.
+#if defined(__GFX12__)
+inline constexpr bool kRdna4 = true;
+using Fragment = U32x4;
+inline constexpr int kRowsOfRegister = 1, kRowsOfHalf = 8;
+#else
+inline constexpr bool kRdna4 = false;
+using Fragment = U32x8;
+inline constexpr int kRowsOfRegister = 2, kRowsOfHalf = 1;
+#endif
+
+// 512 bytes in LDS: 16-byte unit u * 16 + i is row i, elements 8u .. 8u+7 of the contraction.
+inline constexpr int kFragmentBytes = 512;
+
+FW_DEVICE U32x8 joined(U32x4 a, U32x4 b) { return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7); }
+
+FW_DEVICE F32x8 wmma_bf16(Fragment a, Fragment b, F32x8 c) {
+#if defined(__GFX12__)
+  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(I16x8, a), __builtin_bit_cast(I16x8, b), c);
+#else
+  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(I16x16, a), __builtin_bit_cast(I16x16, b), c);
+#endif
+}
+
+FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b, F32x8 c) {
+#if defined(__GFX12__)
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(F16x8, a), __builtin_bit_cast(F16x8, b), c);
+#else
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(F16x16, a), __builtin_bit_cast(F16x16, b), c);
+#endif
+}
+
+// The value of lane ^ 16 (v_permlanex16_b32, identity selectors).
+FW_DEVICE float other_half(float x) {
+  return float_of(__builtin_amdgcn_permlanex16(bits_of(x), bits_of(x), 0x76543210, 0xfedcba98, true, false));
+}
+
+FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }
+
+// Empty assembly that claims to change its operand. `hold` keeps what computes x before it and what uses x after it: the
+// compiler otherwise sinks matrix instructions into later blocks, and hoists rare arithmetic out of its branch. On a vector
+// it also keeps the elements in consecutive registers, as pairing (VOPD, "dual-issue") needs.
+template <class T>
+FW_DEVICE void hold(T& x) {
+  asm volatile("" : "+v"(x));
+}
+FW_DEVICE void hold(Vec<float, 1>& x) {  // not a type that assembly takes
+  float only = x[0];
+  hold(only);
+  x[0] = only;
+}
+// The same for a uniform value: what is computed from it is computed where it is used, not kept over a loop.
+template <class T>
+FW_DEVICE T here(T x) {
+  asm volatile("" : "+s"(x));
+  return x;
+}
+// x, in a scalar register. Paired instructions cannot read one vector register twice ("VOPD restrictions"), so a common
+// factor must be scalar.
+FW_DEVICE float in_scalar(float x) {
+  asm volatile("" : "+s"(x));
+  return x;
+}
+// A uniform float for good: arithmetic on it is vector arithmetic before RDNA3.5, so the result comes back explicitly.
+FW_DEVICE float uniform(float x) {
+  asm volatile("" : "+v"(x));
+  return float_of(__builtin_amdgcn_readfirstlane(bits_of(x)));
+}
+
+#define FW_CONSTANT __attribute__((address_space(4)))
+// The kernel's arguments, to be loaded where they are used: the compiler loads them all at the start if it can, and runs out
+// of scalar registers in kernels that use many.
+FW_DEVICE const FW_CONSTANT GpuArguments& arguments_again() {
+  auto at = (const FW_CONSTANT GpuArguments*)(uintptr_t)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(at));
+  return *at;
+}
+
+// A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the latter
+// behind a barrier, and loads through the vector unit otherwise.
+template <class T>
+FW_DEVICE T load_uniform(const T* at) {
+  return *reinterpret_cast<const FW_CONSTANT T*>(reinterpret_cast<uintptr_t>(at));
+}
+
+// LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.
+FW_DEVICE void wave_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local"); }
+
+}  // namespace flashwave
