@@ -82,7 +82,7 @@ class Builder {
     const u32 flags = in.opcode ? in.opcode->flags : 0;
     const auto [data, data_count] = data_operands(in);
     for (int i = in.dest_count; i < in.operand_count; ++i) {
-      const RegisterRange range = range_of(in.operand[i]);
+      const RegisterRange range = i == in.dest_count ? first_source(in) : range_of(in.operand[i]);
       if (i >= data && i < data + data_count && range.count) {
         if (!use_.data_ranges++) use_.data_range = static_cast<u8>(reads_.size());
       }
@@ -98,6 +98,19 @@ class Builder {
       read(range_of(in.operand[0]));
     }
     if (flags & kReadsVcc) read(scalar(kVcc));
+  }
+
+  // The first source, or the half of it that a bit field of known place lies in: offset in bits 5:0 of the second,
+  // width in bits 22:16 (s_bfe_u64, s_bfe_i64). Compilers extend the low half of a pair whose high half holds nothing.
+  static RegisterRange first_source(const Instruction& in) {
+    RegisterRange range = range_of(in.operand[in.dest_count]);
+    const Name name = name_of(in);
+    if ((name == "s_bfe_u64" || name == "s_bfe_i64") && in.operand[in.dest_count + 1].is_constant() &&
+        range.count == 2) {
+      const u32 field = static_cast<u32>(in.operand[in.dest_count + 1].constant);
+      if ((field & 63) + (field >> 16 & 127) <= 32) range.count = 1;
+    }
+    return range;
   }
 
   // Instructions that keep part of their destination are said to read it, but what they keep may be undefined.

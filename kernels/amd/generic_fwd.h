@@ -63,6 +63,7 @@ struct GenericForward {
   FW_METHOD void sweep(bool last) {
     const int64_t h_k = h / (p.heads_q / p.heads_k);
     FW_NO_UNROLL for (int64_t j0 = key_begin; j0 < key_end; j0 += kColumns) {
+      const Params& p = parameters_again();
       const int count = int(least(kColumns, key_end - j0));
       set_offsets(
           memory.column_offset, count, [&](int64_t j) { return key_offset(p, p.k, seq, j0 + j, h_k); },
@@ -85,6 +86,7 @@ struct GenericForward {
   FW_METHOD void softmax_step(int r, int64_t key, bool write_probs) {
     const int64_t i = query(r);
     const int at = own_row(r);
+    const Params& p = parameters_again();
     const ScoreRow row(p, seq, h, i);
     const KeyRange range = visible_keys(p, seq, i);
     const bool visible = key >= range.first && key < range.last;
@@ -120,6 +122,7 @@ struct GenericForward {
   }
 
   FW_METHOD void finish() {
+    const Params& p = parameters_again();
     const float keep = p.dropout_p > 0 ? 1.f / (1.f - p.dropout_p) : 1.f;
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
       if (r >= working_rows) break;

@@ -37,6 +37,16 @@ struct TileMemory {
   float top[kRows], sum[kRows], total[kRows], rescale[kRows];  // forward: state of the online softmax
 };
 
+// The parameters, to be read from memory (the scalar cache) where they are needed: the compiler would read all of them
+// before the loops and run out of scalar registers. The kernel's one argument starts with them.
+FW_DEVICE const Params& parameters_again() {
+  using Constant = const __attribute__((address_space(4))) Params*;
+  Constant at = (Constant)__builtin_amdgcn_kernarg_segment_ptr();
+  asm("" : "+s"(at));
+  return *(const Params*)at;
+}
+static_assert(offsetof(GpuArguments, params) == 0);
+
 FW_DEVICE int own_row(int r) { return wave_index() * kRowsPerWave + r; }
 
 // Elements d0 .. d0+63 of `count` rows to LDS; zeros beyond `dim`.

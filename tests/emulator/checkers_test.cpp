@@ -174,6 +174,9 @@ TEST(Registers, WhatIsOnlyMovedMayBeUndefined) {
   // Stores to LDS do not, but their addresses do.
   expect_rule(
       {"gfx942", "ds_write_b32 v40, v41\n", "ds_write_b32 v1, v41\n", Check::uninitialised, "VGPR v40 read", 1, 1024});
+  // The high half of a pair whose low half alone is extended.
+  expect_rule({"gfx942", "s_mov_b32 s30, 0\ns_bfe_i64 s[32:33], s[30:31], 0x210000\n",
+               "s_mov_b32 s30, 0\ns_bfe_i64 s[32:33], s[30:31], 0x200000\n", Check::uninitialised, "SGPR s31 read"});
   // Halves of packed f32 that are not used, and the high half of a 64-bit addend.
   expect_rule({"gfx942", "v_pk_add_f32 v[6:7], v[0:1], v[40:41]\nv_add_u32 v8, v7, v7\n",
                "v_mov_b32 v40, 0\nv_pk_add_f32 v[6:7], v[0:1], v[40:41]\nv_add_u32 v8, v6, v6\n", Check::uninitialised,
