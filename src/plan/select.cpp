@@ -120,6 +120,12 @@ std::string too_large(const char* name, int64_t value, int64_t limit) {
   return "takes " + std::string(name) + " <= " + std::to_string(limit) + ", got " + std::to_string(value);
 }
 
+std::string too_many_queries(const KernelRow& row, int64_t seqlen_q) {
+  const std::string reason = too_large("seqlen_q", seqlen_q, row.max_seqlen_q);
+  const bool hard = (row.needs & kPrefersFewQueries) == 0;
+  return hard || reason.empty() ? reason : "is made for" + reason.substr(std::string_view("takes").size());
+}
+
 // Rows of these lie at multiples of `bytes`, as do their ends.
 std::string misaligned(const fw_attention& a, int64_t bytes) {
   const int64_t elements = bytes / (a.q.dtype == FW_F32 ? 4 : 2);
@@ -190,7 +196,7 @@ std::string refusal(const KernelRow& row, const Problem& problem, const DeviceIn
   if (!serves(row, problem)) return row.op == Op::kAppend ? "has nothing to append" : wrong_op(row, op_of(problem));
   std::string reason =
       first_of({missing_isa(row, device), wrong_dtype(row, a.q.dtype), too_large("dim_qk", a.dim_qk, row.max_dim_qk),
-                too_large("dim_v", a.dim_v, row.max_dim_v), too_large("seqlen_q", a.seqlen_q, row.max_seqlen_q),
+                too_large("dim_v", a.dim_v, row.max_dim_v), too_many_queries(row, a.seqlen_q),
                 too_large("seqlen_k", a.seqlen_k + a.seqlen_new, row.max_seqlen_k)});
   if (!reason.empty()) return reason;
   if (const uint32_t missing = features_of(problem) & ~row.features) {
@@ -207,6 +213,14 @@ std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo
 }
 
 namespace {
+
+// Whether the row refuses nothing but the number of queries, which it can do with all the same.
+bool takes_unwillingly(const KernelRow& row, Problem problem, const DeviceInfo& device) {
+  if ((row.needs & kPrefersFewQueries) == 0) return false;
+  problem.a.seqlen_q = std::min<int64_t>(problem.a.seqlen_q, row.max_seqlen_q);
+  return refusal(row, problem, device).empty();
+}
+bool takes_unwillingly(const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }
 
 // Naming a kernel is leave for what it does.
 Problem with_leave(Problem problem) {
@@ -227,20 +241,23 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
     }
     std::string reason = can_be_chosen(row->op) ? refusal(*row, with_leave(problem), device)
                                                 : "accompanies other kernels and cannot be forced";
-    if (reason.empty()) {
+    if (reason.empty() || takes_unwillingly(*row, with_leave(problem), device)) {
       selection.row = &*row;
     } else {
       selection.refused.push_back({&*row, std::move(reason)});
     }
     return selection;
   }
+  const KernelRow* unwilling = nullptr;
   for (const KernelRow& row : catalog()) {
     if (row.device != row_kind(device) || row.op != op_of(problem)) continue;
     std::string reason = row.only_forced ? "runs only when forced" : refusal(row, problem, device);
     if (reason.empty()) {
-      selection.row = &row;
+      // One that takes everything is slower than one that is used for more queries than it is made for.
+      selection.row = unwilling != nullptr && row.features == kAllFeatures ? unwilling : &row;
       break;
     }
+    if (unwilling == nullptr && takes_unwillingly(row, problem, device)) unwilling = &row;
     selection.refused.push_back({&row, std::move(reason)});
   }
   return selection;
