@@ -66,9 +66,16 @@ struct ForwardPlan {
 
   static constexpr Schedule with_room(int slots) {
     Schedule s(slots, slots < 7 ? 7 : slots, kSteps);
-    if (kKind == kFull && kSub == 0)
-      for (int i = 0; i < kChunksK; ++i)  // over the first half: the memory unit takes one at a time
-        s.add(kMemoryQueue, kIssueK, i, 0, 2, i * kGaps / (2 * kChunksK), kLastSub ? kBarrier : kGaps);
+    if (kKind == kFull && kSub == 0) {
+      // Spread over the first half: the memory unit takes one at a time. On gfx950 clang 22 waits for all direct loads
+      // before the next transposing read of V: behind the last of this step, the next is half a step away.
+      constexpr int kDirect = kChunksK + (kIsGfx950 ? kChunksV : 0), kBefore = kLastSub ? kBarrier : kGaps;
+      for (int i = 0; i < kDirect; ++i) {
+        const bool of_v = i >= kChunksK;
+        const int from = kIsGfx950 ? (kLastSub ? 0 : kGaps - C::kAhead * kSteps) : i * kGaps / (2 * kDirect);
+        s.add(kMemoryQueue, of_v ? kLoadV : kIssueK, of_v ? i - kChunksK : i, 0, 2, from, kBefore);
+      }
+    }
     if (kSoftmax)
       for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
         if (pair < 8) s.add(kVectorQueue, kScale, pair, kPair, kPair);
@@ -79,7 +86,7 @@ struct ForwardPlan {
         if (pair > 0 && E::kRoundSlots) s.add(kVectorQueue, kRoundSecond, pair - 1, E::kRoundSlots, E::kRoundSlots);
         if (pair < 8) s.add(kVectorQueue, kExpHigh, pair, 4, 1);
         if (pair > 0) s.add(kVectorQueue, kPack, pair - 1, E::kPackSlots, E::kPackSlots);
-        if (pair == 3 && kKind == kFull && kLastSub) move_v(s);
+        if (pair == 3 && kKind == kFull && kLastSub && !kIsGfx950) move_v(s);
       }
     s.sort();
     return s;
@@ -87,8 +94,7 @@ struct ForwardPlan {
   static constexpr void move_v(Schedule& s) {
     for (int i = 0; i < kRowsV / 2; ++i) s.add(kVectorQueue, kSwap, i, 2, 2, 0, kBarrier);
     for (int i = 0; i < kRounds; ++i) s.add(kMemoryQueue, kStoreV, i, 0, 2, s.position[kVectorQueue], kBarrier);
-    for (int i = 0; i < kChunksV; ++i)
-      s.add(kMemoryQueue, kLoadV, i, 0, kIsGfx950 ? 2 : 1, 0, kIsGfx950 ? kBarrier : kGaps);
+    for (int i = 0; i < kChunksV; ++i) s.add(kMemoryQueue, kLoadV, i, 0, 1);
   }
   static constexpr Schedule find() {
     for (int slots = 4;; ++slots) {

@@ -5,4 +5,5 @@
 #define FW_IN_cdna_fwd FW_CDNA_FORWARD
 #define FW_IN_cdna_fwd_general(...)
 #define FW_IN_cdna_fwd_gfx908(...)
+#define FW_IN_cdna_fwd_gfx908_general(...)
 #include "kernels/cdna/variants.def"
