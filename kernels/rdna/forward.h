@@ -447,7 +447,9 @@ struct Forward {
     }
     const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
     const int half = lane >> 4;
-    const uint32_t at = uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16;
+    // The descriptor ends with the last query, but a tensor of one row may have any stride, 0 included.
+    const bool exists = row0 + 16 * t + (lane & 15) < int(seq.queries);
+    const uint32_t at = exists ? uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16 : kNowhere;
     F32x2 factors = factor;  // in two registers, or the products would not pair
     hold(factors);
     U32x4 packed[C::kStepsV];
@@ -470,7 +472,7 @@ struct Forward {
         }
       }
     }
-    if (p.lse.data && half == 0) {
+    if (p.lse.data && half == 0 && exists) {
       __builtin_amdgcn_raw_buffer_store_b32(bits_of(lse * kLn2), rows_of(p.lse, t, 4, 4),
                                             uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), 0, 0);
     }
