@@ -16,9 +16,15 @@ struct Config {
   static constexpr int kChunk = 16 * kKeyTiles, kChunks = kKeys / kChunk;
   static constexpr int kStepsQk = kDimQk / 16, kStepsV = kDimV / 16;  // fragments across a head dim
   static constexpr int kFragmentsK = kKeyTiles * kStepsQk, kFragmentsV = kKeyTiles * kStepsV;  // of a chunk
-  static constexpr int kAhead = kDimQk <= 128 ? 3 : kRdna4 || kDimQk <= 192 ? 2 : 1;  // fragments that are read from LDS before they are needed
+  static constexpr int kAhead = kDimQk <= 128 ? 3
+                                : kRdna4 || kDimQk <= 192
+                                    ? 2
+                                    : 1;  // fragments that are read from LDS before they are needed
   // Fragments of Q that wait in LDS where registers do not hold them all beside O: the last ones.
-  static constexpr int kQueryFragmentsInLds = kRdna4 ? (kDimQk > 192 ? 8 : 0) : kDimQk > 192 ? 14 : kDimQk > 128 ? 3 : 0;
+  static constexpr int kQueryFragmentsInLds = kRdna4         ? (kDimQk > 192 ? 8 : 0)
+                                              : kDimQk > 192 ? 14
+                                              : kDimQk > 128 ? 3
+                                                             : 0;
   static constexpr int kQueryFragments = kStepsQk - kQueryFragmentsInLds;
 
   // Global loads of a wave. K: 8 rows x 64 bytes at a time. V: 8 rows x 64 columns, 2 columns to a lane.
@@ -45,7 +51,7 @@ struct Config {
   static_assert(kTileQ == kWaves * kWaveRows && kKeys == kChunks * kChunk);
   static_assert(kLoadsK * kWaves == kKeys / 8 * kBlocksK && kBlocksK % kLoadsK == 0);
   static_assert(kLoadsV * kWaves == kKeys / 8 * kBlocksV && kBlocksV % kLoadsV == 0);
-  static_assert(kQueryFragmentsInLds == 0 || (kQueryTiles == 1 && kKeyTiles == 1));
+  static_assert(kQueryFragmentsInLds == 0 || (kQueryTiles == 1 && kKeyTiles == 1 && kQueryFragments >= kAhead));
   static_assert(kBytesKV <= kBuffer && kLdsBytes <= 65536);
 };
 

@@ -8,8 +8,8 @@ namespace flashwave {
 // How P is rounded: to nearest even, or truncated, with the mean loss made up for in the exponent.
 enum class Rounding { kNearest, kTruncate };
 
-// Members: `gain`, log2 of what P is scaled up by to make up for truncation; `headroom`, log2 of the weight that a row's
-// reference score gets; `limit`, above which a sum of weights counts as overflow.
+// Members: `gain`, log2 of what P is scaled up by to make up for truncation; `headroom`, log2 of the weight that a
+// row's reference score gets; `limit`, above which a sum of weights counts as overflow.
 
 template <Rounding kRounding>
 struct BF16 {
@@ -26,11 +26,11 @@ struct BF16 {
     return permute_bytes(rounded_bits(b), rounded_bits(a), 0x07060302);
   }
 
-  // Neither generation converts to bf16. Exact rounding to nearest even in two pairable instructions: with x = m * u, m an
-  // integer of 24 bits, and g = 65536 u the unit of bf16, 65536 x is a multiple of g, and y = -65535 x rounds to a multiple
-  // of g in the binade of 65536 x, so that 65536 x + y is x rounded to a multiple of g. In a tie m is even, hence so is what
-  // is rounded to. In the binade below, where y's unit is g / 2, x is within g / 512 of a power of two, which it rounds to.
-  // 0 <= x < 2^111.
+  // Neither generation converts to bf16. Exact rounding to nearest even in two pairable instructions: with x = m * u, m
+  // an integer of 24 bits, and g = 65536 u the unit of bf16, 65536 x is a multiple of g, and y = -65535 x rounds to a
+  // multiple of g in the binade of 65536 x, so that 65536 x + y is x rounded to a multiple of g. In a tie m is even,
+  // hence so is what is rounded to. In the binade below, where y's unit is g / 2, x is within g / 512 of a power of
+  // two, which it rounds to. 0 <= x < 2^111.
   FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
     if constexpr (kRounding == Rounding::kNearest) {
       F32x8 y = x * in_scalar(-65535.f);

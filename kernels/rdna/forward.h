@@ -6,8 +6,8 @@
 
 namespace flashwave {
 
-// T: element type; C: Config; kGeneral: with score modifiers, sinks and dropout. Then scores are in units of log2 when the
-// reference is subtracted, in an instruction of its own; else they are plain products.
+// T: element type; C: Config; kGeneral: with score modifiers, sinks and dropout. Then scores are in units of log2 when
+// the reference is subtracted, in an instruction of its own; else they are plain products.
 template <class T, class C, bool kGeneral>
 struct Forward {
   static constexpr int kQueryTiles = C::kQueryTiles, kKeyTiles = C::kKeyTiles, kAhead = C::kAhead;
@@ -17,7 +17,6 @@ struct Forward {
   static constexpr int kStoreLead = C::kFragmentsV - kAhead < 6 ? C::kFragmentsV - kAhead : 6;
 
   static constexpr int64_t kFar = (int64_t{1} << 31) - (1 << 17);  // farther than any key, and no overflow near it
-
   static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
 
   const Params& p;
@@ -28,16 +27,16 @@ struct Forward {
   Sequence seq;
   int head, keys, row0;  // row0: the wave's first query
   int first_tile, tiles;
-  int origin;         // key of the first row of tile 0: 0, or below if paged and padded at the left
-  // Chunks: `seen` have a key that some query of the wave sees, of `clean` ones all queries see all keys. One comparison
-  // each, so that the decision stays scalar.
+  int origin;  // key of the first row of tile 0: 0, or below if paged and padded at the left
+  // Chunks: `seen` have a key that some query of the wave sees, of `clean` ones all queries see all keys. One
+  // comparison each, so that the decision stays scalar.
   struct Range {
     int first;
     uint32_t size;
     FW_METHOD bool contains(int key) const { return uint32_t(key - first) < size; }
   };
   Range seen, clean;
-  int left, right;    // the first and last key that the mask, for itself, lets the wave's first query see; + 1 for the next
+  int left, right;    // first and last key that the wave's first query sees by the mask alone; 1 more for each next one
   TileCursor cursor;  // the tile that is being loaded
   KeyLoader<C> k;
   ValueLoader<C> v;
@@ -47,18 +46,15 @@ struct Forward {
 
   Fragment q[kQueryTiles][C::kQueryFragments], ahead[kAhead], b[kQueryTiles][kKeyTiles];  // b: P^T of the chunk
   F32x8 o[kQueryTiles][C::kStepsV];
-  // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs nothing.
+  // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs
+  // nothing.
   Vec<float, kGeneral ? 1 : 8> shift[kQueryTiles];
   float sum[kQueryTiles];  // of this half's keys
   float scale;             // of scores to log2
   uint32_t ready;          // all ones: every row that has met a key has a reference
 
   FW_METHOD Forward(const GpuArguments& args, char* shared)
-      : p(args.params),
-        schedule(args.schedule),
-        lds(shared),
-        lane(lane_index()),
-        wave(wave_index()) {}
+      : p(args.params), schedule(args.schedule), lds(shared), lane(lane_index()), wave(wave_index()) {}
 
   // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the last-level cache;
   // the last blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their
@@ -81,7 +77,8 @@ struct Forward {
     return true;
   }
 
-  // What visible_keys says, in 32 bits: the mask's two edges at the workgroup's first query, clamped, rise by 1 a query.
+  // What visible_keys says, in 32 bits: the mask's two edges at the workgroup's first query, clamped, rise by 1 a
+  // query.
   FW_METHOD void choose_keys(int block) {
     const int64_t diagonal = int64_t{block} * C::kTileRows + seq.keys - seq.queries;
     const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
@@ -89,14 +86,16 @@ struct Forward {
     const auto first_of = [&](int row) { return here(left0 + row > 0 ? left0 + row : 0); };
     const auto end_of = [&](int row) { return here(right0 + row + 1 < keys ? right0 + row + 1 : keys); };
 
-    const int queries = int(seq.queries) - block * C::kTileRows, last = here(queries < C::kTileRows ? queries : C::kTileRows) - 1;
+    const int queries = int(seq.queries) - block * C::kTileRows,
+              last = here(queries < C::kTileRows ? queries : C::kTileRows) - 1;
     // Tiles are aligned to pages.
     const int from = first_of(0), to = end_of(last);
     origin = p.block_table ? -int(seq.k_row % 64) : 0;
     first_tile = (from - origin) / C::kKeys;
     tiles = to > from ? (to - origin + C::kKeys - 1) / C::kKeys : first_tile;
 
-    const int upper = wave * C::kWaveRows, lower = here(upper + C::kWaveRows - 1 < last ? upper + C::kWaveRows - 1 : last);
+    const int upper = wave * C::kWaveRows,
+              lower = here(upper + C::kWaveRows - 1 < last ? upper + C::kWaveRows - 1 : last);
     row0 = block * C::kTileRows + upper;
     left = left0 + upper;
     right = right0 + upper;
@@ -106,8 +105,9 @@ struct Forward {
     clean = {first_of(lower), inner > 0 ? uint32_t(inner) : 0};
   }
 
+  // Fragment g of a tile, in the order of use: of each chunk those of K, then those of V. other = kBuffer: of the next
+  // tile.
   FW_METHOD Fragment fragment(int g, uint32_t other = 0) {
-    // Fragment g of a tile, in the order of use: of each chunk those of K, then those of V. other = kBuffer: of the next tile.
     const int chunk = g / kChunkFragments, f = g % kChunkFragments;
     if (f < C::kFragmentsK) {
       const int tile = chunk * kKeyTiles + f % kKeyTiles, step = f / kKeyTiles;
@@ -121,14 +121,14 @@ struct Forward {
     return read_fragment(lds + queries_at + C::kOffsetQ + (step - C::kQueryFragments) * kFragmentBytes);
   }
 
-  // Scores of keys that the row does not see become -inf. Only in chunks that cross an edge, which are few: all of it is
-  // computed here.
+  // Scores of keys that the row does not see become -inf. Only in chunks that cross an edge, which are few: all of it
+  // is computed here.
   FW_METHOD void mask(F32x8* s, int t, int key0) {
     int row = lane;
     hold(row);
     const int half = kRowsOfHalf * (row >> 4), query = 16 * t + (row & 15);
-    const int least = (left - key0 + query > -key0 ? left - key0 + query : -key0) - half;
-    const int most = (right - key0 + query < keys - 1 - key0 ? right - key0 + query : keys - 1 - key0) - half;
+    const int least = (left + query > 0 ? left + query : 0) - key0 - half;
+    const int most = (right + query < keys - 1 ? right + query : keys - 1) - key0 - half;
     const uint32_t count = most >= least ? uint32_t(most - least) + 1 : 0;
     FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
       FW_UNROLL for (int r = 0; r < 8; ++r) {
@@ -139,8 +139,10 @@ struct Forward {
   }
 
   FW_METHOD F32x8 start(int t) {
-    if constexpr (kGeneral) return F32x8(0.f);
-    else return shift[t];
+    if constexpr (kGeneral)
+      return F32x8(0.f);
+    else
+      return shift[t];
   }
 
   FW_METHOD TilePlace place(int t, int key) {
@@ -178,8 +180,8 @@ struct Forward {
     }
   }
 
-  // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal operations on consecutive registers together, which
-  // is what pairing needs.
+  // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal
+  // operations on consecutive registers together, which is what pairing needs.
   FW_METHOD float softmax(F32x8* s, int t, U32x4* weights) {
     if constexpr (kGeneral) {
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += shift[t][0];
@@ -208,8 +210,8 @@ struct Forward {
     return z.x + z.y;
   }
 
-  // P^T as the B operand. RDNA4: as it is. RDNA3: both halves need the keys of both, exchanged through LDS, which costs no
-  // vector instruction; the keys come in the order in which V was stored.
+  // P^T as the B operand. RDNA4: as it is. RDNA3: both halves need the keys of both, exchanged through LDS, which costs
+  // no vector instruction; the keys come in the order in which V was stored.
   FW_METHOD Fragment operand(U32x4 weights, int slot) {
 #if defined(__GFX12__)
     (void)slot;
@@ -234,11 +236,12 @@ struct Forward {
     uint32_t optimistic = ready;
     for (;;) {
       FW_UNROLL for (int i = 0; i < kAhead; ++i) f[i] = ahead[i];
-      Fragment late[C::kStepsQk + kAhead];
+      Fragment late[C::kStepsQk];  // fragments of Q from LDS
       FW_UNROLL for (int i = 0; i < C::kFragmentsK; ++i) {
         f[i + kAhead] = fragment(kFirst + i + kAhead);
         const int kt = i % kKeyTiles, step = i / kKeyTiles;
-        if (step + kAhead >= C::kQueryFragments && step + kAhead < C::kStepsQk) late[step + kAhead] = query(step + kAhead);
+        const int soon = step + kAhead;
+        if (soon >= C::kQueryFragments && soon < C::kStepsQk) late[soon] = query(soon);
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
           const Fragment column = step < C::kQueryFragments ? q[t][step % C::kQueryFragments] : late[step];
           s[t][kt] = T::multiply(f[i], column, step ? s[t][kt] : start(t));
@@ -255,9 +258,7 @@ struct Forward {
           }
         }
       } else if (__builtin_expect(!clean.contains(key0), 0)) {
-        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-          mask(s[t], t, key0);
-        }
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) mask(s[t], t, key0);
       }
       if (__builtin_expect(optimistic == 0, 0)) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) rebase(s[t], t);
@@ -299,7 +300,8 @@ struct Forward {
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = f[kChunkFragments - kAhead + i];
   }
 
-  // The last products of a chunk, while the first fragments of the next one are read.
+  // The last products of a chunk (none of a wave that only moved data: zeros), while the first fragments of the next
+  // one are read.
   template <int kChunkIndex>
   FW_METHOD void finish() {
     constexpr bool kLast = kChunkIndex == C::kChunks - 1;
@@ -312,9 +314,7 @@ struct Forward {
   }
 
   FW_METHOD void hold_output() {
-    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) hold(o[t][i]);
-    }
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) { FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) hold(o[t][i]); }
   }
 
   // O^T += V^T P^T for fragment i of V.
@@ -324,8 +324,8 @@ struct Forward {
     schedule_fence();
   }
 
-  // Rows whose window starts later, or whose keys so far were all hidden by -inf, still need a reference: the next chunk
-  // looks again, unless they see no more keys.
+  // Rows whose window starts later, or whose keys so far were all hidden by -inf, still need a reference: the next
+  // chunk looks again, unless they see no more keys.
   FW_METHOD void note_ready(int next) {
     uint32_t missing = 0;
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
@@ -435,13 +435,14 @@ struct Forward {
 
   FW_METHOD void store_rows(int t) {
     const float total = sum[t] + other_half(sum[t]);
-    float lse = total > 0.f ? log2_fast(total) - shift[t][0] * scale : -kInf;  // in units of log2
-    float factor = total > 0.f ? rcp_fast(total) * exp2_fast(T::gain) : 0.f;
+    // Without a key: 0 and -inf. Not a number stays one. LSE is in units of log2 here.
+    float lse = total == 0.f ? -kInf : log2_fast(total) - shift[t][0] * scale;
+    float factor = total == 0.f ? 0.f : rcp_fast(total) * exp2_fast(T::gain);
     if constexpr (kGeneral) {
       if (p.sinks) {
         const float own = lse, sink = p.sinks[head] * kLog2e, top = __builtin_fmaxf(own, sink);
-        if (top > -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
-        if (total > 0.f) factor *= exp2_fast(own - lse);
+        if (top != -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
+        if (total != 0.f) factor *= exp2_fast(own - lse);
       }
       if (p.dropout_threshold) factor *= 1.f / (1.f - p.dropout_p);
     }

@@ -13,9 +13,9 @@ using I16x16 = Vec<int16_t, 16>;
 using F16x8 = Vec<_Float16, 8>;
 using F16x16 = Vec<_Float16, 16>;
 
-// A 16 x 16 operand of WMMA; lane & 15 is its row (A) or column (B), `half` = lane >> 4. RDNA3 wants all 16 elements of the
-// contraction in both halves ("Wave Matrix Multiply Accumulate", A and B replicated), RDNA4 8 of them in each.
-// An accumulator's register r is row 2r + half on RDNA3 and 8 half + r on RDNA4.
+// A 16 x 16 operand of WMMA; lane & 15 is its row (A) or column (B), `half` = lane >> 4. RDNA3 wants all 16 elements of
+// the contraction in both halves ("Wave Matrix Multiply Accumulate", A and B replicated), RDNA4 8 of them in each. An
+// accumulator's register r is row 2r + half on RDNA3 and 8 half + r on RDNA4.
 #if defined(__GFX12__)
 inline constexpr bool kRdna4 = true;
 using Fragment = U32x4;
@@ -33,7 +33,8 @@ FW_DEVICE U32x8 joined(U32x4 a, U32x4 b) { return __builtin_shufflevector(a, b, 
 
 FW_DEVICE F32x8 wmma_bf16(Fragment a, Fragment b, F32x8 c) {
 #if defined(__GFX12__)
-  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(I16x8, a), __builtin_bit_cast(I16x8, b), c);
+  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(I16x8, a), __builtin_bit_cast(I16x8, b),
+                                                           c);
 #else
   return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(I16x16, a), __builtin_bit_cast(I16x16, b), c);
 #endif
@@ -41,7 +42,8 @@ FW_DEVICE F32x8 wmma_bf16(Fragment a, Fragment b, F32x8 c) {
 
 FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b, F32x8 c) {
 #if defined(__GFX12__)
-  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(F16x8, a), __builtin_bit_cast(F16x8, b), c);
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(F16x8, a), __builtin_bit_cast(F16x8, b),
+                                                          c);
 #else
   return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(F16x16, a), __builtin_bit_cast(F16x16, b), c);
 #endif
@@ -54,9 +56,9 @@ FW_DEVICE float other_half(float x) {
 
 FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }
 
-// Empty assembly that claims to change its operand. `hold` keeps what computes x before it and what uses x after it: the
-// compiler otherwise sinks matrix instructions into later blocks, and hoists rare arithmetic out of its branch. On a vector
-// it also keeps the elements in consecutive registers, as pairing (VOPD, "dual-issue") needs.
+// Empty assembly that claims to change its operand. `hold` keeps what computes x before it and what uses x after it:
+// the compiler otherwise sinks matrix instructions into later blocks, and hoists rare arithmetic out of its branch. On
+// a vector it also keeps the elements in consecutive registers, as pairing (VOPD, "dual-issue") needs.
 template <class T>
 FW_DEVICE void hold(T& x) {
   asm volatile("" : "+v"(x));
@@ -85,16 +87,16 @@ FW_DEVICE float uniform(float x) {
 }
 
 #define FW_CONSTANT __attribute__((address_space(4)))
-// The kernel's arguments, to be loaded where they are used: the compiler loads them all at the start if it can, and runs out
-// of scalar registers in kernels that use many.
+// The kernel's arguments, to be loaded where they are used: the compiler loads them all at the start if it can, and
+// runs out of scalar registers in kernels that use many.
 FW_DEVICE const FW_CONSTANT GpuArguments& arguments_again() {
   auto at = (const FW_CONSTANT GpuArguments*)(uintptr_t)__builtin_amdgcn_kernarg_segment_ptr();
   asm volatile("" : "+s"(at));
   return *at;
 }
 
-// A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the latter
-// behind a barrier, and loads through the vector unit otherwise.
+// A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the
+// latter behind a barrier, and loads through the vector unit otherwise.
 template <class T>
 FW_DEVICE T load_uniform(const T* at) {
   return *reinterpret_cast<const FW_CONSTANT T*>(reinterpret_cast<uintptr_t>(at));

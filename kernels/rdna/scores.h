@@ -1,5 +1,5 @@
-// Score modifiers and dropout on accumulators. The loops over an accumulator's registers are not unrolled, as what they do for
-// one score is long: each turn takes register 0 and puts the result behind register 7.
+// Score modifiers and dropout on accumulators. The loops over an accumulator's registers are not unrolled, as what they
+// do for one score is long: each turn takes register 0 and puts the result behind register 7.
 #pragma once
 
 #include "kernels/amd/score.h"
@@ -66,7 +66,8 @@ FW_DEVICE void drop_weights(const Sequence& seq, int head, TilePlace at, F32x8& 
       numbers = row.dropout_group(group);
     }
     const int word = int(key) % kKeysPerPhilox / 2;
-    const uint32_t low = word & 1 ? numbers.word[1] : numbers.word[0], high = word & 1 ? numbers.word[3] : numbers.word[2];
+    const uint32_t low = word & 1 ? numbers.word[1] : numbers.word[0],
+                   high = word & 1 ? numbers.word[3] : numbers.word[2];
     const uint32_t number = (word & 2 ? high : low) >> (key & 1 ? 16 : 0) & 0xffff;
     s = shifted_in(s, number < p.dropout_threshold ? 0.f : s[0]);
     hold(s);

@@ -113,8 +113,8 @@ struct KeyLoader {
 };
 
 // Loads of V, which is transposed on the way: a lane takes 8 rows x 2 columns and stores two units of 8 keys.
-// Column d is row i of its fragment, and the row is at unit i ^ swizzle, such that 8 lanes store to 8 different bank groups
-// and a lane of O^T ends with 8 contiguous columns: with d3 d2 d1 d0 the bits of d & 15, i is
+// Column d is row i of its fragment, and the row is at unit i ^ swizzle, such that 8 lanes store to 8 different bank
+// groups and a lane of O^T ends with 8 contiguous columns: with d3 d2 d1 d0 the bits of d & 15, i is
 //   RDNA3: d0 d1 d2 d3 (register r, half h holds i = 2r + h), no swizzle;
 //   RDNA4: d3 d1 d0 d2 (register r, half h holds i = 8h + r), swizzle 2 d3.
 template <class C>
