@@ -51,7 +51,7 @@ struct Config {
   static_assert(kTileQ == kWaves * kWaveRows && kKeys == kChunks * kChunk);
   static_assert(kLoadsK * kWaves == kKeys / 8 * kBlocksK && kBlocksK % kLoadsK == 0);
   static_assert(kLoadsV * kWaves == kKeys / 8 * kBlocksV && kBlocksV % kLoadsV == 0);
-  static_assert(kQueryFragmentsInLds == 0 || (kQueryTiles == 1 && kKeyTiles == 1));
+  static_assert(kQueryFragmentsInLds == 0 || (kQueryTiles == 1 && kKeyTiles == 1 && kQueryFragments >= kAhead));
   static_assert(kBytesKV <= kBuffer && kLdsBytes <= 65536);
 };
 

@@ -17,7 +17,6 @@ struct Forward {
   static constexpr int kStoreLead = C::kFragmentsV - kAhead < 6 ? C::kFragmentsV - kAhead : 6;
 
   static constexpr int64_t kFar = (int64_t{1} << 31) - (1 << 17);  // farther than any key, and no overflow near it
-
   static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
 
   const Params& p;
@@ -37,8 +36,7 @@ struct Forward {
     FW_METHOD bool contains(int key) const { return uint32_t(key - first) < size; }
   };
   Range seen, clean;
-  int left,
-      right;  // the first and last key that the mask, for itself, lets the wave's first query see; + 1 for the next
+  int left, right;    // first and last key that the wave's first query sees by the mask alone; 1 more for each next one
   TileCursor cursor;  // the tile that is being loaded
   KeyLoader<C> k;
   ValueLoader<C> v;
@@ -107,9 +105,9 @@ struct Forward {
     clean = {first_of(lower), inner > 0 ? uint32_t(inner) : 0};
   }
 
+  // Fragment g of a tile, in the order of use: of each chunk those of K, then those of V. other = kBuffer: of the next
+  // tile.
   FW_METHOD Fragment fragment(int g, uint32_t other = 0) {
-    // Fragment g of a tile, in the order of use: of each chunk those of K, then those of V. other = kBuffer: of the
-    // next tile.
     const int chunk = g / kChunkFragments, f = g % kChunkFragments;
     if (f < C::kFragmentsK) {
       const int tile = chunk * kKeyTiles + f % kKeyTiles, step = f / kKeyTiles;
@@ -129,8 +127,8 @@ struct Forward {
     int row = lane;
     hold(row);
     const int half = kRowsOfHalf * (row >> 4), query = 16 * t + (row & 15);
-    const int least = (left - key0 + query > -key0 ? left - key0 + query : -key0) - half;
-    const int most = (right - key0 + query < keys - 1 - key0 ? right - key0 + query : keys - 1 - key0) - half;
+    const int least = (left + query > 0 ? left + query : 0) - key0 - half;
+    const int most = (right + query < keys - 1 ? right + query : keys - 1) - key0 - half;
     const uint32_t count = most >= least ? uint32_t(most - least) + 1 : 0;
     FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
       FW_UNROLL for (int r = 0; r < 8; ++r) {
@@ -238,12 +236,12 @@ struct Forward {
     uint32_t optimistic = ready;
     for (;;) {
       FW_UNROLL for (int i = 0; i < kAhead; ++i) f[i] = ahead[i];
-      Fragment late[C::kStepsQk + kAhead];
+      Fragment late[C::kStepsQk];  // fragments of Q from LDS
       FW_UNROLL for (int i = 0; i < C::kFragmentsK; ++i) {
         f[i + kAhead] = fragment(kFirst + i + kAhead);
         const int kt = i % kKeyTiles, step = i / kKeyTiles;
-        if (step + kAhead >= C::kQueryFragments && step + kAhead < C::kStepsQk)
-          late[step + kAhead] = query(step + kAhead);
+        const int soon = step + kAhead;
+        if (soon >= C::kQueryFragments && soon < C::kStepsQk) late[soon] = query(soon);
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
           const Fragment column = step < C::kQueryFragments ? q[t][step % C::kQueryFragments] : late[step];
           s[t][kt] = T::multiply(f[i], column, step ? s[t][kt] : start(t));
@@ -260,7 +258,7 @@ struct Forward {
           }
         }
       } else if (__builtin_expect(!clean.contains(key0), 0)) {
-        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) { mask(s[t], t, key0); }
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) mask(s[t], t, key0);
       }
       if (__builtin_expect(optimistic == 0, 0)) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) rebase(s[t], t);
@@ -302,7 +300,8 @@ struct Forward {
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = f[kChunkFragments - kAhead + i];
   }
 
-  // The last products of a chunk, while the first fragments of the next one are read.
+  // The last products of a chunk (none of a wave that only moved data: zeros), while the first fragments of the next
+  // one are read.
   template <int kChunkIndex>
   FW_METHOD void finish() {
     constexpr bool kLast = kChunkIndex == C::kChunks - 1;
@@ -436,19 +435,22 @@ struct Forward {
 
   FW_METHOD void store_rows(int t) {
     const float total = sum[t] + other_half(sum[t]);
-    float lse = total > 0.f ? log2_fast(total) - shift[t][0] * scale : -kInf;  // in units of log2
-    float factor = total > 0.f ? rcp_fast(total) * exp2_fast(T::gain) : 0.f;
+    // Without a key: 0 and -inf. Not a number stays one. LSE is in units of log2 here.
+    float lse = total == 0.f ? -kInf : log2_fast(total) - shift[t][0] * scale;
+    float factor = total == 0.f ? 0.f : rcp_fast(total) * exp2_fast(T::gain);
     if constexpr (kGeneral) {
       if (p.sinks) {
         const float own = lse, sink = p.sinks[head] * kLog2e, top = __builtin_fmaxf(own, sink);
-        if (top > -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
-        if (total > 0.f) factor *= exp2_fast(own - lse);
+        if (top != -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
+        if (total != 0.f) factor *= exp2_fast(own - lse);
       }
       if (p.dropout_threshold) factor *= 1.f / (1.f - p.dropout_p);
     }
     const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
     const int half = lane >> 4;
-    const uint32_t at = uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16;
+    // The descriptor ends with the last query, but a tensor of one row may have any stride, 0 included.
+    const bool exists = row0 + 16 * t + (lane & 15) < int(seq.queries);
+    const uint32_t at = exists ? uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16 : kNowhere;
     F32x2 factors = factor;  // in two registers, or the products would not pair
     hold(factors);
     U32x4 packed[C::kStepsV];
@@ -471,7 +473,7 @@ struct Forward {
         }
       }
     }
-    if (p.lse.data && half == 0) {
+    if (p.lse.data && half == 0 && exists) {
       __builtin_amdgcn_raw_buffer_store_b32(bits_of(lse * kLn2), rows_of(p.lse, t, 4, 4),
                                             uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), 0, 0);
     }
