@@ -53,6 +53,12 @@ constexpr Option kOptions[] = {
      [](const std::string& value, Settings* s) { return parse_checks(value, &s->checks.enabled); }},
     {"strict", "FLASHWAVE_EMU_STRICT",
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->checks.strict_write_after_read); }},
+    {"barriers", "FLASHWAVE_EMU_BARRIERS",
+     [](const std::string& value, Settings* s) {
+       if (value != "same" && value != "counted") return must_be("same or counted", value);
+       s->checks.same_barrier_instruction = value == "same";
+       return std::string();
+     }},
     {"count", "FLASHWAVE_EMU_COUNT",
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->count); }},
     {"model", "FLASHWAVE_EMU_MODEL",

@@ -8,6 +8,8 @@
  *   checks    which checkers are on: names with commas between them, or all (default)
  *   strict    1: also demand that a wave's reads of LDS have been waited for before a barrier after which another wave
  *             overwrites them, although the LDS unit works in order; 0 (default)
+ *   barriers  same (default): the waves of a workgroup must meet at one barrier instruction; counted: at any, as on the
+ *             hardware, which counts arrivals
  *   count     1: also count bank conflicts and bytes (slower); 0 (default): instructions only
  *   model     1: also model how the first workgroup's instructions issue (implies count); 0 (default)
  *   seed      0 (default): waves and workgroups in order; else a random interleaving of both

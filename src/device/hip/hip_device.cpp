@@ -231,8 +231,18 @@ HipDevices find_devices() {
 struct Emulator {
   std::mutex mutex;
   Api api;
-  Status loaded = hip::load_emulator(&api);
+  Status loaded = load();
   std::map<std::string, Device*> devices;  // by architecture
+
+ private:
+  Status load() {
+    Status status = hip::load_emulator(&api);
+    // Waves of one workgroup do different work in some kernels, and meet where each one is.
+    if (status.ok() && std::getenv("FLASHWAVE_EMU_BARRIERS") == nullptr) {
+      static_cast<void>(api.emu_set_option("barriers", "counted"));
+    }
+    return status;
+  }
 };
 
 }  // namespace
