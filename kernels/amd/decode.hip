@@ -395,12 +395,6 @@ FW_DEVICE void decode(const GpuArguments& args) {
   }
 }
 
-// The kernel's argument, read from memory where it is used. By its name clang reads all of it at the start, and spills.
-FW_DEVICE const GpuArguments& arguments_in_memory() {
-  using Constant = const __attribute__((address_space(4))) GpuArguments;
-  return *(const GpuArguments*)(Constant*)__builtin_amdgcn_kernarg_segment_ptr();
-}
-
 // A row of decode.def makes a kernel if it is for the target compiled for.
 #if defined(__GFX9__)
 #define FW_FOR_kIsaCdna(...) __VA_ARGS__

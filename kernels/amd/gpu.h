@@ -54,6 +54,12 @@ FW_DEVICE int64_t task_index() {
   return int64_t{__builtin_amdgcn_workgroup_id_y()} * abi::kTasksPerRow + __builtin_amdgcn_workgroup_id_x();
 }
 
+// The kernel's argument, read from memory where it is used. By its name clang reads all of it at the start, and spills.
+FW_DEVICE const GpuArguments& arguments_in_memory() {
+  using Constant = const __attribute__((address_space(4))) GpuArguments;
+  return *(const GpuArguments*)(Constant*)__builtin_amdgcn_kernarg_segment_ptr();
+}
+
 // Bare instructions: v_exp_f32, v_log_f32 (base 2) and v_rcp_f32, 1 ulp, denormals flushed.
 FW_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 FW_DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }

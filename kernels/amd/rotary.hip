@@ -34,8 +34,12 @@ FW_DEVICE void rotary(const GpuArguments& args) {
   }
 }
 
-FW_KERNEL(kRotaryThreads) amd_rotary_f16(GpuArguments args) { rotary<_Float16>(args); }
-FW_KERNEL(kRotaryThreads) amd_rotary_bf16(GpuArguments args) { rotary<BFloat16>(args); }
-FW_KERNEL(kRotaryThreads) amd_rotary_f32(GpuArguments args) { rotary<float>(args); }
+FW_KERNEL(kRotaryThreads) amd_rotary_f16([[maybe_unused]] GpuArguments args) {
+  rotary<_Float16>(arguments_in_memory());
+}
+FW_KERNEL(kRotaryThreads) amd_rotary_bf16([[maybe_unused]] GpuArguments args) {
+  rotary<BFloat16>(arguments_in_memory());
+}
+FW_KERNEL(kRotaryThreads) amd_rotary_f32([[maybe_unused]] GpuArguments args) { rotary<float>(arguments_in_memory()); }
 
 }  // namespace flashwave

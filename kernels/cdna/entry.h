@@ -34,11 +34,11 @@ struct ElementOf<kRowF16, kNeeds> {
 
 #define FW_CDNA_FORWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                         needs, work)                                                                                 \
-  FW_KERNEL(threads) name(flashwave::GpuArguments args) {                                                            \
+  FW_KERNEL(threads) name([[maybe_unused]] flashwave::GpuArguments args) {                                           \
     using namespace flashwave;                                                                                       \
     using Config = ForwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_q, tile_k, threads,         \
                                  ((features) & kScoreModifiers) != 0>;                                               \
     FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                     \
-    forward<Config>(args, uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));                                \
+    forward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));               \
   }
 #define FW_AMD_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)

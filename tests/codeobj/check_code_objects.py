@@ -29,9 +29,27 @@ CAPABILITY = {
 ARGUMENT_BYTES = 1144  # sizeof(GpuArguments)
 EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the tool reads no others
 
+# Kernels that may keep scalars in lanes of vector registers ("SGPR spills"), and at most how many: outside of the matrix
+# loop, in the stage that modifies scores, and in the epilogue. No kernel may spill vector registers, and none but the
+# slow path may have scratch memory. First pattern that matches "ARCH NAME" wins; the others may spill nothing.
+SCALARS_IN_LANES = [
+    (r" cdna1?_fwd_\w*_general$", 90),
+    (r"^gfx908 cdna1_fwd_", 6),
+    (r"^gfx90a cdna_fwd_\w*_d(192v128|256)_", 21),
+    (r"^gfx942 cdna_fwd_\w*_d192v128_", 4),
+    (r" amd_generic_", 300),
+]
+GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32
+
 # The least waves that must fit on a SIMD: what the kernel's schedule counts on. First pattern that matches
 # "ARCH NAME" wins.
 PLANNED_WAVES = [
+    (r"^gfx9(0a|42|50) cdna_fwd_\w*_d(64|96|128)_", 2),  # 8 waves on 4 SIMDs
+    (r"^gfx1100 rdna3_fwd_\w*_d(64|96|128)_", 4),
+    (r"^gfx1201 rdna4_fwd_\w*_general$", 4),
+    (r"^gfx1201 rdna4_fwd_\w*_d(64|128)_", 8),
+    (r"^gfx908 amd_tiny_\w*_d(64|128)_k2$", 4),  # half the registers
+    (r" amd_tiny_\w*_d(64|128)_k2$", 8),
     (r"", 1),
 ]
 
@@ -51,7 +69,8 @@ class Kernel:
         self.vgprs = number(r"VGPRs (\d+)")
         self.agprs = number(r"AGPRs (\d+)")
         self.sgprs = number(r"SGPRs (\d+)")
-        self.spills = number(r"spills: (\d+) VGPRs") + number(r"spills: \d+ VGPRs, (\d+) SGPRs")
+        self.spills = number(r"spills: (\d+) VGPRs")
+        self.scalar_spills = number(r"spills: \d+ VGPRs, (\d+) SGPRs")
         self.lds = number(r"LDS (\d+) bytes")
         self.scratch = number(r"scratch (\d+) bytes")
         self.waves = number(r"occupancy: (\d+) of")
@@ -83,8 +102,12 @@ def faults(arch, kernel, threads):
         yield f"is compiled for workgroups of {kernel.threads}, its row says {threads}"
     if kernel.argument_bytes != ARGUMENT_BYTES:
         yield f"takes {kernel.argument_bytes} bytes of arguments instead of {ARGUMENT_BYTES}"
-    if kernel.spills or kernel.scratch:
+    scratch = GENERIC_SCRATCH if kernel.name.startswith("amd_generic_") else 0
+    if kernel.spills or kernel.scratch > scratch:
         yield f"spills {kernel.spills} registers, {kernel.scratch} bytes of scratch"
+    scalars = next((most for pattern, most in SCALARS_IN_LANES if re.search(pattern, f"{arch} {kernel.name}")), 0)
+    if kernel.scalar_spills > scalars:
+        yield f"keeps {kernel.scalar_spills} scalars in lanes, {scalars} are allowed"
     if kernel.waves < planned_waves(arch, kernel.name):
         yield f"fits {kernel.waves} waves on a SIMD, planned are {planned_waves(arch, kernel.name)}"
 
