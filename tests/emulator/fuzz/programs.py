@@ -37,6 +37,17 @@ FN u8 pinned(u8 x) { i32 y = x; asm("" : "+v"(y)); return (u8)y; }
 #else
 template <class T> FN T pinned(T x) { return x; }
 #endif
+// clang 22 folds 0 - x into a sign of the instruction that uses it (SelectVOP3ModsImpl), which makes +0 a -0: that
+// instruction must not see the difference. Nor the sum, since 0 + -x becomes the same. Doubles take another path.
+template <class T> FN T seen_alone(T x) { return sizeof(T) < 8 ? pinned(x) : x; }
+// clang 22 lets float instructions of GPUs with SDWA read a byte or word of an integer themselves (SIPeepholeSDWA) and
+// forgets to extend it by its sign.
+template <class F, class U> FN F float_of(U bits) {
+#ifdef __GFX9__
+  if constexpr (sizeof(U) < 8) bits = pinned(bits);
+#endif
+  return __builtin_bit_cast(F, bits);
+}
 template <class T> FN T divide(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)(0 - a) : (T)(a / b); }
 template <class T> FN T modulo(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)0 : (T)(a % b); }
 template <class T, class F> FN T to_int(F x, F low, F high) {
@@ -255,7 +266,7 @@ class Program:
             "bits",
         )
         if kind == "binary":
-            return f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
+            return self.float_binary(t, sub)
         if kind == "divide":
             return f"({t})({sub()} / {sub()})"
         if kind == "fma":
@@ -273,14 +284,19 @@ class Program:
         if kind == "negate":
             return f"({t})(-{sub()})"
         if kind == "bits":
-            source, carrier = {"f16": ("u16", "u16"), "f32": ("u32", "u32"), "f64": ("u64", "u64")}[t]
-            return f"__builtin_bit_cast({t}, ({carrier}){sub(source)})"
+            source = {"f16": "u16", "f32": "u32", "f64": "u64"}[t]
+            return f"float_of<{t}>(({source}){sub(source)})"
         if t == "f16":
             if self.random.random() < 0.3:
                 return f"(f16)({sub('h2')}).{self.pick('x', 'y')}"
             return f"(f16)(f32)({sub(self.pick('f32', 'i16', 'u16', 'i32', 'i8'))})"
         other = self.pick("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f64" if t == "f32" else "f32")
         return f"({t})({sub(other)})"
+
+    def float_binary(self, t, sub):
+        left, operator, right = sub(), self.pick("+", "-", "*"), sub()
+        value = f"({t})({left} {operator} {right})"
+        return value if operator == "*" else f"seen_alone({value})"
 
     def vector(self, t, depth):
         part = {"s2": "i16", "h2": "f16"}[t]
@@ -290,7 +306,7 @@ class Program:
 
         kind = self.pick("binary", "binary", "binary", "make", "swizzle", "special", "special")
         if kind == "binary":
-            return f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
+            return self.float_binary(t, sub) if t == "h2" else f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
         if kind == "make":
             return f"({t}){{({part}){sub(part)}, ({part}){sub(part)}}}"
         if kind == "swizzle":
