@@ -6,6 +6,7 @@ open stays inside: bits of NaNs and the sign of the zero that min and max choose
 """
 
 import random
+import re
 
 ITEMS = 128  # work-items of a program, in workgroups of 64
 INTEGERS = {"i8": 8, "u8": 8, "i16": 16, "u16": 16, "i32": 32, "u32": 32, "i64": 64, "u64": 64}
@@ -40,6 +41,16 @@ template <class T> FN T pinned(T x) { return x; }
 // clang 22 folds 0 - x into a sign of the instruction that uses it (SelectVOP3ModsImpl), which makes +0 a -0: that
 // instruction must not see the difference. Nor the sum, since 0 + -x becomes the same. Doubles take another path.
 template <class T> FN T seen_alone(T x) { return sizeof(T) < 8 ? pinned(x) : x; }
+// clang 22 makes one instruction of a product that is rounded to half, v_fma_mixlo_f16 x, y, 0, and so +0 of -0.
+FN f16 narrowed(f32 x) { return (f16)pinned(x); }
+// clang 22 for gfx11 loses a value that all lanes share, if a vector instruction computed it (a float always) and it
+// becomes the high half of a pair in another block (SIFixSGPRCopies takes the wrong half of a register).
+template <class T> FN T high_half(T x) {
+#ifdef __GFX11__
+  x = pinned(x);
+#endif
+  return x;
+}
 // clang 22 lets float instructions of GPUs with SDWA read a byte or word of an integer themselves (SIPeepholeSDWA) and
 // forgets to extend it by its sign.
 template <class F, class U> FN F float_of(U bits) {
@@ -289,7 +300,10 @@ class Program:
         if t == "f16":
             if self.random.random() < 0.3:
                 return f"(f16)({sub('h2')}).{self.pick('x', 'y')}"
-            return f"(f16)(f32)({sub(self.pick('f32', 'i16', 'u16', 'i32', 'i8'))})"
+            source = self.pick("f32", "i16", "u16", "i32", "i8")
+            value = sub(source)
+            # Not of what may be a product; a fused multiply-add is left as it is.
+            return f"{'narrowed' if source == 'f32' and not value.startswith('fused(') else '(f16)(f32)'}({value})"
         other = self.pick("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f64" if t == "f32" else "f32")
         return f"({t})({sub(other)})"
 
@@ -308,7 +322,9 @@ class Program:
         if kind == "binary":
             return self.float_binary(t, sub) if t == "h2" else f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
         if kind == "make":
-            return f"({t}){{({part}){sub(part)}, ({part}){sub(part)}}}"
+            low, high = sub(part), sub(part)
+            is_constant = re.fullmatch(r"\(\w+\)[-\w.]+", high)
+            return f"({t}){{({part}){low}, {f'({part}){high}' if is_constant else f'high_half(({part}){high})'}}}"
         if kind == "swizzle":
             return f"({t})(({sub()}).yx)"
         if t == "s2":
