@@ -39,7 +39,8 @@ FN u8 pinned(u8 x) { i32 y = x; asm("" : "+v"(y)); return (u8)y; }
 template <class T> FN T pinned(T x) { return x; }
 #endif
 // clang 22 folds 0 - x into a sign of the instruction that uses it (SelectVOP3ModsImpl), which makes +0 a -0: that
-// instruction must not see the difference. Nor the sum, since 0 + -x becomes the same. Doubles take another path.
+// instruction must not see the difference. Nor the sum or a fused multiply-add of 0, since 0 + -x and -1 * x + 0 become
+// the same. Doubles take another path.
 template <class T> FN T seen_alone(T x) { return sizeof(T) < 8 ? pinned(x) : x; }
 // clang 22 makes one instruction of a product that is rounded to half, v_fma_mixlo_f16 x, y, 0, and so +0 of -0.
 FN f16 narrowed(f32 x) { return (f16)pinned(x); }
@@ -281,7 +282,10 @@ class Program:
         if kind == "divide":
             return f"({t})({sub()} / {sub()})"
         if kind == "fma":
-            return f"fused(({t}){sub()}, ({t}){sub()}, ({t}){sub()})"
+            first, second, added = sub(), sub(), sub()
+            value = f"fused(({t}){first}, ({t}){second}, ({t}){added})"
+            may_add_zero = not re.search(r"\b(f16|f32|f64|h2)_[01]\b", added)
+            return f"seen_alone({value})" if may_add_zero else value
         if kind == "root":
             return f"root(({t}){sub()})"
         if kind == "round":
