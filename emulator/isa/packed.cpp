@@ -92,6 +92,12 @@ void f16_pair_accumulate(Wave& w, const Instruction& in) {
   });
   write_pair_f16(w, in, x.low, x.high, mask);
 }
+// An inline constant is in both halves from gfx11 on, in the low one before (LLVM, getPKFMACF16InlineEncoding).
+std::string bind_pair_accumulate(Instruction& in, const Target& target) {
+  Operand& o = in.operand[in.dest_count];
+  if (o.is_constant() && !o.is_literal && target.is_rdna()) o.constant = (o.constant & 0xffff) * 0x10001;
+  return "";
+}
 template <Choice C, bool Ieee>
 void choose_pair_as(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
@@ -441,7 +447,7 @@ const Opcode rows[] = {
     {"v_pk_add_f16", f16_pair2<add_f>, V, "H=HH", pair},
     {"v_pk_mul_f16", f16_pair2<multiply_f>, V, "H=HH", pair},
     {"v_pk_fma_f16", f16_pair_fma, V, "H=HHH", pair},
-    {"v_pk_fmac_f16", f16_pair_accumulate, V, "H=HH", accumulating, kReadsDest},
+    {"v_pk_fmac_f16", f16_pair_accumulate, V, "H=HH", accumulating, kReadsDest, 4, bind_pair_accumulate},
     {"v_pk_min_f16", choose_pair<Choice::min>, V, "H=HH", pair},
     {"v_pk_max_f16", choose_pair<Choice::max>, V, "H=HH", pair},
     {"v_pk_min_num_f16", choose_pair<Choice::min>, V, "H=HH", pair},

@@ -290,8 +290,6 @@ u64 constant_bits(const Operand& o, char type) {
     switch (type) {
       case 'h':
       case 'H':
-      case 'w':
-      case 'W':
         return f16_of_f32(static_cast<float>(value));
       case 'b':
       case 'B':
@@ -299,7 +297,7 @@ u64 constant_bits(const Operand& o, char type) {
       case 'd':
       case 'q':
         return o.constant;
-      default:
+      default:  // 16-bit integers too: LLVM records it of the hardware (getInlineEncodingV216)
         return bits_of(static_cast<float>(value));
     }
   }

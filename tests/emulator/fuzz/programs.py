@@ -6,6 +6,7 @@ open stays inside: bits of NaNs and the sign of the zero that min and max choose
 """
 
 import random
+import re
 
 ITEMS = 128  # work-items of a program, in workgroups of 64
 INTEGERS = {"i8": 8, "u8": 8, "i16": 16, "u16": 16, "i32": 32, "u32": 32, "i64": 64, "u64": 64}
@@ -37,6 +38,28 @@ FN u8 pinned(u8 x) { i32 y = x; asm("" : "+v"(y)); return (u8)y; }
 #else
 template <class T> FN T pinned(T x) { return x; }
 #endif
+// clang 22 folds 0 - x into a sign of the instruction that uses it (SelectVOP3ModsImpl), which makes +0 a -0: that
+// instruction must not see the difference. Nor the sum or a fused multiply-add of 0, since 0 + -x and -1 * x + 0 become
+// the same. Doubles take another path.
+template <class T> FN T seen_alone(T x) { return sizeof(T) < 8 ? pinned(x) : x; }
+// clang 22 makes one instruction of a product that is rounded to half, v_fma_mixlo_f16 x, y, 0, and so +0 of -0.
+FN f16 narrowed(f32 x) { return (f16)pinned(x); }
+// clang 22 for gfx11 loses a value that all lanes share, if a vector instruction computed it (a float always) and it
+// becomes the high half of a pair in another block (SIFixSGPRCopies takes the wrong half of a register).
+template <class T> FN T high_half(T x) {
+#ifdef __GFX11__
+  x = pinned(x);
+#endif
+  return x;
+}
+// clang 22 lets float instructions of GPUs with SDWA read a byte or word of an integer themselves (SIPeepholeSDWA) and
+// forgets to extend it by its sign.
+template <class F, class U> FN F float_of(U bits) {
+#ifdef __GFX9__
+  if constexpr (sizeof(U) < 8) bits = pinned(bits);
+#endif
+  return __builtin_bit_cast(F, bits);
+}
 template <class T> FN T divide(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)(0 - a) : (T)(a / b); }
 template <class T> FN T modulo(T a, T b) { b |= 1; return b == (T)-1 && (T)-1 < (T)0 ? (T)0 : (T)(a % b); }
 template <class T, class F> FN T to_int(F x, F low, F high) {
@@ -255,11 +278,14 @@ class Program:
             "bits",
         )
         if kind == "binary":
-            return f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
+            return self.float_binary(t, sub)
         if kind == "divide":
             return f"({t})({sub()} / {sub()})"
         if kind == "fma":
-            return f"fused(({t}){sub()}, ({t}){sub()}, ({t}){sub()})"
+            first, second, added = sub(), sub(), sub()
+            value = f"fused(({t}){first}, ({t}){second}, ({t}){added})"
+            may_add_zero = not re.search(r"\b(f16|f32|f64|h2)_[01]\b", added)
+            return f"seen_alone({value})" if may_add_zero else value
         if kind == "root":
             return f"root(({t}){sub()})"
         if kind == "round":
@@ -273,14 +299,22 @@ class Program:
         if kind == "negate":
             return f"({t})(-{sub()})"
         if kind == "bits":
-            source, carrier = {"f16": ("u16", "u16"), "f32": ("u32", "u32"), "f64": ("u64", "u64")}[t]
-            return f"__builtin_bit_cast({t}, ({carrier}){sub(source)})"
+            source = {"f16": "u16", "f32": "u32", "f64": "u64"}[t]
+            return f"float_of<{t}>(({source}){sub(source)})"
         if t == "f16":
             if self.random.random() < 0.3:
                 return f"(f16)({sub('h2')}).{self.pick('x', 'y')}"
-            return f"(f16)(f32)({sub(self.pick('f32', 'i16', 'u16', 'i32', 'i8'))})"
+            source = self.pick("f32", "i16", "u16", "i32", "i8")
+            value = sub(source)
+            # Not of what may be a product; a fused multiply-add is left as it is.
+            return f"{'narrowed' if source == 'f32' and not value.startswith('fused(') else '(f16)(f32)'}({value})"
         other = self.pick("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f64" if t == "f32" else "f32")
         return f"({t})({sub(other)})"
+
+    def float_binary(self, t, sub):
+        left, operator, right = sub(), self.pick("+", "-", "*"), sub()
+        value = f"({t})({left} {operator} {right})"
+        return value if operator == "*" else f"seen_alone({value})"
 
     def vector(self, t, depth):
         part = {"s2": "i16", "h2": "f16"}[t]
@@ -290,9 +324,11 @@ class Program:
 
         kind = self.pick("binary", "binary", "binary", "make", "swizzle", "special", "special")
         if kind == "binary":
-            return f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
+            return self.float_binary(t, sub) if t == "h2" else f"({t})({sub()} {self.pick('+', '-', '*')} {sub()})"
         if kind == "make":
-            return f"({t}){{({part}){sub(part)}, ({part}){sub(part)}}}"
+            low, high = sub(part), sub(part)
+            is_constant = re.fullmatch(r"\(\w+\)[-\w.]+", high)
+            return f"({t}){{({part}){low}, {f'({part}){high}' if is_constant else f'high_half(({part}){high})'}}}"
         if kind == "swizzle":
             return f"({t})(({sub()}).yx)"
         if t == "s2":
