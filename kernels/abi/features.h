@@ -46,6 +46,7 @@ enum Needs : uint32_t {
   kNeedsPagesOf64 = 1u << 3,      // block_table: page_size a multiple of 64
   kNeedsFastRounding = 1u << 4,   // the caller's leave to round weights towards zero
   kNeeds8Columns = 1u << 5,       // head dims of 8 or more
+  kNeedsNearRows = 1u << 7,       // the rows of one tile lie within 2^31 bytes: offsets in it have 32 bits
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "plan/plan.h"
@@ -140,6 +141,17 @@ std::string misaligned(const fw_attention& a, int64_t bytes) {
   return "";
 }
 
+std::string rows_too_far_apart(const KernelRow& row, const fw_attention& a) {
+  const std::tuple<const char*, const fw_tensor*, int32_t> tensors[] = {
+      {"q", &a.q, row.tile_q}, {"k", &a.k, row.tile_k}, {"v", &a.v, row.tile_k}, {"o", &a.o, row.tile_q}};
+  for (const auto& [name, tensor, rows] : tensors) {
+    const int64_t limit = (int64_t{1} << 30) / rows;  // elements of 2 bytes
+    if (tensor->stride[1] < limit) continue;
+    return "takes " + std::string(name) + " with rows less than " + std::to_string(limit) + " elements apart";
+  }
+  return "";
+}
+
 std::string unmet_need(const KernelRow& row, const Problem& problem) {
   const fw_attention& a = problem.a;
   if ((row.needs & kNeedsPositiveScale) && !(problem.scale() > 0)) return "takes softmax_scale > 0";
@@ -150,6 +162,9 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
     return "rounds towards zero, which FW_FAST_ROUNDING allows";
   }
   if ((row.needs & kNeeds8Columns) && (a.dim_qk < 8 || a.dim_v < 8)) return "takes head dimensions >= 8";
+  if (row.needs & kNeedsNearRows) {
+    if (std::string reason = rows_too_far_apart(row, a); !reason.empty()) return reason;
+  }
   if (row.needs & kNeeds16Bytes) return misaligned(a, 16);
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return "";

@@ -181,6 +181,13 @@ TEST(Refusal, WhatAKernelNeedsOfTheData) {
   EXPECT_EQ(reason(kNeedsPagesOf64, paged(128)), "");
   EXPECT_EQ(reason(kNeedsPagesOf64, paged(96)), "takes a page_size that is a multiple of 64, got 96");
 
+  EXPECT_EQ(reason(kNeedsNearRows, nothing), "");
+  EXPECT_EQ(reason(kNeedsNearRows, [](Problem& p) { p.a.q.stride[1] = (1 << 30) / 8 - 1; }), "");
+  EXPECT_EQ(reason(kNeedsNearRows, [](Problem& p) { p.a.q.stride[1] = (1 << 30) / 8; }),
+            "takes q with rows less than 134217728 elements apart");
+  EXPECT_EQ(reason(kNeedsNearRows, [](Problem& p) { p.a.v.stride[1] = (1 << 30) / 64; }),
+            "takes v with rows less than 16777216 elements apart");
+
   EXPECT_EQ(reason(kNeedsFastRounding, nothing), "rounds towards zero, which FW_FAST_ROUNDING allows");
   EXPECT_EQ(reason(kNeedsFastRounding, [](Problem& p) { p.a.flags |= FW_FAST_ROUNDING; }), "");
 }
@@ -323,6 +330,24 @@ TEST(Select, RowsOfAnotherKindOfDeviceAreNoCandidates) {
   const Selection forced = select(forward_problem(), gpu, "reference_fwd");
   EXPECT_EQ(forced.row, nullptr);
   EXPECT_EQ(forced.refused.at(0).reason, "runs on cpu devices, not on cuda:0");
+}
+
+// A matrix kernel made for a few queries is still better than the one that takes anything.
+TEST(Select, KernelsForFewQueriesTakeMoreWhereOnlySlowerOnesAreLeft) {
+  DeviceInfo gpu;
+  gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna | kIsaCdna2 | kIsaCdna3;
+  Problem problem = forward_problem(128);
+  const Selection dense = select(problem, gpu, nullptr);
+  if (dense.row == nullptr) GTEST_SKIP() << "built without kernels of AMD GPUs";
+  EXPECT_TRUE(chosen_starts_with(dense, "cdna_fwd")) << chosen(dense);
+  problem.a.block_table = present<int32_t>(), problem.a.page_size = 128;
+  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, nullptr), "cdna_fwd"));
+  problem.a.page_size = 16;
+  const Selection paged = select(problem, gpu, nullptr);
+  EXPECT_TRUE(chosen_starts_with(paged, "cdna_decode")) << chosen(paged);
+  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, paged.row->name), "cdna_decode"));
+  problem.a.probs = tensor(FW_F32, 0, 0, 256);
+  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, nullptr), "amd_generic_fwd"));
 }
 
 TEST(Select, EmulatedDevicesUseTheRowsOfTheRealOnes) {
