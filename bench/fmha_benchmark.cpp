@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "counters.h"
-#include "dtype.h"
-#include "errors.h"
+#include "cli/counters.h"
+#include "cli/dtype.h"
+#include "cli/errors.h"
+#include "cli/random.h"
+#include "cli/table.h"
 #include "flashwave/flashwave.h"
-#include "random.h"
-#include "table.h"
 
 using namespace flashwave::cli;
 
