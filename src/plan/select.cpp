@@ -242,7 +242,7 @@ Problem with_leave(Problem problem) {
   problem.a.flags |= FW_FAST_ROUNDING;
   return problem;
 }
-const Rotary& with_leave(const Rotary& rotary) { return rotary; }
+Rotary with_leave(Rotary rotary) { return rotary; }
 
 template <class AnyProblem>
 Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const char* forced) {

@@ -75,20 +75,20 @@ def test_library_of_the_wheel_is_the_one_that_is_loaded(wheel):
 
 
 def test_emulator_of_the_wheel_is_found(wheel):
-    """Until there are kernels for AMD GPUs the device opens and says that there are none."""
+    """And a kernel of an AMD GPU runs on it, if the wheel was built with them."""
     emulator = PACKAGE / "lib" / "libflashwave_emu.so"
     if not emulator.exists():
         _not_a_wheel("this wheel was built where there was no emulator to carry")
     code = """
 import numpy, flashwave
 try:
-    flashwave.attention(*[numpy.ones((1, 4, 1, 8), numpy.float32)] * 3, device="emu:gfx942")
+    print(numpy.unique(flashwave.attention(*[numpy.ones((1, 4, 1, 8), numpy.float32)] * 3, device="emu:gfx942")))
 except flashwave.errors.Unsupported as error:
     print(error)
 print(*[line.split()[-1] for line in open("/proc/self/maps") if "libflashwave_emu" in line])
 """
     said, loaded = run_python(code).splitlines()
-    assert "emu:gfx942" in said
+    assert said == "[1.]" or "there are no kernels for emu:gfx942" in said
     assert set(loaded.split()) == {str(emulator)}
 
 
