@@ -6,8 +6,8 @@
 namespace flashwave {
 
 // A tile of 16-bit rows in shared memory, in chunks of 16 bytes. The 8 rows of an 8x8 matrix must lie in 8 different
-// groups of banks: chunk c of row r is at c ^ (r & 7), or where rows are no multiple of 128 bytes, they are an odd number
-// of chunks apart.
+// groups of banks: chunk c of row r is at c ^ (r & 7), or where rows are no multiple of 128 bytes, they are an odd
+// number of chunks apart.
 template <int kDim>
 struct TileLayout {
   static constexpr int kChunks = kDim / 8;
@@ -27,8 +27,8 @@ template <int kDimQk_, int kDimV_, int kTileQ, int kTileK, int kThreads_, int kS
 struct Config {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kThreads = kThreads_, kWarps = kThreads / 32;
   static constexpr int kTileRows = kTileQ, kKeys = kTileK;
-  // A warp has at most 256 columns of O in its registers: two warps share the rows of a longer one, and each computes the
-  // scores by itself.
+  // A warp has at most 256 columns of O in its registers: two warps share the rows of a longer one, and each computes
+  // the scores by itself.
   static constexpr int kColumnParts = kDimV > 256 ? 2 : 1, kColumns = kDimV / kColumnParts;
   static constexpr int kRowGroups = kWarps / kColumnParts, kWarpRows = kTileQ / kRowGroups;
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileK / 8, kColumnTiles = kColumns / 8;

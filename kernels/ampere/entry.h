@@ -1,4 +1,5 @@
-// Entry points from rows of variants.def: FW_AMPERE_ENTRY(name, ...) makes one if the target has the row's instructions.
+// Entry points from rows of variants.def: FW_AMPERE_ENTRY(name, ...) makes one if the target has the row's
+// instructions.
 #pragma once
 
 #include "kernels/abi/features.h"
@@ -29,13 +30,13 @@ struct ElementOf<kRowBF16> {
 #define FW_FOR_kIsaSm80(...)
 #endif
 
-#define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,          \
-                        shared_bytes, features, needs, work)                                                        \
-  FW_FOR_##isa(FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                        \
-    using Tiles = Config<dim_qk, dim_v, tile_q, tile_k, threads, shared_bytes>;                                                   \
-    Forward<ElementOf<dtypes>::Type, Tiles, ((features) & (kSoftcap | kAlibi | kBias | kDropout)) != 0> forward(    \
-        args.params, shared_address(dynamic_shared));                                                               \
-    if (forward.choose_task(args.schedule)) forward.run();                                                          \
+#define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,       \
+                        shared_bytes, features, needs, work)                                                     \
+  FW_FOR_##isa(FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                     \
+    using Tiles = Config<dim_qk, dim_v, tile_q, tile_k, threads, shared_bytes>;                                  \
+    Forward<ElementOf<dtypes>::Type, Tiles, ((features) & (kSoftcap | kAlibi | kBias | kDropout)) != 0> forward( \
+        args.params, shared_address(dynamic_shared));                                                            \
+    if (forward.choose_task(args.schedule)) forward.run();                                                       \
   })
 #define FW_NVIDIA_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)
 

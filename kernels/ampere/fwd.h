@@ -6,12 +6,11 @@
 
 namespace flashwave {
 
-// T: element type; C: Config; kGeneral: with score modifiers and dropout, and tensors at any address. Then scores are in
-// units of log2 when the softmax gets them; else they are plain products.
+// T: element type; C: Config; kGeneral: with score modifiers and dropout, and tensors at any address. Then scores are
+// in units of log2 when the softmax gets them; else they are plain products.
 template <class T, class C, bool kGeneral>
 struct Forward {
   static constexpr int kRowTiles = C::kRowTiles, kKeyTiles = C::kKeyTiles, kColumnTiles = C::kColumnTiles;
-  static constexpr int kFar = (1 << 30);  // farther than any key, and no overflow near it
   // A reference may lag behind the maximum by this, in units of log2: weights of up to 2^8 lose nothing in fp16.
   static constexpr float kSlack = 8.f;
   using LayoutQk = typename C::LayoutQk;
@@ -21,18 +20,12 @@ struct Forward {
   const uint32_t shared;  // Q, then K, then V
   const int lane, row_group, column_part;
 
-  int batch, head, block;
+  int batch, head, head_k, block;
   int queries, keys;      // of the sequence
   int first_tile, tiles;  // of keys: [first_tile, tiles)
-  // Tiles that some query of the warp sees, and those of which all its queries see all keys.
-  struct Range {
-    int first, last;
-    FW_METHOD bool contains(int tile) const { return tile >= first && tile < last; }
-  };
-  Range seen, clean;
-  int left, right;     // first and last key that the CTA's first query sees by the mask alone; 1 more for each next one
-  const char *k, *v;   // dense: key 0; paged: row 0 of page 0
-  bool vectors;        // everything is at multiples of 16 bytes
+  int left, right;    // first and last key that the CTA's first query sees by the mask alone; 1 more for each next one
+  const char *k, *v;  // dense: key 0; paged: row 0 of page 0
+  bool vectors;       // everything is at multiples of 16 bytes
   uint32_t fragment_q, fragment_k, fragment_v;  // this lane's addresses of the first fragments
 
   float s[kRowTiles][kKeyTiles][4], o[kRowTiles][kColumnTiles][4];
@@ -45,78 +38,98 @@ struct Forward {
         row_group(wave_index() / C::kColumnParts),
         column_part(wave_index() % C::kColumnParts) {}
 
-  // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the L2 cache; the last
-  // blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their queries
-  // alone would exceed any memory.
-  FW_METHOD bool choose_task(const Schedule& schedule) {
-    if (task_index() >= schedule.tasks) return false;
-    const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
+  // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the L2 cache; the
+  // last blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their
+  // queries alone would exceed any memory.
+  FW_METHOD Sequence locate(uint32_t task) {
+    const uint32_t group = uint32_t(p.heads_q / p.heads_k);
     const uint32_t blocks = uint32_t(p.seqlen_q + C::kTileRows - 1) / C::kTileRows;
     const uint32_t in_group = task / group, of_head = in_group / blocks;
     batch = int(of_head / uint32_t(p.heads_k));
-    const int head_k = int(of_head) - batch * p.heads_k;
+    head_k = int(of_head) - batch * p.heads_k;
     head = int(uint32_t(head_k) * group + (task - in_group * group));
     block = int(blocks - 1 - (in_group - of_head * blocks));
     const Sequence seq = sequence_of(p, batch);
     queries = int(seq.queries);
+    return seq;
+  }
+
+  // False: nothing to do.
+  FW_METHOD bool choose_task(const Schedule& schedule) {
+    if (task_index() >= schedule.tasks) return false;
+    const Sequence seq = locate(uint32_t(task_index()));
     keys = int(seq.keys);
     if (int64_t{block} * C::kTileRows >= seq.queries) return false;
     choose_keys();
-    k = KeyRows(p, p.k, seq, head_k).base;
-    v = KeyRows(p, p.v, seq, head_k).base;
+    k = head_of(p.k, seq);
+    v = head_of(p.v, seq);
     if constexpr (kGeneral)
       vectors = has_vectors(p.q, p.dim_qk) && has_vectors(p.k, p.dim_qk) && has_vectors(p.v, p.dim_v) &&
                 has_vectors(p.o, p.dim_v);
+    if (first_tile < tiles) load_queries(seq);
     return true;
   }
-
-  // What visible_keys says, in 32 bits: the mask's two edges at the CTA's first query, clamped, rise by 1 a query.
-  FW_METHOD void choose_keys() {
-    const int64_t diagonal = int64_t{block} * C::kTileRows + keys - queries;
-    const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
-    left = clamp(diagonal - p.window_left);
-    right = clamp(diagonal + p.window_right);
-    const auto first_of = [&](int row) { return left + row > 0 ? left + row : 0; };
-    const auto end_of = [&](int row) { return right + row + 1 < keys ? right + row + 1 : keys; };
-
-    const int there_are = queries - block * C::kTileRows, last = (there_are < C::kTileRows ? there_are : C::kTileRows) - 1;
-    const auto tile_of = [](int key) { return uint32_t(key) / C::kKeys; };
-    const auto tiles_to = [](int key) { return key > 0 ? (uint32_t(key) + C::kKeys - 1) / C::kKeys : 0; };
-    first_tile = tile_of(first_of(0));
-    tiles = end_of(last) > first_of(0) ? tiles_to(end_of(last)) : first_tile;
-    const int upper = row_group * C::kWarpRows, lower = upper + C::kWarpRows - 1 < last ? upper + C::kWarpRows - 1 : last;
-    seen = {int(tile_of(first_of(upper))), lower >= upper ? int(tiles_to(end_of(lower))) : 0};
-    const int whole = end_of(upper);
-    clean = {int(tiles_to(first_of(lower))), whole > 0 ? int(tile_of(whole)) : 0};
+  FW_METHOD const char* head_of(const abi::Tensor& t, const Sequence& seq) const {
+    int64_t at = head_k * t.stride[2];
+    if (!p.block_table) at += seq.k_batch * t.stride[0] + seq.k_row * t.stride[1];
+    return static_cast<const char*>(t.data) + at * 2;
   }
 
-  FW_METHOD void load_queries() {
-    const Sequence seq = sequence_of(p, batch);
-    const char* const base =
-        static_cast<const char*>(p.q.data) + query_offset(p.q, seq, int64_t{block} * C::kTileRows, head) * 2;
-    const int count = queries - block * C::kTileRows;
-    load_rows<C::kThreads, C::kDimQk, C::kTileRows, kGeneral>(
-        shared, p.dim_qk, vectors, [&](int row) { return base + row * p.q.stride[1] * 2; },
-        [&](int row) { return row < count; });
+  // What visible_keys says, in 32 bits: the mask's two edges at the CTA's first query rise by 1 a query. Clamped to
+  // where they hide nothing, or everything.
+  FW_METHOD void choose_keys() {
+    const int64_t diagonal = int64_t{block} * C::kTileRows + keys - queries;
+    const auto clamp = [&](int64_t x) { return int(x < -C::kTileRows ? -C::kTileRows : x > keys ? keys : x); };
+    left = clamp(diagonal - p.window_left);
+    right = clamp(diagonal + p.window_right);
+    const int there_are = queries - block * C::kTileRows,
+              last = (there_are < C::kTileRows ? there_are : C::kTileRows) - 1;
+    const int from = left > 0 ? left : 0, to = right + last + 1 < keys ? right + last + 1 : keys;
+    first_tile = int(uint32_t(from) / C::kKeys);
+    tiles = to > from ? int((uint32_t(to) + C::kKeys - 1) / C::kKeys) : first_tile;
+  }
+
+  // Whether some query of the warp sees a key of the tile, and whether all of them see all of its keys. Both edges of
+  // what a query sees rise with the query; those past the last query of the sequence do no harm here.
+  FW_METHOD bool sees(int tile) const {
+    const int first = tile * C::kKeys, upper = row_group * C::kWarpRows, lower = upper + C::kWarpRows - 1;
+    return first + C::kKeys > left + upper && first <= right + lower;
+  }
+  FW_METHOD bool sees_all(int tile) const {
+    const int first = tile * C::kKeys, upper = row_group * C::kWarpRows, lower = upper + C::kWarpRows - 1;
+    return first >= left + lower && first + C::kKeys - 1 <= right + upper && first + C::kKeys <= keys;
+  }
+
+  template <int kDim>
+  using Share = RowShare<C::kThreads, kDim>;
+
+  FW_METHOD void load_queries(const Sequence& seq) {
+    using Rows = Share<C::kDimQk>;
+    const int first = block * C::kTileRows;
+    const char* const from =
+        static_cast<const char*>(p.q.data) + query_offset(p.q, seq, first + Rows::row(), head) * 2 + Rows::chunk() * 16;
+    const int64_t step = Rows::kRows * p.q.stride[1] * 2;
+    load_rows<Rows, C::kTileRows, kGeneral>(shared, queries - first, p.dim_qk, vectors,
+                                            [&](int i) { return from + i * step; });
   }
 
   template <int kDim>
   FW_METHOD void load_keys(const abi::Tensor& t, const char* base, int dim, int tile, uint32_t to) {
+    using Rows = Share<kDim>;
     const int first = tile * C::kKeys;
-    const auto exists = [&](int row) { return first + row < keys; };
+    base += Rows::chunk() * 16;
     if (p.block_table) {
       const int32_t* const table = p.block_table + batch * p.block_table_stride;
       const uint32_t pad = p.leftpad_k ? uint32_t(p.leftpad_k[batch]) : 0, size = uint32_t(p.page_size);
-      load_rows<C::kThreads, kDim, C::kKeys, kGeneral>(
-          to, dim, vectors,
-          [&](int row) {
-            const uint32_t at = pad + uint32_t(first + row), page = at / size;
-            return base + (table[page] * t.stride[0] + int64_t(at - page * size) * t.stride[1]) * 2;
-          },
-          exists);
+      load_rows<Rows, C::kKeys, kGeneral>(to, keys - first, dim, vectors, [&](int i) {
+        const int key = first + Rows::row() + i * Rows::kRows;
+        const uint32_t row = pad + uint32_t(key < keys ? key : first), page = row / size;
+        return base + (table[page] * t.stride[0] + int64_t(row - page * size) * t.stride[1]) * 2;
+      });
     } else {
-      load_rows<C::kThreads, kDim, C::kKeys, kGeneral>(
-          to, dim, vectors, [&](int row) { return base + (first + row) * t.stride[1] * 2; }, exists);
+      const char* const from = base + (first + Rows::row()) * t.stride[1] * 2;
+      const int64_t step = Rows::kRows * t.stride[1] * 2;
+      load_rows<Rows, C::kKeys, kGeneral>(to, keys - first, dim, vectors, [&](int i) { return from + i * step; });
     }
   }
   FW_METHOD uint32_t buffer_of(int tile) const { return C::kStages == 1 ? 0 : uint32_t(tile & 1); }
@@ -131,9 +144,7 @@ struct Forward {
   FW_METHOD void multiply_qk(int tile) {
     const uint32_t at_k = fragment_k + buffer_of(tile) * C::kBytesK;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
-      FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-        FW_UNROLL for (int i = 0; i < 4; ++i) s[r][n][i] = 0.f;
-      }
+      FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) { FW_UNROLL for (int i = 0; i < 4; ++i) s[r][n][i] = 0.f; }
     }
     FW_UNROLL for (int step = 0; step < C::kStepsQk; ++step) {
       uint32_t a[kRowTiles][4];
@@ -185,7 +196,7 @@ struct Forward {
     if constexpr (kGeneral) {
       FW_UNROLL for (int r = 0; r < kRowTiles; ++r) modify_scores(s[r], p, place_of(tile, r));
     }
-    if (clean.contains(tile)) return;
+    if (sees_all(tile)) return;
     const int first_key = tile * C::kKeys + (lane & 3) * 2, row = row_group * C::kWarpRows + lane / 4;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       const int shift = row + r * 16 - first_key;
@@ -193,9 +204,9 @@ struct Forward {
     }
   }
 
-  // S becomes P. A row's weights are relative to a reference, not to the maximum: it is raised, and what has been summed
-  // scaled down, only when some score of the warp exceeds it by kSlack. Few tiles do, and the others need neither
-  // shuffles nor products over O.
+  // S becomes P. A row's weights are relative to a reference, not to the maximum: it is raised, and what has been
+  // summed scaled down, only when some score of the warp exceeds it by kSlack. Few tiles do, and the others need
+  // neither shuffles nor products over O.
   FW_METHOD void softmax(int tile) {
     const float scale = kGeneral ? 1.f : p.softmax_scale * kLog2e;
     float highest[kRowTiles][2];
@@ -250,8 +261,8 @@ struct Forward {
 
   // O and LSE. O goes through the rows of Q that belong to this warp, so that a thread stores 16 bytes.
   FW_METHOD void finish() {
+    const Sequence seq = locate(task_index_again());  // cheaper than registers that hold it through the loop
     const int row0 = row_group * C::kWarpRows, first_query = block * C::kTileRows + row0;
-    const Sequence seq = sequence_of(p, batch);
     const uint32_t staged = shared + row0 * LayoutQk::kPitch;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) {
@@ -302,15 +313,12 @@ struct Forward {
   FW_METHOD void run() {
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) reference[r][h] = -kInf, sum[r][h] = 0.f;
-      FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) {
-        FW_UNROLL for (int i = 0; i < 4; ++i) o[r][d][i] = 0.f;
-      }
+      FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) { FW_UNROLL for (int i = 0; i < 4; ++i) o[r][d][i] = 0.f; }
     }
     fragment_q = shared + LayoutQk::offset(row_group * C::kWarpRows + (lane & 15), lane >> 4);
     fragment_k = shared + C::kOffsetK + LayoutQk::offset((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     fragment_v = shared + C::kOffsetV + LayoutV::offset(lane & 15, lane >> 4) + column_part * (C::kColumns * 2);
     if (first_tile < tiles) {
-      load_queries();
       load_k(first_tile);
       if constexpr (C::kStages == 2) load_v(first_tile);
       commit_copies();
@@ -329,8 +337,8 @@ struct Forward {
       workgroup_barrier();
       load_v(tile);
       commit_copies();
-      const bool sees = seen.contains(tile);
-      if (sees) {
+      const bool some = sees(tile);
+      if (some) {
         multiply_qk(tile);
         modify_and_mask(tile);
       }
@@ -340,7 +348,7 @@ struct Forward {
         load_k(tile + 1);
         commit_copies();
       }
-      if (sees) {
+      if (some) {
         softmax(tile);
         multiply_pv(tile);
       }
@@ -357,7 +365,7 @@ struct Forward {
         load_v(tile + 1);
         commit_copies();
       }
-      if (seen.contains(tile)) {
+      if (sees(tile)) {
         multiply_qk(tile);
         modify_and_mask(tile);
         softmax(tile);

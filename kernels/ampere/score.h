@@ -41,8 +41,8 @@ template <class B, int kKeyTiles>
 FW_DEVICE void add_bias(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
   FW_UNROLL for (int h = 0; h < 2; ++h) {
     const int query = at.query + 8 * h < at.queries ? at.query + 8 * h : at.queries - 1;
-    const B* const row = static_cast<const B*>(p.bias.data) + at.batch * p.bias.stride[0] +
-                         at.head * p.bias.stride[1] + query * p.bias.stride[2];
+    const B* const row = static_cast<const B*>(p.bias.data) + at.batch * p.bias.stride[0] + at.head * p.bias.stride[1] +
+                         query * p.bias.stride[2];
     FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         int key = at.key + 8 * n + e;
@@ -63,9 +63,7 @@ FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const Til
     }
   } else {
     const float scale = p.softmax_scale * kLog2e;
-    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] *= scale;
-    }
+    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) { FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] *= scale; }
   }
   if (p.bias.data) {
     if (p.bias.dtype == abi::kF32)
@@ -87,7 +85,8 @@ FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const Til
 }
 
 // Weights of dropped elements become 0. A Philox call covers one query and the 8 keys of a key tile, of which each of
-// the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they exchange words.
+// the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they exchange
+// words.
 template <int kKeyTiles>
 FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
   const int c = lane_index() & 3;
@@ -101,8 +100,7 @@ FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const Tile
       FW_UNROLL for (int low = 0; low < 4; low += 3 - step) {
         if (low & step) continue;
         const bool upper = c & step;
-        const uint32_t other =
-            __shfl_xor_sync(kAllLanes, upper ? x.word[low] : x.word[low + step], step);
+        const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? x.word[low] : x.word[low + step], step);
         (upper ? x.word[low] : x.word[low + step]) = other;
       }
     }

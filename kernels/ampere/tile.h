@@ -18,44 +18,43 @@ struct RowShare {
   FW_METHOD static int chunk() { return thread_index() % kLanes; }
 };
 
-// 16 bytes of a row from element `column` on whose address may be any; 0 past the head dim.
-FW_DEVICE uint4 gather(const char* row, int column, int dim) {
+// The 16 bytes at `from`, of which `count` elements are there, at any address; the others are 0.
+FW_DEVICE uint4 gather(const char* from, int count) {
   uint32_t x[4] = {};
   FW_UNROLL for (int e = 0; e < 8; ++e) {
-    if (column + e < dim) x[e / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(row)[column + e]} << e % 2 * 16;
+    if (e < count) x[e / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(from)[e]} << e % 2 * 16;
   }
   return {x[0], x[1], x[2], x[3]};
 }
 
-// Copies kCount rows to the tile at `to`. address(row) is where a row starts, called for rows that valid(row) says
-// exist; the others become 0, and so do columns past the head dim. vectors: everything at multiples of 16 bytes.
-template <int kThreads, int kDim, int kCount, bool kAnyAlignment, class Address, class Valid>
-FW_DEVICE void load_rows(uint32_t to, int dim, bool vectors, const Address& address, const Valid& valid) {
-  using Share = RowShare<kThreads, kDim>;
-  const int first = Share::row(), chunk = Share::chunk();
-  to += Share::Layout::offset(first, chunk);
+// Copies kCount rows to the tile at `to`, of which the first `count` exist; the others become 0, and so do columns past
+// the head dim. address(i): this thread's first chunk of its i-th row, valid if the row exists. vectors: everything is
+// at multiples of 16 bytes.
+template <class Share, int kCount, bool kAnyAlignment, class Address>
+FW_DEVICE void load_rows(uint32_t to, int count, int dim, bool vectors, const Address& address) {
+  const int first = Share::row(), column0 = Share::chunk() * 8;
+  to += Share::Layout::offset(first, Share::chunk());
   FW_UNROLL for (int i = 0; i < (kCount + Share::kRows - 1) / Share::kRows; ++i) {
     const int row = first + i * Share::kRows;
     if (kCount % Share::kRows != 0 && row >= kCount) break;
-    const bool exists = valid(row);
-    const char* const from = address(exists ? row : 0);
+    const char* const from = address(i);
     const uint32_t at = to + uint32_t(i * Share::kRows * Share::Layout::kPitch);
     if (kAnyAlignment && !vectors) {
       FW_NO_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        const int column = (chunk + j * Share::kLanes) * 8;
-        store_shared(at + uint32_t(j * Share::kLanes * 16), gather(from, column, exists ? dim : 0));
+        store_shared(at + uint32_t(j * Share::kLanes * 16),
+                     gather(from + j * Share::kLanes * 16, row < count ? dim - column0 - j * Share::kLanes * 8 : 0));
       }
     } else if constexpr (kAsyncCopies) {
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        const int column = (chunk + j * Share::kLanes) * 8;
-        copy_async(at + uint32_t(j * Share::kLanes * 16), from + column * 2, exists && column < dim);
+        copy_async(at + uint32_t(j * Share::kLanes * 16), from + j * Share::kLanes * 16,
+                   row < count && column0 + j * Share::kLanes * 8 < dim);
       }
     } else {
       uint4 staged[Share::kTurns];
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        const int column = (chunk + j * Share::kLanes) * 8;
         staged[j] = {};
-        if (exists && column < dim) staged[j] = *reinterpret_cast<const uint4*>(from + column * 2);
+        if (row < count && column0 + j * Share::kLanes * 8 < dim)
+          staged[j] = *reinterpret_cast<const uint4*>(from + j * Share::kLanes * 16);
       }
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
         store_shared(at + uint32_t(j * Share::kLanes * 16), staged[j]);
@@ -63,22 +62,6 @@ FW_DEVICE void load_rows(uint32_t to, int dim, bool vectors, const Address& addr
     }
   }
 }
-
-// Where the keys of one head of a sequence lie in k or v.
-struct KeyRows {
-  const char* base;  // dense: key 0; paged: row 0 of page 0
-
-  FW_METHOD KeyRows(const Params& p, const abi::Tensor& t, const Sequence& seq, int head_k) {
-    base = static_cast<const char*>(t.data) + head_k * t.stride[2] * 2;
-    if (!p.block_table) base += (seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]) * 2;
-  }
-  FW_METHOD const char* dense(const abi::Tensor& t, int key) const { return base + key * t.stride[1] * 2; }
-  // table: the sequence's row of the block table; row: left pad included.
-  FW_METHOD const char* paged(const Params& p, const abi::Tensor& t, const int32_t* table, uint32_t row) const {
-    const uint32_t size = uint32_t(p.page_size), page = row / size;
-    return base + (table[page] * t.stride[0] + int64_t(row - page * size) * t.stride[1]) * 2;
-  }
-};
 
 // Whether every row of a tensor starts at a multiple of 16 bytes. Strides of dimensions of one entry count as well.
 FW_DEVICE bool has_vectors(const abi::Tensor& t, int dim) {
