@@ -281,7 +281,7 @@ struct Forward {
         const int row = r * 16 + h * 8 + lane / 4;
         if (p.lse.data && (lane & 3) == 0 && column_part == 0 && first_query + row < queries) {
           static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + row, head)] =
-              top == -kInf ? -kInf : (top + log2_fast(total)) * kLn2;
+              total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
         }
         float factor = total == 0.f ? 0.f : weight / total;
         if constexpr (kGeneral) factor /= 1.f - p.dropout_p;
