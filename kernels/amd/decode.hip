@@ -22,7 +22,7 @@
 #include "kernels/abi/partials.h"
 #include "kernels/amd/decode_finish.h"
 #include "kernels/amd/decode_task.h"
-#include "kernels/amd/score.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 

@@ -5,7 +5,7 @@
 
 #include "kernels/abi/generic_backward.h"
 #include "kernels/amd/generic_tile.h"
-#include "kernels/amd/score.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 

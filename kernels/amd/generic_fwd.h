@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/amd/generic_tile.h"
-#include "kernels/amd/score.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 

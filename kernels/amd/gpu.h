@@ -2,9 +2,6 @@
 // header (the kernels are compiled with -nogpuinc -nogpulib); builtins of one architecture family are in its isa.h.
 #pragma once
 
-#define __host__ __attribute__((host))
-#define __device__ __attribute__((device))
-
 #include "kernels/abi/gpu_launch.h"
 #include "kernels/common/platform.h"
 
@@ -67,6 +64,10 @@ FW_DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }
 
 FW_DEVICE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 FW_DEVICE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// fp16, as its bits, to and from fp32 (to nearest even).
+FW_DEVICE float float_of_half(uint16_t x) { return float(__builtin_bit_cast(_Float16, x)); }
+FW_DEVICE uint16_t half_of_float(float x) { return __builtin_bit_cast(uint16_t, _Float16(x)); }
 
 // v_perm_b32: bytes 0..3 of the selector pick from {lo: 0..3, hi: 4..7}.
 FW_DEVICE uint32_t permute_bytes(uint32_t hi, uint32_t lo, uint32_t selector) {
