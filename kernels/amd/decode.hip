@@ -20,8 +20,8 @@
 // column_inside().
 #include "kernels/abi/features.h"
 #include "kernels/abi/partials.h"
-#include "kernels/amd/decode_finish.h"
 #include "kernels/amd/decode_task.h"
+#include "kernels/common/row_end.h"
 #include "kernels/common/score.h"
 
 namespace flashwave {

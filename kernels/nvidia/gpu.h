@@ -67,6 +67,10 @@ FW_DEVICE int wave_index() { return thread_index() / kWave; }
 // What this workgroup is to do; `tasks` or more: nothing.
 FW_DEVICE int64_t task_index() { return int64_t{block_index_y()} * abi::kTasksPerRow + block_index_x(); }
 
+// The kernel's argument lies in constant memory and is read where it is used (FW_ARGUMENTS); see kernels/amd/gpu.h.
+FW_DEVICE const GpuArguments& arguments_in_memory(const GpuArguments& args) { return args; }
+FW_DEVICE const Params& parameters_again(const Params& params) { return params; }
+
 // Bare instructions (PTX ISA, "Floating Point Instructions"): ex2 and rcp to 1 ulp or little more, lg2 (base 2) to
 // 2^-22 where the result is small; denormals flushed.
 FW_DEVICE float exp2_fast(float x) {
@@ -104,6 +108,13 @@ FW_DEVICE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
 FW_DEVICE float scaled_by_power(float x, int n) {
   const int most = n < 254 ? n : 254, half = most >> 1;
   return x * float_of(uint32_t(127 + half) << 23) * float_of(uint32_t(127 + most - half) << 23);
+}
+
+// Over all lanes of the wave, which must be active; the same in each.
+template <class Op>
+FW_DEVICE float wave_reduce(float x, Op op) {
+  FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) x = op(x, exchange(x, apart));
+  return x;
 }
 
 }  // namespace flashwave

@@ -33,6 +33,8 @@ ARROWS = {
     "kernels/cdna": ("kernels/abi", "kernels/common", "kernels/amd"),
     "kernels/rdna": ("kernels/abi", "kernels/common", "kernels/amd"),
     "kernels/common": ("kernels/abi",),
+    "kernels/amd": ("kernels/abi", "kernels/common", "variants"),
+    "kernels/nvidia": ("kernels/abi", "kernels/common", "variants"),
     "kernels/*": ("kernels/abi", "kernels/common"),  # an architecture: never a sibling's
     "cmake": ("src/base", "src/device"),  # tools of the build
     "cli": ("include",),
