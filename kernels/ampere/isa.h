@@ -21,8 +21,11 @@ FW_DEVICE int again(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-// task_index() by an instruction that the compiler does not take for the first one: nothing that follows from it need
-// stay in registers.
+FW_DEVICE int thread_index_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
 FW_DEVICE uint32_t task_index_again() {
   uint32_t x, y;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
