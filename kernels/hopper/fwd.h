@@ -160,7 +160,8 @@ struct Consumer {
   // Of the task:
   uint32_t q_at;
   ForwardTask task;
-  int row;  // first query of this warpgroup
+  int row;                    // first query of this warpgroup
+  int open_first, open_last;  // all its rows see these blocks of keys, whole
 
   FW_METHOD Consumer(const Params& params, const TensorMaps& tensor_maps, int consumer)
       : p(params),
@@ -293,15 +294,30 @@ struct Consumer {
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) { return exponentials(weights, finite(m0), finite(m1)); }
   FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
 
+  FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
+    const Sequence seq = {task.batch, 0, 0, 0, 0, task.queries, task.keys};
+    return {p, seq, task.head, row + warp * 16 + (lane >> 2), block * C::kTileK + (lane & 3) * 2};
+  }
+  // What is done to the scores of a block before the softmax, and to its weights after the sum.
+  FW_METHOD void modify(int block) {
+    if constexpr (C::kGeneral) score_rows(block).modify(s);
+    if (block >= open_last || block < open_first) mask(block);
+  }
+  FW_METHOD void drop(int block) {
+    if constexpr (C::kGeneral)
+      if (p.dropout_threshold) score_rows(block).drop(pa);
+  }
+
   // A block of which some keys may be hidden from some rows.
   FW_METHOD void checked_block(int block, bool last) {
     issue_both(pa);
-    mask(block);
+    modify(block);
     const float2 factor = raise_reference();
     hold(s);
     if (!last) wait_k(k_count);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
     wait_output(pa);
     add(exponentials(pa));
+    drop(block);
     rescale(factor);
   }
 
@@ -333,23 +349,25 @@ struct Consumer {
     m0 = m1 = -kInf, l0 = l1 = 0;
     if (j < first) return;
 
-    // Blocks [open_first, open_last) are seen by all rows, whole.
     const BlockKeys seen(p, task.queries, task.keys, row, 64);
-    const int open_first = max(first, (seen.all_first + C::kTileK - 1) / C::kTileK);
-    const int open_last = seen.all_last / C::kTileK;
+    open_first = max(first, (seen.all_first + C::kTileK - 1) / C::kTileK);
+    open_last = seen.all_last / C::kTileK;
 
     wait_k(k_count);
     issue_scores();
     wgmma_wait<0>();
     hold(s);
     release_k();
-    if (j >= open_last || j < open_first) mask(j);
+    modify(j);
     raise_reference();
     add(exponentials(pa));
+    drop(j);
     if (--j >= first) wait_k(k_count);
 
-    FW_NO_UNROLL for (; j >= max(first, open_last); --j) checked_block(j, j == first);
-    if constexpr (C::kTwoWeights) {
+    const int checked = C::kGeneral ? first : max(first, open_last);
+    FW_NO_UNROLL for (; j >= checked; --j) checked_block(j, j == first);
+    if constexpr (C::kGeneral) {
+    } else if constexpr (C::kTwoWeights) {
       FW_NO_UNROLL while (j > open_first) {
         optimistic_block(pa, pb, j == first), --j;
         optimistic_block(pb, pa, j == first), --j;
@@ -361,7 +379,9 @@ struct Consumer {
     } else {
       FW_NO_UNROLL for (; j >= open_first; --j) optimistic_block(pa, pa, j == first);
     }
-    FW_NO_UNROLL for (; j >= first; --j) checked_block(j, j == first);
+    if constexpr (!C::kGeneral) {
+      FW_NO_UNROLL for (; j >= first; --j) checked_block(j, j == first);
+    }
 
     wait_v(v_count);
     issue_output(pa);
@@ -378,6 +398,7 @@ struct Consumer {
     float f0 = 1.f, f1 = 1.f;
     if (p.sinks) add_sink(p.sinks[task.head] * kLog2e, f0, f1);
     f0 = l0 > 0 ? f0 / l0 : 0.f, f1 = l1 > 0 ? f1 / l1 : 0.f;
+    if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
 
     const int query = row + warp * 16 + (lane >> 2);
     if (!C::kSumByMma && p.lse.data && (lane & 3) == 0) {

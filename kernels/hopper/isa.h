@@ -12,7 +12,6 @@ using abi::TensorMap;
 using abi::TensorMaps;
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr float kInf = __builtin_inff();
 
 // Shared memory is addressed by number. Dynamic shared memory starts here when there is no other: the system's part is
 // before it. Kernels that count on it check it; addresses and descriptors then are constants.
@@ -137,15 +136,14 @@ FW_DEVICE void store_matrices(uint32_t at, uint32_t x0, uint32_t x1, uint32_t x2
 // The larger of three, in both halves of a word: one instruction.
 FW_DEVICE uint32_t max3_pairs(uint32_t a, uint32_t b, uint32_t c) { return __vimax3_u16x2(a, b, c); }
 
-FW_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 // Over the four lanes that share a row of an accumulator.
 FW_DEVICE float quad_max(float x) {
-  x = fmaxf(x, shuffle_xor(x, 1));
-  return fmaxf(x, shuffle_xor(x, 2));
+  x = fmaxf(x, exchange(x, 1));
+  return fmaxf(x, exchange(x, 2));
 }
 FW_DEVICE float quad_sum(float x) {
-  x += shuffle_xor(x, 1);
-  return x + shuffle_xor(x, 2);
+  x += exchange(x, 1);
+  return x + exchange(x, 2);
 }
 
 // The element types. Weights above 2^8 (bf16) or 2^15 (fp16) are too large to go on with the same reference: as the
