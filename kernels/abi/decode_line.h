@@ -12,9 +12,9 @@
 
 namespace flashwave::abi {
 
-// A workgroup has an equal share of all tiles of keys, laid in one line; at the two ends of its share it may have a part
-// of a unit (a sequence, key head and block of rows) that others have the rest of: 2 slots. With a number of splits
-// given every workgroup has one part of one unit: 1 slot, and none if nothing is split.
+// A workgroup has an equal share of all tiles of keys, laid in one line; at the two ends of its share it may have a
+// part of a unit (a sequence, key head and block of rows) that others have the rest of: 2 slots. With a number of
+// splits given every workgroup has one part of one unit: 1 slot, and none if nothing is split.
 struct DecodeParts {
   uint64_t* ready;  // [slot]: kReady while the part waits to be read
   float* sums;      // [slot][row]: reference m and l = sum of exp2(s - m), in pairs

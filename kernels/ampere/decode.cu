@@ -3,8 +3,8 @@
 //   S^T = K Q^T     A: 16 keys, B: 8 packed rows. Lane 4g + c has keys g and g + 8 of rows 2c and 2c + 1.
 //   O^T = V^T P^T   A: 16 columns of V, transposed by ldmatrix; B: P^T, transposed by movmatrix.
 //
-// The rows of a GQA group are packed: row = query * group + head in the group. A warp works on 8 or 16 of them; a team of
-// 2 or 4 warps on more, each on its own rows of the same tiles; still more rows are further units that read K and V
+// The rows of a GQA group are packed: row = query * group + head in the group. A warp works on 8 or 16 of them; a team
+// of 2 or 4 warps on more, each on its own rows of the same tiles; still more rows are further units that read K and V
 // again. So 8 rows waste nothing, and O takes kDimV / 4 registers per 8 rows. decode_line.h says which keys a workgroup
 // has, decode_tiles.h how they come. Teams share the tiles of a unit and are merged in shared memory at its end; where
 // workgroups share a unit, the last of them adds the parts in order.
@@ -80,9 +80,8 @@ struct Decode {
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       const int r = member * kWarpRows + 8 * t + g;
       const bool exists = rows.exists(r);
-      const uint16_t* const row =
-          static_cast<const uint16_t*>(p.q.data) +
-          (exists ? query_offset(p.q, rows.seq, rows.query(r), rows.head(r)) : 0);
+      const uint16_t* const row = static_cast<const uint16_t*>(p.q.data) +
+                                  (exists ? query_offset(p.q, rows.seq, rows.query(r), rows.head(r)) : 0);
       FW_UNROLL for (int k = 0; k < kStepsQK; ++k) {
         FW_UNROLL for (int half = 0; half < 2; ++half) {
           const int column = 16 * k + 8 * half + 2 * c;
@@ -105,7 +104,8 @@ struct Decode {
       }
     }
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
-      FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] = kChains == 2 ? chain[0][t][e] + chain[kChains - 1][t][e] : chain[0][t][e];
+      FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] =
+          kChains == 2 ? chain[0][t][e] + chain[kChains - 1][t][e] : chain[0][t][e];
     }
   }
 
@@ -113,24 +113,23 @@ struct Decode {
   FW_METHOD void scale(float (&s)[kRowTiles][4], const Unit& unit, const UnitMask& mask, int first_key) {
     const int group = p.heads_q / p.heads_k;
     if (p.softcap > 0 || p.alibi_slopes || p.bias.data) {
-      const int first_row = opaque(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
+      const int first_row =
+          opaque(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
       Sequence seq{};
       seq.b = unit.b, seq.keys = unit.keys, seq.queries = unit.queries;
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
         FW_UNROLL for (int e = 0; e < 2; ++e) {
-          const int row = min(first_row + 8 * t + 2 * c + e, unit.queries * group - 1), query = row / group;
+          const int row = max(min(first_row + 8 * t + 2 * c + e, unit.queries * group - 1), 0), query = row / group;
           const ScoreRow score(p, seq, unit.head * group + row - query * group, query);
           FW_UNROLL for (int half = 0; half < 2; ++half) {
             const int key = min(first_key + g + 8 * half, unit.keys - 1);
-            s[t][2 * half + e] = key >= 0 && query >= 0 ? score.modified(s[t][2 * half + e], key) : -kInf;
+            s[t][2 * half + e] = key >= 0 ? score.modified(s[t][2 * half + e], key) : -kInf;
           }
         }
       }
     } else {
       const float factor = p.softmax_scale * kLog2e;
-      FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
-        FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] *= factor;
-      }
+      FW_UNROLL for (int t = 0; t < kRowTiles; ++t) { FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] *= factor; }
     }
     if (mask.hides_some(first_key)) {
       const int first_row = opaque(unit.block * Shape::kRows + member * kWarpRows);
@@ -165,9 +164,7 @@ struct Decode {
   FW_METHOD void soften(float (&s)[kRowTiles][4], uint32_t (&weights)[kRowTiles][2]) {
     bool far_above = false;
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
-      FW_UNROLL for (int e = 0; e < 4; ++e) {
-        far_above |= s[t][e] - m[t][e & 1] > kPeak<Element> + kSlack<Element>;
-      }
+      FW_UNROLL for (int e = 0; e < 4; ++e) { far_above |= s[t][e] - m[t][e & 1] > kPeak<Element> + kSlack<Element>; }
     }
     if (__any_sync(kAllLanes, far_above)) move_references(s);
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
@@ -201,44 +198,45 @@ struct Decode {
         if (g == 0) sums[team * kAllRows + member * kWarpRows + 8 * t + 2 * c + e] = make_float2(m[t][e], x);
       }
     }
-    FW_NO_UNROLL for (int of = 0; of < kTeam; ++of) {  // the member whose rows these are
-      FW_UNROLL for (int pass = 0; pass < kWarpRows; pass += kMergeRows) {
-        const int first = of * kWarpRows + pass;
-        if (!rows.exists(first)) break;
-        FW_UNROLL for (int e = 0; e < 2; ++e) {
-          const int r = row_of_lane + e - pass % 8;
-          if (member == of && r >= 0 && r < kMergeRows) {
-            float* const to = values + (team * kMergeRows + r) * kDimV;
-            FW_UNROLL for (int j = 0; j < kStepsV; ++j) {  // exchanged by row: no bank conflicts
-              to[(16 * j + column_of_lane) ^ (r << 3)] = o[pass / 8][j][e];
-              to[(16 * j + column_of_lane + 8) ^ (r << 3)] = o[pass / 8][j][2 + e];
+    FW_NO_UNROLL for (int first = 0; first < kAllRows && rows.exists(first); first += kMergeRows) {
+      const int mine = first - member * kWarpRows;  // in rows of this warp; < 0 or too large: others'
+      FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
+        if (mine >= 8 * t && mine < 8 * t + 8) {
+          FW_UNROLL for (int e = 0; e < 2; ++e) {
+            const int r = row_of_lane + 8 * t + e - mine;
+            if (r >= 0 && r < kMergeRows) {
+              float* const to = values + (team * kMergeRows + r) * kDimV;
+              FW_UNROLL for (int j = 0; j < kStepsV; ++j) {  // exchanged by row: no bank conflicts
+                to[(16 * j + column_of_lane) ^ (r << 3)] = o[t][j][e];
+                to[(16 * j + column_of_lane + 8) ^ (r << 3)] = o[t][j][2 + e];
+              }
             }
           }
         }
-        workgroup_barrier();
-        for (int i = thread_index(); i < kMergeRows * (kDimV / 2); i += Shape::kThreads) {
-          const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
-          float top = kNoKey, sum = 0.f, x = 0.f, y = 0.f;
-          FW_UNROLL for (int w = 0; w < kTeams; ++w) top = fmaxf(top, sums[w * kAllRows + first + r].x);
-          FW_UNROLL for (int w = 0; w < kTeams; ++w) {
-            const float2 theirs = sums[w * kAllRows + first + r];
-            const float2 v =
-                *reinterpret_cast<const float2*>(values + (w * kMergeRows + r) * kDimV + (column ^ (r << 3)));
-            const float weight = exp2_fast(theirs.x - top);
-            sum = fmaf(theirs.y, weight, sum), x = fmaf(v.x, weight, x), y = fmaf(v.y, weight, y);
-          }
-          if (rows.exists(first + r) && column < p.dim_v) {
-            if (slot < 0) {
-              write_columns<Element>(p, rows, first + r, column, x, y, top, sum);
-            } else {
-              const int64_t row = int64_t{slot} * Shape::kRows + first + r;
-              *reinterpret_cast<float2*>(parts.o + row * p.dim_v + column) = make_float2(x, y);
-              if (column == 0) reinterpret_cast<float2*>(parts.sums)[row] = make_float2(top, sum);
-            }
-          }
-        }
-        workgroup_barrier();
       }
+      workgroup_barrier();
+      for (int i = thread_index(); i < kMergeRows * (kDimV / 2); i += Shape::kThreads) {
+        const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
+        float top = kNoKey, sum = 0.f, x = 0.f, y = 0.f;
+        FW_UNROLL for (int w = 0; w < kTeams; ++w) top = fmaxf(top, sums[w * kAllRows + first + r].x);
+        FW_UNROLL for (int w = 0; w < kTeams; ++w) {
+          const float2 theirs = sums[w * kAllRows + first + r];
+          const float2 v =
+              *reinterpret_cast<const float2*>(values + (w * kMergeRows + r) * kDimV + (column ^ (r << 3)));
+          const float weight = exp2_fast(theirs.x - top);
+          sum = fmaf(theirs.y, weight, sum), x = fmaf(v.x, weight, x), y = fmaf(v.y, weight, y);
+        }
+        if (rows.exists(first + r) && column < p.dim_v) {
+          if (slot < 0) {
+            write_columns<Element>(p, rows, first + r, column, x, y, top, sum);
+          } else {
+            const int64_t row = int64_t{slot} * Shape::kRows + first + r;
+            *reinterpret_cast<float2*>(parts.o + row * p.dim_v + column) = make_float2(x, y);
+            if (column == 0) reinterpret_cast<float2*>(parts.sums)[row] = make_float2(top, sum);
+          }
+        }
+      }
+      workgroup_barrier();
     }
   }
 
@@ -251,16 +249,17 @@ struct Decode {
     if (thread_index() == 0) units[Shape::kWarps] = share.unit;
     TileRequests<kTeams> requests(share, units + wave_index(), team, blocks);
     TileRequest ahead[kAhead];
-    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = requests.next(p);
     uint32_t copy_to = 0, stage = 0;  // offsets in the ring
-    const auto copy_next = [&]() {
-      copy_tile<Shape, kTeam>(p, ahead[0], member, ring + copy_to);
-      commit_copies();
-      copy_to = copy_to == (kStages - 1) * Shape::kStage ? 0 : copy_to + Shape::kStage;
+    const auto copy_next = [&](bool any) {
+      if (any) {
+        copy_tile<Shape, kTeam>(p, ahead[0], member, ring + copy_to);
+        commit_copies();
+        copy_to = copy_to == (kStages - 1) * Shape::kStage ? 0 : copy_to + Shape::kStage;
+      }
       FW_UNROLL for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
       ahead[kAhead - 1] = requests.next(p);
     };
-    FW_NO_UNROLL for (int i = 0; i < kStages - 1; ++i) copy_next();
+    FW_NO_UNROLL for (int i = -kAhead; i < kStages - 1; ++i) copy_next(i >= 0);
 
     Unit unit = share.unit;
     bool combine = false;  // the first unit's parts, when all else is done
@@ -271,7 +270,7 @@ struct Decode {
       FW_NO_UNROLL for (int tile = max(share.begin - unit.start, 0) + team; tile < last; tile += kTeams) {
         wait_copies<kStages - 2>();
         team_barrier();
-        copy_next();
+        copy_next(true);
         float s[kRowTiles][4];
         uint32_t weights[kRowTiles][2];
         multiply_keys(ring + stage, s);
@@ -332,11 +331,7 @@ FW_DEVICE void decode(const GpuArguments& args) {
   FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                                     \
     using Shape = DecodeShape<dim_qk, dim_v, tile_q, threads / kWave, shared_bytes>;                                \
     static_assert(tile_k == kTileKeys && tile_q == 4 * Shape::kWarpRows);                                           \
-    if constexpr (dtypes == kRowF16) {                                                                              \
-      decode<F16, Shape>(args);                                                                                     \
-    } else {                                                                                                        \
-      decode<BF16, Shape>(args);                                                                                    \
-    }                                                                                                               \
+    decode<ElementOf<dtypes>, Shape>(args);                                                                         \
   }
 #include "kernels/ampere/decode.def"
 #undef FW_NVIDIA_KERNEL

@@ -46,7 +46,8 @@ FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, con
   constexpr int kAtOnce = 16;
   for (int i = from.first + thread_index(); i < from.last; i += kThreads) {
     uint64_t* const ready = parts.ready + from.slot(i, slots_each);
-    while (load_acquire(ready) != abi::kReady) {}
+    while (load_acquire(ready) != abi::kReady) {
+    }
     *ready = 0;
   }
   workgroup_barrier();

@@ -1,8 +1,8 @@
 // Which keys a workgroup of decode.cu has. A unit is a sequence, a key head and a block of rows (query, head of the
-// group); the keys that any of its queries sees are cut into tiles of kTileKeys. All units' tiles form one line, of which
-// every workgroup takes an equal share, whatever the lengths; or each unit is cut into the same number of parts, one for
-// each workgroup: where a number of splits is asked for, and where that gives nearly every workgroup a part and they are
-// equal. Then none pays for two ends.
+// group); the keys that any of its queries sees are cut into tiles of kTileKeys. All units' tiles form one line, of
+// which every workgroup takes an equal share, whatever the lengths; or each unit is cut into the same number of parts,
+// one for each workgroup: where a number of splits is asked for, and where that gives nearly every workgroup a part and
+// they are equal. Then none pays for two ends.
 #pragma once
 
 #include "kernels/abi/decode_line.h"

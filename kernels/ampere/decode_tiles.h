@@ -30,7 +30,9 @@ template <int kDim>
 FW_DEVICE uint32_t chunk_at(uint32_t row, uint32_t chunk) {
   return row * (kDim * 2) + ((chunk ^ (row & 7)) << 4);
 }
-FW_DEVICE uint32_t chunk_further(uint32_t first, int chunks) { return (first ^ ((chunks & 7) << 4)) + chunks / 8 * 128; }
+FW_DEVICE uint32_t chunk_further(uint32_t first, int chunks) {
+  return (first ^ ((chunks & 7) << 4)) + chunks / 8 * 128;
+}
 
 // A tile to copy, its rows found: lane r and r + 16 know those of row r.
 struct TileRequest {

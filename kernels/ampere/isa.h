@@ -2,6 +2,7 @@
 // conversions. PTX ISA 9.0, the section named at each.
 #pragma once
 
+#include "kernels/abi/features.h"
 #include "kernels/nvidia/gpu.h"
 
 namespace flashwave {
@@ -152,8 +153,8 @@ FW_DEVICE void store_release(uint64_t* p, uint64_t x) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
 }
 
-// 9.7.13.13 griddepcontrol, from sm_90 on: until the launch before has finished and its writes are seen; the launch after
-// may begin to start. Without the attribute of programmatic stream serialization they do nothing.
+// 9.7.13.13 griddepcontrol, from sm_90 on: until the launch before has finished and its writes are seen; the launch
+// after may begin to start. Without the attribute of programmatic stream serialization they do nothing.
 FW_DEVICE void wait_for_launch_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -174,5 +175,19 @@ FW_DEVICE void unpack(BF16, uint32_t x, float& low, float& high) {
   low = float_of(x << 16), high = float_of(x & 0xFFFF0000u);
 }
 #endif
+
+// The words for a row's element type (RowDtype in kernels/abi/features.h).
+template <uint32_t kDtypes>
+struct ElementFor {
+  using Type = F16;
+};
+#if FW_SM80
+template <>
+struct ElementFor<kRowBF16> {
+  using Type = BF16;
+};
+#endif
+template <uint32_t kDtypes>
+using ElementOf = typename ElementFor<kDtypes>::Type;
 
 }  // namespace flashwave
