@@ -1,4 +1,4 @@
-// Build tool: packs code objects into the archive that the library carries (src/device/hip/code_archive.h).
+// Build tool: packs code objects into the archive that the library carries (src/device/code_archive.h).
 //
 //   pack_code_objects ARCHIVE [SOURCE ARCH FILE]...
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/lz.h"
-#include "device/hip/code_archive.h"
+#include "device/code_archive.h"
 
 using namespace flashwave;
 

@@ -47,6 +47,8 @@ enum Needs : uint32_t {
   kNeedsFastRounding = 1u << 4,   // the caller's leave to round weights towards zero
   kNeeds8Columns = 1u << 5,       // head dims of 8 or more
   kNeedsNearRows = 1u << 7,       // the rows of one tile lie within 2^31 bytes: offsets in it have 32 bits
+  kNeedsTensorMaps = 1u << 8,     // q, k, v, o described by tensor maps: as kNeeds16Bytes
+  kNeedsPagesOfTile = 1u << 9,    // block_table: page_size a multiple of tile_k
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
 };
@@ -57,6 +59,8 @@ enum class Work : uint8_t {
   kPackedRows,   // tile_q rows (query, head of the group) of one key head, for one part of the keys
   kStreams,      // tile_q (sequence, query, key head) each
   kRows,         // one query row of all heads: pre-passes and rotary embedding
+  kPersistent,   // one workgroup for each compute unit, which takes blocks of tile_q queries of one head until none is
+                 // left
 };
 
 }  // namespace flashwave

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#if defined(__HIP__) || defined(__CUDACC__)
+#if defined(__CUDACC__) || defined(__CUDA__) || defined(__HIP__)
 #define FW_ABI_FN __attribute__((host, device, always_inline)) inline
 #else
 #define FW_ABI_FN __attribute__((always_inline)) inline

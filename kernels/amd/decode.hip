@@ -20,9 +20,9 @@
 // column_inside().
 #include "kernels/abi/features.h"
 #include "kernels/abi/partials.h"
-#include "kernels/amd/decode_finish.h"
 #include "kernels/amd/decode_task.h"
-#include "kernels/amd/score.h"
+#include "kernels/common/row_end.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 

@@ -2,19 +2,19 @@
 // header (the kernels are compiled with -nogpuinc -nogpulib); builtins of one architecture family are in its isa.h.
 #pragma once
 
-#define __host__ __attribute__((host))
-#define __device__ __attribute__((device))
-
 #include "kernels/abi/gpu_launch.h"
 #include "kernels/common/platform.h"
 
 // FW_DEVICE: a function of the kernels alone. FW_KERNEL(threads): an entry point; without the work group size clang
-// plans for 1024 work-items, which costs registers.
+// plans for 1024 work-items, which costs registers. FW_ARGUMENTS: its parameter. FW_NAME: what a kernel that NVIDIA
+// GPUs have too is called here.
 #define FW_DEVICE static inline __attribute__((device, always_inline))
 #define FW_METHOD __attribute__((device, always_inline)) inline
 #define FW_KERNEL(threads) \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads), visibility("protected"))) void
 #define FW_SHARED __attribute__((shared))
+#define FW_ARGUMENTS(args) [[maybe_unused]] GpuArguments args
+#define FW_NAME(name) amd_##name
 #define FW_UNROLL _Pragma("unroll")
 #define FW_NO_UNROLL _Pragma("nounroll")
 
@@ -60,6 +60,19 @@ FW_DEVICE const GpuArguments& arguments_in_memory() {
   return *(const GpuArguments*)(Constant*)__builtin_amdgcn_kernarg_segment_ptr();
 }
 
+// The same in a kernel that NVIDIA GPUs have too.
+FW_DEVICE const GpuArguments& arguments_in_memory(const GpuArguments&) { return arguments_in_memory(); }
+
+// The parameters, to be read from memory (the scalar cache) where they are needed: the compiler would read all of them
+// before the loops and run out of scalar registers. The kernel's one argument starts with them.
+FW_DEVICE const Params& parameters_again(const Params&) {
+  using Constant = const __attribute__((address_space(4))) Params*;
+  Constant at = (Constant)__builtin_amdgcn_kernarg_segment_ptr();
+  asm("" : "+s"(at));
+  return *(const Params*)at;
+}
+static_assert(offsetof(GpuArguments, params) == 0);
+
 // Bare instructions: v_exp_f32, v_log_f32 (base 2) and v_rcp_f32, 1 ulp, denormals flushed.
 FW_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 FW_DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
@@ -67,6 +80,20 @@ FW_DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }
 
 FW_DEVICE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 FW_DEVICE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+FW_DEVICE float scaled_by_power(float x, int n) { return __builtin_amdgcn_ldexpf(x, n); }  // x * 2^n
+
+// Never fused with a sum: the compiler may not look through this. Under -ffp-contract=fast a pragma does not keep it
+// from fusing.
+FW_DEVICE float product_rounded(float a, float b) {
+  float product = a * b;
+  asm("" : "+v"(product));
+  return product;
+}
+
+// fp16, as its bits, to and from fp32 (to nearest even).
+FW_DEVICE float float_of_half(uint16_t x) { return float(__builtin_bit_cast(_Float16, x)); }
+FW_DEVICE uint16_t half_of_float(float x) { return __builtin_bit_cast(uint16_t, _Float16(x)); }
 
 // v_perm_b32: bytes 0..3 of the selector pick from {lo: 0..3, hi: 4..7}.
 FW_DEVICE uint32_t permute_bytes(uint32_t hi, uint32_t lo, uint32_t selector) {
@@ -93,6 +120,27 @@ FW_DEVICE void workgroup_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+// The lanes of a wave run in step: what one wrote, the others read.
+FW_DEVICE void wave_barrier() {}
+
+template <int kControl>
+FW_DEVICE float dpp(float x) {
+  return float_of(__builtin_amdgcn_update_dpp(0, int(bits_of(x)), kControl, 0xF, 0xF, true));
+}
+FW_DEVICE float lane_value(float x, int lane) { return float_of(__builtin_amdgcn_readlane(int(bits_of(x)), lane)); }
+
+// Over all lanes of the wave, which must be active; uniform. DPP inside rows of 16, then across them.
+template <class Op>
+FW_DEVICE float wave_reduce(float x, Op op) {
+  x = op(x, dpp<0xB1>(x));   // quad_perm [1,0,3,2]
+  x = op(x, dpp<0x4E>(x));   // quad_perm [2,3,0,1]
+  x = op(x, dpp<0x141>(x));  // row_half_mirror
+  x = op(x, dpp<0x140>(x));  // row_mirror
+  float all = op(lane_value(x, 0), lane_value(x, 16));
+  if constexpr (kWave == 64) all = op(all, op(lane_value(x, 32), lane_value(x, 48)));
+  return all;
 }
 
 // No instruction moves across.

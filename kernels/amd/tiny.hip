@@ -3,8 +3,8 @@
 // stay in registers while the queries of the sequence and of the head's group pass by. (kernels/amd/NOTES.md)
 #include "kernels/abi/features.h"
 #include "kernels/abi/tiny_schedule.h"
-#include "kernels/amd/accurate.h"
-#include "kernels/amd/elements.h"
+#include "kernels/common/accurate.h"
+#include "kernels/common/elements.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {

@@ -1,8 +1,8 @@
 // Score modifiers and dropout on a sub-tile of S^T as it comes out of the matrix instructions.
 #pragma once
 
-#include "kernels/amd/score.h"
 #include "kernels/cdna/isa.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 

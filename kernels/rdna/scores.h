@@ -2,7 +2,7 @@
 // do for one score is long: each turn takes register 0 and puts the result behind register 7.
 #pragma once
 
-#include "kernels/amd/score.h"
+#include "kernels/common/score.h"
 #include "kernels/rdna/isa.h"
 
 namespace flashwave {

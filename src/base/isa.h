@@ -19,6 +19,10 @@ enum Isa : uint32_t {
   kIsaRdna3 = 1u << 7,   // gfx11
   kIsaRdna4 = 1u << 8,   // gfx12
   kIsaGfx908 = 1u << 9,  // MI100 alone: accumulators live in registers of their own
+  // NVIDIA's GPUs by compute capability.
+  kIsaSm75 = 1u << 10,  // 7.5 (Turing) or later: fp16 matrix instructions
+  kIsaSm80 = 1u << 11,  // 8.0 (Ampere) or later: bf16 too, asynchronous copies
+  kIsaSm90 = 1u << 12,  // 9.0 (Hopper) alone: warpgroup matrix instructions, tensor memory accelerator
 };
 
 }  // namespace flashwave

@@ -12,14 +12,19 @@ namespace {
 constexpr int32_t kAllDims = 512;
 static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 == 1u << FW_F32);
 
-#define FW_CPU_KERNEL(name, isa, op, max_seqlen_q, tile_q, tile_k, features, only_forced)             \
-  {#name, "cpu",  "",     isa, Op::op,   kRowAll,       kAllDims,           kAllDims,   max_seqlen_q, \
-   0,     tile_q, tile_k, 0,   features, kNeedsNothing, Work::kQueryBlocks, only_forced},
+#define FW_CPU_KERNEL(name, isa, op, max_seqlen_q, tile_q, tile_k, features, only_forced)         \
+  {#name, "cpu",  "",     isa, Op::op, kRowAll,  kAllDims,      kAllDims,           max_seqlen_q, \
+   0,     tile_q, tile_k, 0,   0,      features, kNeedsNothing, Work::kQueryBlocks, only_forced},
 
 #define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
                       features, needs, work)                                                                     \
-  {#name,    "hip",  #source, isa,     Op::op,   dtypes, dim_qk,     dim_v, seqlen_q,                            \
-   seqlen_k, tile_q, tile_k,  threads, features, needs,  Work::work, false},
+  {#name,    "hip",  #source, isa,     Op::op, dtypes,   dim_qk, dim_v,      seqlen_q,                           \
+   seqlen_k, tile_q, tile_k,  threads, 0,      features, needs,  Work::work, false},
+
+#define FW_NVIDIA_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
+                         shared_bytes, features, needs, work)                                                       \
+  {#name,    "cuda", #source, isa,     Op::op,       dtypes,   dim_qk, dim_v,      seqlen_q,                        \
+   seqlen_k, tile_q, tile_k,  threads, shared_bytes, features, needs,  Work::work, false},
 
 // Rows of one kind of device are tried in the order they stand here. The fast kernels of AMD GPUs by what they are made
 // for, then those that take anything.
@@ -34,6 +39,10 @@ constexpr KernelRow kRows[] = {
 #include "kernels/amd/generic.def"
 // clang-format on
 #undef FW_AMD_KERNEL
+#endif
+#if FLASHWAVE_NVIDIA_KERNELS
+#include "kernels/nvidia/rows.def"
+#undef FW_NVIDIA_KERNEL
 #endif
 };
 

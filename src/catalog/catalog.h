@@ -27,9 +27,10 @@ struct KernelRow {
   int32_t max_dim_qk, max_dim_v;
   int32_t max_seqlen_q, max_seqlen_k;  // 0 = no limit
   int32_t tile_q, tile_k;
-  int32_t threads;    // GPU: of a workgroup
-  uint32_t features;  // Feature bits it honours
-  uint32_t needs;     // Needs bits
+  int32_t threads;       // GPU: of a workgroup
+  int32_t shared_bytes;  // GPU: shared memory a workgroup is started with
+  uint32_t features;     // Feature bits it honours
+  uint32_t needs;        // Needs bits
   Work work;
   bool only_forced;  // never chosen, only forced by name
 };

@@ -24,7 +24,8 @@ struct DeviceInfo {
   uint32_t isa = kIsaNone;
   int64_t compute_units = 1;
   int64_t memory_bytes = 0;
-  bool host_memory = false;  // the host can read the device's memory
+  int64_t shared_memory_bytes = 0;  // of a workgroup; 0: kernels need not ask
+  bool host_memory = false;         // the host can read the device's memory
 };
 
 struct LaunchOptions {

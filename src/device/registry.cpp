@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_device.h"
 #include "device/driver.h"
 #include "device/hip/hip_device.h"
 
@@ -24,19 +25,15 @@ Status named(const std::string& name, Status status) {
   return status;
 }
 
-Status no_driver(const std::string& name, const std::string& what) {
-  return named(name, {FW_NO_DEVICE, "this build of flashwave has no " + what});
-}
-
-Status find_hip_device(const std::string& name, Device** device) {
-  const HipDevices& hip = hip_devices();
-  if (!hip.status.ok()) return named(name, hip.status);
-  // "hip" is the first one. A number that does not fit is one there is no device for.
-  const std::string exact = name == "hip" ? "hip:0" : name;
-  const auto found = std::find_if(hip.devices.begin(), hip.devices.end(),
-                                  [&](Device* candidate) { return candidate->info().name == exact; });
-  if (found != hip.devices.end()) return *device = *found, Status{};
-  return named(name, {FW_NO_DEVICE, "there is no such GPU; the last one is " + hip.devices.back()->info().name});
+// Found: what the driver of a kind of GPUs has (HipDevices, CudaDevices).
+template <class Found>
+Status find_gpu(const std::string& name, const Found& found, Device** device) {
+  if (!found.status.ok()) return named(name, found.status);
+  // Without a number, the first one. A number that does not fit is one there is no device for.
+  const std::string exact = name.find(':') == std::string::npos ? name + ":0" : name;
+  const auto gpu = std::ranges::find_if(found.devices, [&](Device* d) { return d->info().name == exact; });
+  if (gpu != found.devices.end()) return *device = *gpu, Status{};
+  return named(name, {FW_NO_DEVICE, "there is no such GPU; the last one is " + found.devices.back()->info().name});
 }
 
 constexpr std::string_view kEmulated = "emu:";
@@ -47,9 +44,9 @@ const std::vector<Device*>& present_devices() {
   // Never destroyed: a call may still run while the process exits.
   static const auto& devices = *new std::vector<Device*>([] {
     std::vector<Device*> present{&cpu_device()};
-    if (may_have_hip_devices()) {
-      present.insert(present.end(), hip_devices().devices.begin(), hip_devices().devices.end());
-    }
+    const auto add = [&](const std::vector<Device*>& gpus) { present.insert(present.end(), gpus.begin(), gpus.end()); };
+    if (may_have_hip_devices()) add(hip_devices().devices);
+    if (may_have_cuda_devices()) add(cuda_devices().devices);
     return present;
   }());
   return devices;
@@ -62,8 +59,8 @@ Status find_device(const std::string& name, Device** device) {
     const auto gpu = std::find_if(present.begin() + 1, present.end(), [](Device* d) { return d->has_kernels(); });
     return *device = gpu != present.end() ? *gpu : present.front(), Status{};
   }
-  if (names_device_of(name, "cuda")) return no_driver(name, "CUDA driver");
-  if (names_device_of(name, "hip")) return find_hip_device(name, device);
+  if (names_device_of(name, "cuda")) return find_gpu(name, cuda_devices(), device);
+  if (names_device_of(name, "hip")) return find_gpu(name, hip_devices(), device);
   if (name.starts_with(kEmulated) && name.size() > kEmulated.size()) {
     return named(name, find_emulated_device(name.substr(kEmulated.size()), device));
   }

@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 64;
 
+constexpr int32_t kCounterBytes = 64;
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 abi::Schedule one_part(const Problem& problem, int32_t rows_per_task, int64_t tasks) {
@@ -61,6 +63,13 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       return packed_rows(problem, device, row);
     case Work::kStreams:
       return one_part(problem, row.tile_q, abi::tiny_tasks(a.batch, a.seqlen_q, a.heads_k, row.tile_q));
+    case Work::kPersistent: {
+      const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
+      abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
+      s.zeroed_bytes = kCounterBytes;  // the next block to take
+      s.shared_bytes = kCounterBytes;
+      return s;
+    }
     case Work::kRows:
       break;
   }
@@ -78,6 +87,7 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   const auto add = [&](const KernelRow& other, int64_t tasks) {
     steps->push_back({&other, schedule});
     steps->back().schedule.tasks = tasks;
+    steps->back().schedule.zeroed_bytes = 0;
   };
   const auto follows = [&](const KernelRow& other, Op op) {
     return other.op == op && refusal(other, problem, device).empty();

@@ -44,6 +44,9 @@ std::string isa_names(uint32_t isa) {
   add(kIsaGfx908, "the registers of MI100");
   add(kIsaRdna3, "the matrix instructions of RDNA 3");
   add(kIsaRdna4, "the matrix instructions of RDNA 4");
+  add(kIsaSm75, "compute capability 7.5 or later");
+  add(kIsaSm80, "compute capability 8.0 or later");
+  add(kIsaSm90, "compute capability 9.0");
   return names;
 }
 
@@ -111,6 +114,12 @@ std::string missing_isa(const KernelRow& row, const DeviceInfo& device) {
   return "needs " + isa_names(missing) + ", which this " + (device.kind == "cpu" ? "CPU" : "device") + " does not have";
 }
 
+std::string too_little_shared_memory(const KernelRow& row, const DeviceInfo& device) {
+  if (device.shared_memory_bytes == 0 || row.shared_bytes <= device.shared_memory_bytes) return "";
+  return "needs " + std::to_string(row.shared_bytes) + " bytes of shared memory, this device has " +
+         std::to_string(device.shared_memory_bytes);
+}
+
 std::string wrong_dtype(const KernelRow& row, int32_t dtype) {
   if (dtype >= 0 && dtype < 32 && (row.dtypes >> dtype & 1)) return "";
   return "does not take " + std::string(dtype_name(dtype));
@@ -158,6 +167,10 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
     return "takes a page_size that is a multiple of 64, got " + std::to_string(a.page_size);
   }
+  if ((row.needs & kNeedsPagesOfTile) && problem.paged() && a.page_size % row.tile_k != 0) {
+    return "takes a page_size that is a multiple of " + std::to_string(row.tile_k) + ", got " +
+           std::to_string(a.page_size);
+  }
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) {
     return "rounds towards zero, which FW_FAST_ROUNDING allows";
   }
@@ -165,7 +178,7 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
   if (row.needs & kNeedsNearRows) {
     if (std::string reason = rows_too_far_apart(row, a); !reason.empty()) return reason;
   }
-  if (row.needs & kNeeds16Bytes) return misaligned(a, 16);
+  if (row.needs & (kNeeds16Bytes | kNeedsTensorMaps)) return misaligned(a, 16);
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return "";
 }
@@ -210,9 +223,9 @@ std::string refusal(const KernelRow& row, const Problem& problem, const DeviceIn
   if (std::string reason = wrong_device(row, device); !reason.empty()) return reason;
   if (!serves(row, problem)) return row.op == Op::kAppend ? "has nothing to append" : wrong_op(row, op_of(problem));
   std::string reason =
-      first_of({missing_isa(row, device), wrong_dtype(row, a.q.dtype), too_large("dim_qk", a.dim_qk, row.max_dim_qk),
-                too_large("dim_v", a.dim_v, row.max_dim_v), too_many_queries(row, a.seqlen_q),
-                too_large("seqlen_k", a.seqlen_k + a.seqlen_new, row.max_seqlen_k)});
+      first_of({missing_isa(row, device), too_little_shared_memory(row, device), wrong_dtype(row, a.q.dtype),
+                too_large("dim_qk", a.dim_qk, row.max_dim_qk), too_large("dim_v", a.dim_v, row.max_dim_v),
+                too_many_queries(row, a.seqlen_q), too_large("seqlen_k", a.seqlen_k + a.seqlen_new, row.max_seqlen_k)});
   if (!reason.empty()) return reason;
   if (const uint32_t missing = features_of(problem) & ~row.features) {
     return "does not support " + feature_names(missing);

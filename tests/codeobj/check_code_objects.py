@@ -15,6 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^FW_AMD_KERNEL\(([^)]*)\)", re.M)
+GENERIC_ROW = re.compile(r"^FW_GENERIC_KERNEL\(([^)]*)\)", re.M)  # kernels/amd/generic.def makes an AMD row of it
 # Which architectures of the archive have each capability (src/device/hip/architectures.cpp).
 CAPABILITY = {
     "kIsaAmd": {"gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1010", "gfx1030", "gfx1100", "gfx1201"},
@@ -77,13 +78,22 @@ class Kernel:
         self.argument_bytes = number(r"arguments: (\d+) bytes")
 
 
+def listed_rows():
+    """The cells of each FW_AMD_KERNEL of every list, those up to the number of work-items."""
+    for path in sorted((ROOT / "kernels").glob("*/*.def")):
+        text = path.read_text()
+        for match in ROW.finditer(text):
+            yield [cell.strip() for cell in match.group(1).split(",")][:12]
+        for match in GENERIC_ROW.finditer(text):
+            source, name, op, dtypes, tile_q, tile_k = [cell.strip() for cell in match.group(1).split(",")][:6]
+            yield [f"generic_{source}", f"amd_{name}", "kIsaAmd", op, dtypes, "512", "512", "0", "0", tile_q, tile_k, "256"]
+
+
 def rows():
     """source -> [(name, isa, threads)] of every list."""
     found = {}
-    for path in sorted((ROOT / "kernels").glob("*/*.def")):
-        for match in ROW.finditer(path.read_text()):
-            cells = [cell.strip() for cell in match.group(1).split(",")]
-            found.setdefault(cells[0], []).append((cells[1], cells[2], int(cells[11])))
+    for cells in listed_rows():
+        found.setdefault(cells[0], []).append((cells[1], cells[2], int(cells[11])))
     return found
 
 

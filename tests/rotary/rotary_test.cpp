@@ -1,9 +1,11 @@
-// Every rotary kernel against the formula in double: types, pairings, directions, layouts, offsets.
+// Every rotary kernel against the formula in double: types, pairings, directions, layouts, offsets. Kernels of a GPU
+// (FLASHWAVE_TEST_DEVICE=cuda, hip or emu:gfxNNN) against those of the CPU: the same bits.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -38,6 +40,7 @@ class Array {
   Array(size_t count, fw_dtype dtype) : dtype_(dtype), bytes_(count * (dtype == FW_F32 ? 4 : 2), 0xFF) {}  // NaN
   fw_dtype dtype() const { return dtype_; }
   void* data() { return bytes_.data(); }
+  size_t size() const { return bytes_.size(); }
   void set(int64_t i, float value) {
     if (dtype_ == FW_F32) return put(i, value);
     dtype_ == FW_F16 ? put(i, flashwave::from_float<Half>(value)) : put(i, flashwave::from_float<BFloat16>(value));
@@ -62,6 +65,28 @@ class Array {
 
   fw_dtype dtype_;
   std::vector<unsigned char> bytes_;
+};
+
+// Bytes in the memory of a device that start as a copy of those of the host.
+class DeviceCopy {
+ public:
+  DeviceCopy(fw_device* device, const void* host, size_t bytes) : device_(device) {
+    EXPECT_EQ(fw_device_alloc(device, std::max<size_t>(bytes, 1), &data_), FW_OK) << fw_last_error();
+    EXPECT_EQ(fw_device_copy(device, data_, host, bytes, FW_HOST_TO_DEVICE, nullptr), FW_OK) << fw_last_error();
+  }
+  DeviceCopy(const DeviceCopy&) = delete;
+  DeviceCopy& operator=(const DeviceCopy&) = delete;
+  ~DeviceCopy() { fw_device_free(device_, data_); }
+  void* data() { return data_; }
+  void fetch(Array& host) {
+    EXPECT_EQ(fw_device_copy(device_, host.data(), data_, host.size(), FW_DEVICE_TO_HOST, nullptr), FW_OK)
+        << fw_last_error();
+    EXPECT_EQ(fw_device_synchronize(device_, nullptr), FW_OK) << fw_last_error();
+  }
+
+ private:
+  fw_device* device_;
+  void* data_ = nullptr;
 };
 
 struct Case {
@@ -206,6 +231,27 @@ class Embedding {
     return fw_rotary(cpu(), &rotary, &exec);
   }
 
+  // With copies of everything in the memory of a GPU; the results come back.
+  fw_status run_on(fw_device* gpu) {
+    const auto copy_of = [&](const std::vector<int32_t>& words) {
+      return DeviceCopy(gpu, words.data(), words.size() * sizeof(int32_t));
+    };
+    DeviceCopy x(gpu, x_.data(), x_.size()), out(gpu, out_.data(), out_.size());
+    DeviceCopy cos(gpu, cos_.data(), cos_.size()), sin(gpu, sin_.data(), sin_.size());
+    DeviceCopy offsets = copy_of(case_.offsets), lengths = copy_of(case_.cu_seqlens);
+    fw_rotary_embedding there = rotary;
+    there.x.data = x.data(), there.cos.data = cos.data(), there.sin.data = sin.data();
+    there.out.data = rotary.out.data == rotary.x.data ? x.data() : out.data();
+    if (there.seqlen_offsets != nullptr) there.seqlen_offsets = static_cast<const int32_t*>(offsets.data());
+    if (there.cu_seqlens != nullptr) there.cu_seqlens = static_cast<const int32_t*>(lengths.data());
+    fw_exec exec;
+    fw_exec_init(&exec, sizeof exec);
+    const fw_status status = fw_rotary(gpu, &there, &exec);
+    x.fetch(x_);
+    out.fetch(out_);
+    return status;
+  }
+
   const Array& result() const { return rotary.out.data == rotary.x.data ? x_ : out_; }
   double result_at(int64_t b, int64_t row, int64_t h, int64_t d) const {
     return result().get(position_in(rotary.out, packed(), b, row, h, d));
@@ -280,6 +326,24 @@ TEST(Rotary, KernelsThreadsAndPlacesGiveTheSameBits) {
       }
       ASSERT_EQ(in_place.run(nullptr, 3), FW_OK) << fw_last_error();
       if (c.gap == 0 && c.cu_seqlens.empty()) EXPECT_EQ(in_place.result(), first.result());
+    }
+  }
+}
+
+TEST(Rotary, GpuGivesTheBitsOfTheCpu) {
+  const char* const name = std::getenv("FLASHWAVE_TEST_DEVICE");
+  if (name == nullptr) GTEST_SKIP() << "FLASHWAVE_TEST_DEVICE names no GPU";
+  fw_device* gpu = nullptr;
+  ASSERT_EQ(fw_device_open(name, &gpu), FW_OK) << fw_last_error();
+  for (const Case& c : kCases) {
+    for (const fw_dtype dtype : kTypes) {
+      for (const bool in_place : {false, true}) {
+        SCOPED_TRACE(c.name + (" dtype " + std::to_string(dtype)) + (in_place ? " in place" : ""));
+        Embedding here(c, dtype, in_place), there(c, dtype, in_place);
+        ASSERT_EQ(here.run(nullptr), FW_OK) << fw_last_error();
+        ASSERT_EQ(there.run_on(gpu), FW_OK) << fw_last_error();
+        EXPECT_EQ(there.result(), here.result());
+      }
     }
   }
 }

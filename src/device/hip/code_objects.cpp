@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/lz.h"
+#include "device/code_archive.h"
 #include "device/hip/architectures.h"
-#include "device/hip/code_archive.h"
 
 namespace flashwave {
 namespace {
@@ -44,7 +43,7 @@ const Kernel* find_kernel(std::string_view name) {
 }
 
 const ArchiveEntry* find_entry(std::string_view source, std::string_view arch) {
-  for (const ArchiveEntry& entry : code_archive_entries()) {
+  for (const ArchiveEntry& entry : amd_code_archive().entries) {
     if (source == entry.source && arch == entry.arch) return &entry;
   }
   return nullptr;
@@ -57,8 +56,8 @@ using Image = std::unique_ptr<char[]>;
 
 // The bytes as the GPU's own loader wants them, or null.
 Image unpack_image(const ArchiveEntry& entry, const Architecture& arch) {
-  auto image = std::make_unique<char[]>(entry.raw_bytes);
-  if (!lz::unpack(code_archive() + entry.offset, entry.packed_bytes, image.get(), entry.raw_bytes)) return nullptr;
+  auto image = amd_code_archive().unpack(entry);
+  if (image == nullptr) return nullptr;
   if (entry.raw_bytes > kElfFlags + 4) {
     uint32_t flags;
     std::memcpy(&flags, image.get() + kElfFlags, sizeof flags);
@@ -110,7 +109,7 @@ bool has_code_objects(std::string_view arch) {
   }
   const Architecture* device = find_architecture(arch);
   if (device == nullptr) return false;
-  for (const ArchiveEntry& entry : code_archive_entries()) {
+  for (const ArchiveEntry& entry : amd_code_archive().entries) {
     if (std::string_view(device->code) == entry.arch) return true;
   }
   return false;

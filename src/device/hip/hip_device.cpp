@@ -12,7 +12,7 @@
 #include "device/hip/architectures.h"
 #include "device/hip/code_objects.h"
 #include "device/hip/hip_api.h"
-#include "device/hip/workspace.h"
+#include "device/workspace_pool.h"
 #include "kernels/abi/gpu_launch.h"
 
 namespace flashwave {
@@ -63,9 +63,24 @@ std::string architecture(const Api& api, int index) {
   return full.substr(0, full.find(':'));
 }
 
+class HipMemory final : public StreamOrderedMemory {
+ public:
+  explicit HipMemory(const Api& api) : api_(api) {}
+  int allocate(void** data, size_t bytes) override { return api_.Malloc(data, bytes); }
+  int release(void* data) override { return api_.Free(data); }
+  int create_event(void** event) override { return api_.EventCreateWithFlags(event, hip::kEventWithoutTiming); }
+  int destroy_event(void* event) override { return api_.EventDestroy(event); }
+  int record(void* event, void* stream) override { return api_.EventRecord(event, stream); }
+  int wait(void* stream, void* event) override { return api_.StreamWaitEvent(stream, event, 0); }
+
+ private:
+  const Api& api_;
+};
+
 class HipDevice final : public Device {
  public:
-  HipDevice(const Api& api, int index, const std::string& name, const std::string& kind) : api_(api), workspaces_(api) {
+  HipDevice(const Api& api, int index, const std::string& name, const std::string& kind)
+      : api_(api), memory_(api), workspaces_(memory_) {
     info_.name = name;
     info_.kind = kind;
     info_.index = index;
@@ -196,7 +211,8 @@ class HipDevice final : public Device {
 
   const Api& api_;
   DeviceInfo info_;
-  hip::WorkspacePool workspaces_;
+  HipMemory memory_;
+  WorkspacePool workspaces_;
   std::mutex mutex_;
   std::map<const void*, void*> modules_;  // by image
   std::map<const CodeObject*, void*> functions_;

@@ -1,10 +1,10 @@
-// Forward attention with every feature, any strides, alignment, head dims up to 512, page size and scale, on any GPU
-// with gfx9 or newer instructions: 16 queries of one head per workgroup, one tile of keys after the other, online
+// Forward attention with every feature, any strides, alignment, head dims up to 512, page size and scale, on any GPU:
+// 16 queries of one head per workgroup, one tile of keys after the other, online
 // softmax.
 #pragma once
 
-#include "kernels/amd/generic_tile.h"
-#include "kernels/amd/score.h"
+#include "kernels/common/score.h"
+#include "kernels/generic/tile.h"
 
 namespace flashwave {
 
@@ -43,11 +43,14 @@ struct GenericForward {
         [](int64_t) { return kAbsent; });
     const float sink = p.sinks ? p.sinks[h] : -kInf;
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) memory.top[own_row(r)] = sink, memory.sum[own_row(r)] = 0.f;
+    wave_barrier();
     // P is known only after all keys: if it is wanted, a first sweep finds maximum and sum.
     FW_NO_UNROLL for (int sweeps = p.probs.data ? 2 : 1; sweeps > 0; --sweeps) {
       FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
         const int row = own_row(r);
-        memory.total[row] = memory.sum[row];
+        const float sum = memory.sum[row];
+        wave_barrier();
+        memory.total[row] = sum;
         memory.sum[row] = sink != -kInf ? exp_accurate(sink - memory.top[row]) : 0.f;
       }
       sweep(sweeps == 1);
@@ -63,7 +66,7 @@ struct GenericForward {
   FW_METHOD void sweep(bool last) {
     const int64_t h_k = h / (p.heads_q / p.heads_k);
     FW_NO_UNROLL for (int64_t j0 = key_begin; j0 < key_end; j0 += kColumns) {
-      const Params& p = parameters_again();
+      const Params& p = parameters_again(this->p);
       const int count = int(least(kColumns, key_end - j0));
       set_offsets(
           memory.column_offset, count, [&](int64_t j) { return key_offset(p, p.k, seq, j0 + j, h_k); },
@@ -86,18 +89,20 @@ struct GenericForward {
   FW_METHOD void softmax_step(int r, int64_t key, bool write_probs) {
     const int64_t i = query(r);
     const int at = own_row(r);
-    const Params& p = parameters_again();
+    const Params& p = parameters_again(this->p);
     const ScoreRow row(p, seq, h, i);
     const KeyRange range = visible_keys(p, seq, i);
     const bool visible = key >= range.first && key < range.last;
     float score = -kInf, cap_gradient;
     if (visible) score = row.score(memory.first[at][lane_index()], key, cap_gradient);
-    const float old_top = memory.top[at];
+    const float old_top = memory.top[at], old_sum = memory.sum[at];
     const float top = __builtin_fmaxf(old_top, wave_max(score));
     const float base = top == -kInf ? 0.f : top;
     const float rescale = exp_accurate(old_top - base), weight = exp_accurate(score - base);
+    const float sum = old_sum * rescale + wave_sum(weight);
+    wave_barrier();  // every lane writes the state that every lane has read
     memory.top[at] = top;
-    memory.sum[at] = memory.sum[at] * rescale + wave_sum(weight);
+    memory.sum[at] = sum;
     memory.rescale[at] = rescale;
     const bool dropped = p.dropout_p > 0 && row.dropped(key);
     memory.first[at][lane_index()] = dropped ? 0.f : weight;
@@ -122,7 +127,7 @@ struct GenericForward {
   }
 
   FW_METHOD void finish() {
-    const Params& p = parameters_again();
+    const Params& p = parameters_again(this->p);
     const float keep = p.dropout_p > 0 ? 1.f / (1.f - p.dropout_p) : 1.f;
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
       if (r >= working_rows) break;

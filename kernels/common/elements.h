@@ -1,8 +1,8 @@
 // Elements of the storage types in memory of any alignment, to and from fp32.
 #pragma once
 
-#include "kernels/amd/gpu.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/gpu.h"
 
 namespace flashwave {
 

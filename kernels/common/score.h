@@ -2,8 +2,8 @@
 // (docs/semantics.md). Every switch is uniform, so a launch pays only for what it asks for.
 #pragma once
 
-#include "kernels/amd/gpu.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/gpu.h"
 #include "kernels/common/philox.h"
 #include "kernels/common/sequence.h"
 
@@ -26,7 +26,7 @@ FW_DEVICE float tanh_of(float x) {
 FW_DEVICE float bias_at(const Params& p, int64_t offset) {
   switch (p.bias.dtype) {
     case abi::kF16:
-      return float(static_cast<const _Float16*>(p.bias.data)[offset]);
+      return float_of_half(static_cast<const uint16_t*>(p.bias.data)[offset]);
     case abi::kBF16:
       return to_float(static_cast<const BFloat16*>(p.bias.data)[offset]);
     default:

@@ -1,8 +1,8 @@
-#include "device/hip/workspace.h"
+#include "device/workspace_pool.h"
 
 #include <algorithm>
 
-namespace flashwave::hip {
+namespace flashwave {
 namespace {
 
 constexpr size_t kKeptBlocks = 4;                 // idle ones beyond this are freed
@@ -19,10 +19,6 @@ size_t grown(size_t wanted) {
 
 }  // namespace
 
-bool WorkspacePool::make_event(Block& block) {
-  return api_.EventCreateWithFlags(&block.event, kEventWithoutTiming) == kSuccess;
-}
-
 char* WorkspacePool::lend(size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto free_and_fits = [&](const Block& b) { return b.owner == std::thread::id() && b.bytes >= bytes; };
@@ -31,10 +27,10 @@ char* WorkspacePool::lend(size_t bytes) {
     Block block;
     block.bytes = grown(bytes);
     void* data = nullptr;
-    if (api_.Malloc(&data, block.bytes) != kSuccess) return nullptr;
+    if (memory_.allocate(&data, block.bytes) != 0) return nullptr;
     block.data = static_cast<char*>(data);
-    if (!make_event(block)) {
-      static_cast<void>(api_.Free(data));
+    if (memory_.create_event(&block.event) != 0) {
+      static_cast<void>(memory_.release(data));
       return nullptr;
     }
     found = blocks_.insert(blocks_.begin(), block);
@@ -44,8 +40,8 @@ char* WorkspacePool::lend(size_t bytes) {
 }
 
 void WorkspacePool::drop(std::list<Block>::iterator block) {
-  static_cast<void>(api_.Free(block->data));  // waits for work that uses it
-  static_cast<void>(api_.EventDestroy(block->event));
+  static_cast<void>(memory_.release(block->data));
+  static_cast<void>(memory_.destroy_event(block->event));
   blocks_.erase(block);
 }
 
@@ -62,24 +58,29 @@ void WorkspacePool::give_back(const char* data) {
   }
 }
 
-Error WorkspacePool::before_launch(void* stream) {
+bool WorkspacePool::has_lent() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(blocks_, [](const Block& b) { return b.owner == std::this_thread::get_id(); });
+}
+
+int WorkspacePool::before_launch(void* stream) {
   const std::lock_guard lock(mutex_);
   for (Block& block : blocks_) {
     if (block.owner != std::this_thread::get_id() || !block.used || block.stream == stream) continue;
-    if (const Error error = api_.StreamWaitEvent(stream, block.event, 0); error != kSuccess) return error;
+    if (const int error = memory_.wait(stream, block.event); error != 0) return error;
   }
-  return kSuccess;
+  return 0;
 }
 
-Error WorkspacePool::after_launch(void* stream) {
+int WorkspacePool::after_launch(void* stream) {
   const std::lock_guard lock(mutex_);
   for (Block& block : blocks_) {
     if (block.owner != std::this_thread::get_id()) continue;
-    if (const Error error = api_.EventRecord(block.event, stream); error != kSuccess) return error;
+    if (const int error = memory_.record(block.event, stream); error != 0) return error;
     block.stream = stream;
     block.used = true;
   }
-  return kSuccess;
+  return 0;
 }
 
-}  // namespace flashwave::hip
+}  // namespace flashwave

@@ -1,4 +1,4 @@
-// The two products everything in generic_fwd.h and generic_bwd.h is made of, without matrix instructions:
+// The two products everything in forward.h and backward.h is made of, without matrix instructions:
 //
 //   row_dots:    S[r][c] = A_r . B_c            the columns c in the lanes
 //   accumulate:  acc[r][d] += sum_c W[r][c] B_c[d]     the elements d in the lanes
@@ -8,9 +8,9 @@
 // whatever the head dimension. Rows lie anywhere: a table of element offsets per tile says where.
 #pragma once
 
-#include "kernels/amd/accurate.h"
-#include "kernels/amd/elements.h"
-#include "kernels/amd/gpu.h"
+#include "kernels/common/accurate.h"
+#include "kernels/common/elements.h"
+#include "kernels/common/gpu.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
@@ -36,16 +36,6 @@ struct TileMemory {
   int64_t row_offset[2][kRows], column_offset[2][kColumns];    // of two tensors: q and d_o, k and v
   float top[kRows], sum[kRows], total[kRows], rescale[kRows];  // forward: state of the online softmax
 };
-
-// The parameters, to be read from memory (the scalar cache) where they are needed: the compiler would read all of them
-// before the loops and run out of scalar registers. The kernel's one argument starts with them.
-FW_DEVICE const Params& parameters_again() {
-  using Constant = const __attribute__((address_space(4))) Params*;
-  Constant at = (Constant)__builtin_amdgcn_kernarg_segment_ptr();
-  asm("" : "+s"(at));
-  return *(const Params*)at;
-}
-static_assert(offsetof(GpuArguments, params) == 0);
 
 FW_DEVICE int own_row(int r) { return wave_index() * kRowsPerWave + r; }
 

@@ -1,7 +1,7 @@
 // The pre-pass of attention on a growing cache: rotates the queries and the new keys by their positions and writes the
 // new keys and values behind those in use. A task is one row, all heads: of each sequence first the seqlen_new rows of
 // k_new and v_new, then, with rotary, its seqlen_q queries.
-#include "kernels/amd/rotary.h"
+#include "kernels/generic/rotary.h"
 
 namespace flashwave {
 
@@ -35,8 +35,8 @@ FW_DEVICE void append(const GpuArguments& args) {
   copy_heads<T>(v, v_out, p.heads_k, 0, p.dim_v);
 }
 
-FW_KERNEL(kRotaryThreads) amd_append_f16(GpuArguments args) { append<_Float16>(args); }
-FW_KERNEL(kRotaryThreads) amd_append_bf16(GpuArguments args) { append<BFloat16>(args); }
-FW_KERNEL(kRotaryThreads) amd_append_f32(GpuArguments args) { append<float>(args); }
+FW_KERNEL(kRotaryThreads) FW_NAME(append_f16)(FW_ARGUMENTS(args)) { append<_Float16>(args); }
+FW_KERNEL(kRotaryThreads) FW_NAME(append_bf16)(FW_ARGUMENTS(args)) { append<BFloat16>(args); }
+FW_KERNEL(kRotaryThreads) FW_NAME(append_f32)(FW_ARGUMENTS(args)) { append<float>(args); }
 
 }  // namespace flashwave

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "kernels/abi/generic_backward.h"
-#include "kernels/amd/generic_tile.h"
-#include "kernels/amd/score.h"
+#include "kernels/common/score.h"
+#include "kernels/generic/tile.h"
 
 namespace flashwave {
 

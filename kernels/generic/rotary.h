@@ -2,7 +2,7 @@
 // bits as on every other device (docs/semantics.md).
 #pragma once
 
-#include "kernels/amd/elements.h"
+#include "kernels/common/elements.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
@@ -16,16 +16,12 @@ struct HeadRows {
   int64_t head_stride;
 };
 
-// The compiler may not look through this: under -ffp-contract=fast a pragma does not keep it from fusing a product with
-// a sum.
-FW_DEVICE F32x4 rounded(F32x4 x) {
-  float a = x.x, b = x.y, c = x.z, d = x.w;
-  asm("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d));
-  return {a, b, c, d};
-}
-
 // a * c + b * s, rounded three times.
-FW_DEVICE F32x4 sum_of_products(F32x4 a, F32x4 c, F32x4 b, F32x4 s) { return rounded(a * c) + rounded(b * s); }
+FW_DEVICE F32x4 sum_of_products(F32x4 a, F32x4 c, F32x4 b, F32x4 s) {
+  F32x4 sum;
+  FW_UNROLL for (int e = 0; e < 4; ++e) sum[e] = product_rounded(a[e], c[e]) + product_rounded(b[e], s[e]);
+  return sum;
+}
 
 // cos or sin of pairs first .. first+3.
 template <class T>

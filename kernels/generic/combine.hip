@@ -1,13 +1,13 @@
 // Merges the parts of the keys that rows attended to apart (kernels/abi/partials.h), in order, and writes O and LSE.
-// Any AMD GPU, any element type, any head dimension. Task t takes rows t * kCombineRows and on of the call, 64 lanes
+// Any element type, any head dimension. Task t takes rows t * kCombineRows and on of the call, 64 lanes
 // each; combine_tasks() is their number. Sinks are counted here, once.
 //
 // The time is that of a few reads one after the other: m and l of all parts at once, then O of kPartsAtOnce parts for
 // kColumnsAtOnce columns at a time.
 #include "kernels/abi/partials.h"
-#include "kernels/amd/decode_finish.h"
-#include "kernels/amd/gpu.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/gpu.h"
+#include "kernels/common/row_end.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
@@ -50,7 +50,7 @@ FW_DEVICE void write_row(const PartsOfRow& row, const float* o, int64_t part_str
   }
 }
 
-FW_KERNEL(abi::kCombineThreads) amd_combine(GpuArguments args) {
+FW_KERNEL(abi::kCombineThreads) FW_NAME(combine)(FW_ARGUMENTS(args)) {
   static FW_SHARED PartsOfRow lds[abi::kCombineRows];
   const Params& p = args.params;
   const int64_t task = task_index();

@@ -1,5 +1,5 @@
 // Rotary embedding by itself. A task is rows_per_task consecutive rows, counted through all sequences.
-#include "kernels/amd/rotary.h"
+#include "kernels/generic/rotary.h"
 
 namespace flashwave {
 
@@ -34,12 +34,8 @@ FW_DEVICE void rotary(const GpuArguments& args) {
   }
 }
 
-FW_KERNEL(kRotaryThreads) amd_rotary_f16([[maybe_unused]] GpuArguments args) {
-  rotary<_Float16>(arguments_in_memory());
-}
-FW_KERNEL(kRotaryThreads) amd_rotary_bf16([[maybe_unused]] GpuArguments args) {
-  rotary<BFloat16>(arguments_in_memory());
-}
-FW_KERNEL(kRotaryThreads) amd_rotary_f32([[maybe_unused]] GpuArguments args) { rotary<float>(arguments_in_memory()); }
+FW_KERNEL(kRotaryThreads) FW_NAME(rotary_f16)(FW_ARGUMENTS(args)) { rotary<_Float16>(arguments_in_memory(args)); }
+FW_KERNEL(kRotaryThreads) FW_NAME(rotary_bf16)(FW_ARGUMENTS(args)) { rotary<BFloat16>(arguments_in_memory(args)); }
+FW_KERNEL(kRotaryThreads) FW_NAME(rotary_f32)(FW_ARGUMENTS(args)) { rotary<float>(arguments_in_memory(args)); }
 
 }  // namespace flashwave

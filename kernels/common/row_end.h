@@ -2,7 +2,7 @@
 // that combines parts.
 #pragma once
 
-#include "kernels/amd/gpu.h"
+#include "kernels/common/gpu.h"
 
 namespace flashwave {
 

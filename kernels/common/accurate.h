@@ -1,8 +1,8 @@
-// exp and log to the accuracy of fp32, where v_exp_f32 and v_log_f32 with a factor log2(e) or ln(2) would lose bits;
-// and reductions over a wave. For kernels that are complete rather than fast.
+// exp and log to the accuracy of fp32, where the bare instructions with a factor log2(e) or ln(2) would lose bits; and
+// reductions over a wave. For kernels that are complete rather than fast.
 #pragma once
 
-#include "kernels/amd/gpu.h"
+#include "kernels/common/gpu.h"
 
 namespace flashwave {
 
@@ -12,12 +12,12 @@ FW_DEVICE float exp_accurate(float x) {
   constexpr float kLog2eLow = 1.9259629911e-8f;  // log2(e) - kLog2e
   const float whole = __builtin_rintf(x * kLog2e);
   const float fraction = __builtin_fmaf(x, kLog2eLow, __builtin_fmaf(x, kLog2e, -whole));
-  const float result = __builtin_amdgcn_ldexpf(exp2_fast(fraction), int(whole));
+  const float result = scaled_by_power(exp2_fast(fraction), int(whole));
   return x < -104.f ? 0.f : result;  // below half the smallest denormal; also -inf, where the above is NaN
 }
 
-// log(x) for x = 0 or x >= 2^-126. The exponent is taken off first: v_log_f32 is exact to 1 ulp of its result, so the
-// result should be small.
+// log(x) for x = 0 or x >= 2^-126. The exponent is taken off first: the smaller the result of the bare instruction, the
+// smaller its error.
 FW_DEVICE float log_accurate(float x) {
   constexpr float kLn2High = 0.693145752f, kLn2Low = 1.42860677e-6f;  // 12 trailing zeros: exponent * high is exact
   const int exponent = int(bits_of(x) - 0x3F3504F3u) >> 23;           // mantissa in [sqrt(1/2), sqrt(2))
@@ -27,23 +27,6 @@ FW_DEVICE float log_accurate(float x) {
   return x == 0.f ? -kInf : x < kInf ? result : x;  // infinity and NaN: themselves
 }
 
-template <int kControl>
-FW_DEVICE float dpp(float x) {
-  return float_of(__builtin_amdgcn_update_dpp(0, int(bits_of(x)), kControl, 0xF, 0xF, true));
-}
-FW_DEVICE float lane_value(float x, int lane) { return float_of(__builtin_amdgcn_readlane(int(bits_of(x)), lane)); }
-
-// Over all lanes of the wave, which must be active; uniform. DPP inside rows of 16, then across them.
-template <class Op>
-FW_DEVICE float wave_reduce(float x, Op op) {
-  x = op(x, dpp<0xB1>(x));   // quad_perm [1,0,3,2]
-  x = op(x, dpp<0x4E>(x));   // quad_perm [2,3,0,1]
-  x = op(x, dpp<0x141>(x));  // row_half_mirror
-  x = op(x, dpp<0x140>(x));  // row_mirror
-  float all = op(lane_value(x, 0), lane_value(x, 16));
-  if constexpr (kWave == 64) all = op(all, op(lane_value(x, 32), lane_value(x, 48)));
-  return all;
-}
 FW_DEVICE float wave_max(float x) {
   return wave_reduce(x, [](float a, float b) { return __builtin_fmaxf(a, b); });
 }

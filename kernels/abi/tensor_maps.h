@@ -1,0 +1,74 @@
+// Tensor maps: what a TMA (tensor memory accelerator, compute capability 9.0) knows about q, k, v and o. The host
+// describes them here in plain C++; src/device/cuda encodes the descriptions (cuTensorMapEncodeTiled: 16-bit elements,
+// no interleave, 128-byte swizzle, 256-byte L2 promotion, zeros out of bounds) and passes them with the arguments.
+//
+// Tiles end with their sequence, wherever that lies, with one map per tensor. Dimensions, innermost first:
+//   columns    dim      2 bytes       columns past the head dim read 0
+//   rows       N        row stride    N = longest sequence, or a page
+//   heads      heads    head stride
+//   first row  any      row stride    once more, to start anywhere
+//   batch      any      batch stride  or page
+// and the base lies N rows before the data. Row r of the `rows` rows that start at row `first` of batch `b` has the
+// coordinates (column, N - rows + r, head, first + rows, b): its address is base + N rows + (first + r) rows, and r =
+// rows is out of bounds: it reads 0 and is not written. No byte before or after the sequence is touched.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/abi/params.h"
+
+namespace flashwave::abi {
+
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+struct TensorMaps {
+  TensorMap q, k, v, o;
+};
+static_assert(sizeof(TensorMaps) == 4 * 128 && alignof(TensorMaps) == 64);
+
+inline constexpr uint32_t kTensorMapRank = 5;
+struct TensorMapDescription {
+  uint64_t base;  // address
+  uint64_t dims[kTensorMapRank];
+  uint64_t strides[kTensorMapRank - 1];  // bytes, of dims[1] on
+  uint32_t box[kTensorMapRank];
+};
+struct TensorMapDescriptions {
+  TensorMapDescription q, k, v, o;
+};
+
+// 128 bytes: as wide as the swizzle. A tile of more columns is loaded in panels of so many.
+inline constexpr uint32_t kTensorMapColumns = 64;
+// Rows of q and o that one warpgroup works on.
+inline constexpr uint32_t kTensorMapQueries = 64;
+
+// N of the two kinds of tensors, for the host and for the kernels.
+constexpr int64_t query_map_rows(const Params& p) { return p.seqlen_q > 0 ? p.seqlen_q : 1; }
+constexpr int64_t key_map_rows(const Params& p) {
+  const int64_t rows = p.block_table ? p.page_size : p.seqlen_k + p.seqlen_new;
+  return rows > 0 ? rows : 1;
+}
+
+inline TensorMapDescription describe_tensor_map(const Tensor& t, const void* data, int64_t rows, int64_t dim,
+                                                int64_t heads, uint32_t box_rows) {
+  const auto bytes = [&](int i) { return uint64_t(t.stride[i]) * 2; };
+  constexpr uint64_t kAny = uint64_t{1} << 31;
+  return {.base = uint64_t(reinterpret_cast<uintptr_t>(data)) - uint64_t(rows) * bytes(1),
+          .dims = {uint64_t(dim), uint64_t(rows), uint64_t(heads), kAny, kAny},
+          .strides = {bytes(1), bytes(2), bytes(1), bytes(0)},
+          .box = {kTensorMapColumns, box_rows, 1, 1, 1}};
+}
+
+// tile_k: of the kernel's row in the catalog, at most 256.
+inline TensorMapDescriptions describe_tensor_maps(const Params& p, int32_t tile_k) {
+  const int64_t queries = query_map_rows(p), keys = key_map_rows(p);
+  // Without keys there may be no k and v; their maps are not used then.
+  const auto data = [&](const Tensor& t) { return t.data ? t.data : p.o.data; };
+  return {.q = describe_tensor_map(p.q, data(p.q), queries, p.dim_qk, p.heads_q, kTensorMapQueries),
+          .k = describe_tensor_map(p.k, data(p.k), keys, p.dim_qk, p.heads_k, uint32_t(tile_k)),
+          .v = describe_tensor_map(p.v, data(p.v), keys, p.dim_v, p.heads_k, uint32_t(tile_k)),
+          .o = describe_tensor_map(p.o, data(p.o), queries, p.dim_v, p.heads_q, kTensorMapQueries)};
+}
+
+}  // namespace flashwave::abi

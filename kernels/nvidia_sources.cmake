@@ -1,0 +1,1 @@
+# Which file is compiled for which NVIDIA GPUs.

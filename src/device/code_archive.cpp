@@ -1,0 +1,55 @@
+#include "device/code_archive.h"
+
+#include <cstring>
+
+#include "base/lz.h"
+
+// The bytes of a file of the build, as a symbol of the library.
+#define FW_EMBED(symbol, file)                                                                               \
+  asm(".section .rodata\n.balign 64\n.hidden " #symbol "\n.globl " #symbol "\n" #symbol ":\n.incbin \"" file \
+      "\"\n"                                                                                                 \
+      ".byte 0\n.text\n");                                                                                   \
+  extern "C" __attribute__((visibility("hidden"))) const char symbol[];
+
+#if FLASHWAVE_AMD_KERNELS
+FW_EMBED(flashwave_amd_code, FLASHWAVE_AMD_CODE)
+#endif
+#if FLASHWAVE_NVIDIA_KERNELS
+FW_EMBED(flashwave_nvidia_code, FLASHWAVE_NVIDIA_CODE)
+#endif
+
+namespace flashwave {
+namespace {
+
+[[maybe_unused]] CodeArchive archive_at(const char* data) {
+  ArchiveHeader header;
+  std::memcpy(&header, data, sizeof header);
+  if (std::memcmp(header.magic, kArchiveMagic, sizeof header.magic) != 0) return {};
+  return {data, {reinterpret_cast<const ArchiveEntry*>(data + sizeof header), header.entries}};
+}
+
+}  // namespace
+
+CodeArchive amd_code_archive() {
+#if FLASHWAVE_AMD_KERNELS
+  return archive_at(flashwave_amd_code);
+#else
+  return {};
+#endif
+}
+
+CodeArchive nvidia_code_archive() {
+#if FLASHWAVE_NVIDIA_KERNELS
+  return archive_at(flashwave_nvidia_code);
+#else
+  return {};
+#endif
+}
+
+std::unique_ptr<char[]> CodeArchive::unpack(const ArchiveEntry& entry) const {
+  auto bytes = std::make_unique<char[]>(size_t{entry.raw_bytes} + 1);
+  if (!lz::unpack(data + entry.offset, entry.packed_bytes, bytes.get(), entry.raw_bytes)) return nullptr;
+  return bytes;
+}
+
+}  // namespace flashwave

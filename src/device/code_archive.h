@@ -1,0 +1,38 @@
+// The archives of machine code that the library carries, one for each maker of GPUs: a header, one entry for each code
+// object, and their packed bytes. Written by cmake/pack_code_objects.cpp on the machine that builds, read by the
+// library on the one that runs: both little-endian.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace flashwave {
+
+struct ArchiveHeader {
+  char magic[4];
+  uint32_t entries;
+};
+inline constexpr char kArchiveMagic[4] = {'F', 'W', 'C', 'O'};
+
+struct ArchiveEntry {
+  char source[24];  // "cdna_fwd": kernels/cdna/fwd.hip
+  char arch[16];    // "gfx942", "sm_90a", "compute_80" (PTX)
+  uint64_t offset;  // of the packed bytes, from the start of the archive
+  uint32_t packed_bytes, raw_bytes;
+};
+static_assert(sizeof(ArchiveHeader) == 8 && sizeof(ArchiveEntry) == 56);
+
+struct CodeArchive {
+  const char* data = nullptr;
+  std::span<const ArchiveEntry> entries;  // none in a build without kernels of that maker's GPUs
+
+  // The bytes of an entry, and one 0 after them (PTX is a C string); null if they are damaged.
+  std::unique_ptr<char[]> unpack(const ArchiveEntry& entry) const;
+};
+
+CodeArchive amd_code_archive();
+CodeArchive nvidia_code_archive();
+
+}  // namespace flashwave
