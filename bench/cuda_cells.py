@@ -18,7 +18,7 @@ from flashwave.bench.workloads import FORWARD, Inputs, Shape
 
 Tensor = torch.Tensor
 
-OURS, CLASSIC = "flashwave", "flashwave, classic"
+OURS = "flashwave"
 BACKENDS = {
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
     "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
@@ -110,7 +110,7 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
         "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
     }
     if classic:
-        calls[CLASSIC] = [_forced(classic, ours)]
+        calls[f"flashwave, {classic}"] = [_forced(classic, ours)]
     mask = "causal" if causal else "full"
     name = f"growing keys d={shape.dim} s={shape.seqlen} b={shape.batch} {mask}"
     inputs = Inputs(q, k, v, q)
