@@ -205,7 +205,7 @@ def _chart(title: str, x_label: str, members: list[dict[str, Any]], device: str)
 
 
 def _classic(dtype: str) -> str | None:
-    """The first kernel for head dimension 128 that takes every term of a score: it looks for the maximum of each tile."""
+    """The first kernel for head dimension 128 that takes every term of a score."""
     names = fw.kernels(fw.device("cuda:0"))
     return next((name for name in names if f"_{dtype.replace('fp', 'f')}_d128_" in name and "general" in name), None)
 
