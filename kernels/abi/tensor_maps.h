@@ -50,6 +50,18 @@ constexpr int64_t key_map_rows(const Params& p) {
   return rows > 0 ? rows : 1;
 }
 
+// Rows of a tile of keys that are loaded at once: they lie in one page. A multiple of 8, the period of the swizzle
+// (kNeedsPagesOf8).
+constexpr int32_t key_map_box(const Params& p, int32_t tile_k) {
+  if (!p.block_table) return tile_k;
+  int64_t a = tile_k, b = p.page_size;
+  while (b != 0) {
+    const int64_t rest = a % b;
+    a = b, b = rest;
+  }
+  return int32_t(a);
+}
+
 inline TensorMapDescription describe_tensor_map(const Tensor& t, const void* data, int64_t rows, int64_t dim,
                                                 int64_t heads, uint32_t box_rows) {
   const auto bytes = [&](int i) { return uint64_t(t.stride[i]) * 2; };
@@ -63,11 +75,12 @@ inline TensorMapDescription describe_tensor_map(const Tensor& t, const void* dat
 // tile_k: of the kernel's row in the catalog, at most 256.
 inline TensorMapDescriptions describe_tensor_maps(const Params& p, int32_t tile_k) {
   const int64_t queries = query_map_rows(p), keys = key_map_rows(p);
+  const uint32_t box = uint32_t(key_map_box(p, tile_k));
   // Without keys there may be no k and v; their maps are not used then.
   const auto data = [&](const Tensor& t) { return t.data ? t.data : p.o.data; };
   return {.q = describe_tensor_map(p.q, data(p.q), queries, p.dim_qk, p.heads_q, kTensorMapQueries),
-          .k = describe_tensor_map(p.k, data(p.k), keys, p.dim_qk, p.heads_k, uint32_t(tile_k)),
-          .v = describe_tensor_map(p.v, data(p.v), keys, p.dim_v, p.heads_k, uint32_t(tile_k)),
+          .k = describe_tensor_map(p.k, data(p.k), keys, p.dim_qk, p.heads_k, box),
+          .v = describe_tensor_map(p.v, data(p.v), keys, p.dim_v, p.heads_k, box),
           .o = describe_tensor_map(p.o, data(p.o), queries, p.dim_v, p.heads_q, kTensorMapQueries)};
 }
 

@@ -1,0 +1,115 @@
+// Score modifiers, mask and dropout on the accumulators of S.
+#pragma once
+
+#include "kernels/ampere/isa.h"
+#include "kernels/common/score.h"
+
+namespace flashwave {
+
+// 16 queries x 8 kKeyTiles keys: s[n][2h + e] of lane 4g + c is query g + 8h, key 8n + 2c + e.
+template <int kKeyTiles>
+using ScoreTile = float[kKeyTiles][4];
+
+// What the keys and queries of a tile are: those of this lane's element [0][0].
+struct TilePlace {
+  int batch, head;
+  int query, key;
+  int queries, keys;  // of the sequence
+};
+
+// Keys outside of [first, last) of a row, which both rise by 1 from query to query, but last stays within the keys:
+// -inf. first, last: of this lane's first query, counted from its first key.
+template <int kKeyTiles>
+FW_DEVICE void mask_scores(ScoreTile<kKeyTiles>& s, int first, int last, int end) {
+  FW_UNROLL for (int h = 0; h < 2; ++h) {
+    const int from = first + 8 * h, to = last + 8 * h < end ? last + 8 * h : end;
+    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+      FW_UNROLL for (int e = 0; e < 2; ++e) {
+        const int key = 8 * n + e;
+        if (key < from || key >= to) s[n][2 * h + e] = -kInf;
+      }
+    }
+  }
+}
+
+FW_DEVICE float bias_value(const float* data, int64_t at) { return data[at]; }
+FW_DEVICE float bias_value(const Half* data, int64_t at) { return float_of_half(data[at].bits); }
+FW_DEVICE float bias_value(const BFloat16* data, int64_t at) { return to_float(data[at]); }
+
+// Queries and keys past the end count as the last: their results are masked, or not stored.
+template <class B, int kKeyTiles>
+FW_DEVICE void add_bias(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+  FW_UNROLL for (int h = 0; h < 2; ++h) {
+    const int query = at.query + 8 * h < at.queries ? at.query + 8 * h : at.queries - 1;
+    const B* const row = static_cast<const B*>(p.bias.data) + at.batch * p.bias.stride[0] + at.head * p.bias.stride[1] +
+                         query * p.bias.stride[2];
+    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+      FW_UNROLL for (int e = 0; e < 2; ++e) {
+        int key = at.key + 8 * n + e;
+        key = key < at.keys ? key : at.keys - 1;
+        s[n][2 * h + e] += bias_value(row, key * p.bias.stride[3]) * kLog2e;
+      }
+    }
+  }
+}
+
+// q.k -> score in units of log2: one switch after another for the whole tile, all uniform.
+template <int kKeyTiles>
+FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+  if (p.softcap > 0.f) {
+    const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
+    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+      FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] = cap * tanh_of(s[n][i] * scale);
+    }
+  } else {
+    const float scale = p.softmax_scale * kLog2e;
+    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) { FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] *= scale; }
+  }
+  if (p.bias.data) {
+    if (p.bias.dtype == abi::kF32)
+      add_bias<float>(s, p, at);
+    else if (p.bias.dtype == abi::kF16)
+      add_bias<Half>(s, p, at);
+    else
+      add_bias<BFloat16>(s, p, at);
+  }
+  if (p.alibi_slopes) {
+    const float slope = p.alibi_slopes[at.batch * p.alibi_batch_stride + at.head] * kLog2e;
+    FW_UNROLL for (int h = 0; h < 2; ++h) {
+      const float distance = float(at.query + 8 * h + at.keys - at.queries - at.key);
+      FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+        FW_UNROLL for (int e = 0; e < 2; ++e) s[n][2 * h + e] -= slope * __builtin_fabsf(distance - float(8 * n + e));
+      }
+    }
+  }
+}
+
+// Weights of dropped elements become 0. A Philox call covers one query and the 8 keys of a key tile, of which each of
+// the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they exchange
+// words.
+template <int kKeyTiles>
+FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+  const int c = lane_index() & 3;
+  const uint32_t batch_head = uint32_t(at.batch * p.heads_q + at.head), query = uint32_t(at.query + 8 * (c & 1));
+  const uint32_t group = uint32_t(at.key) / kKeysPerPhilox + uint32_t(c >> 1);
+  FW_UNROLL for (int t = 0; t < kKeyTiles / 2; ++t) {
+    Philox4 x = philox({{group + 2 * t, query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(p.dropout_seed),
+                       uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32));
+    // Transposed: word q becomes this lane's word of call q.
+    FW_UNROLL for (int step = 1; step <= 2; step *= 2) {
+      FW_UNROLL for (int low = 0; low < 4; low += 3 - step) {
+        if (low & step) continue;
+        const bool upper = c & step;
+        const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? x.word[low] : x.word[low + step], step);
+        (upper ? x.word[low] : x.word[low + step]) = other;
+      }
+    }
+    FW_UNROLL for (int q = 0; q < 4; ++q) {
+      const int n = 2 * t + q / 2, h = q % 2;
+      if ((x.word[q] & 0xFFFFu) < p.dropout_threshold) s[n][2 * h] = 0.f;
+      if ((x.word[q] >> 16) < p.dropout_threshold) s[n][2 * h + 1] = 0.f;
+    }
+  }
+}
+
+}  // namespace flashwave

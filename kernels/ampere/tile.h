@@ -1,0 +1,72 @@
+// Rows of global memory -> tiles in shared memory, and back.
+#pragma once
+
+#include "kernels/ampere/config.h"
+#include "kernels/common/sequence.h"
+
+namespace flashwave {
+
+// How the threads of a CTA share a tile of rows: 8 neighbours (4 if rows are no multiple of 128 bytes) take a row's
+// chunks in turn, and every kRows-th row.
+template <int kThreads, int kDim>
+struct RowShare {
+  using Layout = TileLayout<kDim>;
+  static constexpr int kLanes = Layout::kSwizzled ? 8 : 4, kRows = kThreads / kLanes, kTurns = Layout::kChunks / kLanes;
+  static_assert(kTurns * kLanes == Layout::kChunks && kRows % 8 == 0);
+
+  FW_METHOD static int row() { return thread_index() / kLanes; }
+  FW_METHOD static int chunk() { return thread_index() % kLanes; }
+};
+
+// The 16 bytes at `from`, of which `count` elements are there, at any address; the others are 0.
+FW_DEVICE uint4 gather(const char* from, int count) {
+  uint32_t x[4] = {};
+  FW_UNROLL for (int e = 0; e < 8; ++e) {
+    if (e < count) x[e / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(from)[e]} << e % 2 * 16;
+  }
+  return {x[0], x[1], x[2], x[3]};
+}
+
+// Copies kCount rows to the tile at `to`, of which the first `count` exist; the others become 0, and so do columns past
+// the head dim. address(i): this thread's first chunk of its i-th row, valid if the row exists. vectors: everything is
+// at multiples of 16 bytes.
+template <class Share, int kCount, bool kAnyAlignment, class Address>
+FW_DEVICE void load_rows(uint32_t to, int count, int dim, bool vectors, const Address& address) {
+  const int first = Share::row(), column0 = Share::chunk() * 8;
+  to += Share::Layout::offset(first, Share::chunk());
+  FW_UNROLL for (int i = 0; i < (kCount + Share::kRows - 1) / Share::kRows; ++i) {
+    const int row = first + i * Share::kRows;
+    if (kCount % Share::kRows != 0 && row >= kCount) break;
+    const char* const from = address(i);
+    const uint32_t at = to + uint32_t(i * Share::kRows * Share::Layout::kPitch);
+    if (kAnyAlignment && !vectors) {
+      FW_NO_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
+        store_shared(at + uint32_t(j * Share::kLanes * 16),
+                     gather(from + j * Share::kLanes * 16, row < count ? dim - column0 - j * Share::kLanes * 8 : 0));
+      }
+    } else if constexpr (kAsyncCopies) {
+      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
+        copy_async(at + uint32_t(j * Share::kLanes * 16), from + j * Share::kLanes * 16,
+                   row < count && column0 + j * Share::kLanes * 8 < dim);
+      }
+    } else {
+      uint4 staged[Share::kTurns];
+      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
+        staged[j] = {};
+        if (row < count && column0 + j * Share::kLanes * 8 < dim)
+          staged[j] = *reinterpret_cast<const uint4*>(from + j * Share::kLanes * 16);
+      }
+      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
+        store_shared(at + uint32_t(j * Share::kLanes * 16), staged[j]);
+      }
+    }
+  }
+}
+
+// Whether every row of a tensor starts at a multiple of 16 bytes. Strides of dimensions of one entry count as well.
+FW_DEVICE bool has_vectors(const abi::Tensor& t, int dim) {
+  const int64_t strides = t.stride[0] | t.stride[1] | t.stride[2] | dim;
+  return (strides & 7) == 0 && (reinterpret_cast<uint64_t>(t.data) & 15) == 0;
+}
+
+}  // namespace flashwave
