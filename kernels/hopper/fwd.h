@@ -203,6 +203,11 @@ struct Consumer {
     ++v_count;
   }
 
+  // The queries of the n-th task may be overwritten: after the last scores, or after the stores have read their place.
+  FW_METHOD void release_queries(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kQFree + 8 * q_slot(n));
+  }
+
   // S = Q K^T. 16 columns are 32 bytes along the rows of a panel.
   FW_METHOD void issue_scores() {
     const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(k_count) * (C::kKBytes / 16);
@@ -229,7 +234,7 @@ struct Consumer {
     first_output = false;
   }
   // One turn: the scores of a block and the output of the block before. Returns when the scores are there.
-  FW_METHOD void issue_both(uint32_t (&weights)[kWeights]) {
+  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], bool last) {
     named_sync(turn_barrier(group), 2 * kWarpgroup);
     issue_scores();
     wait_v(v_count);
@@ -238,6 +243,8 @@ struct Consumer {
     wgmma_wait<1>();
     hold(s);
     release_k();
+    if constexpr (C::kQSlots == 1)
+      if (last) release_queries(task_number);
   }
   // kLater: products issued after the output.
   template <int kLater = 0>
@@ -335,7 +342,7 @@ struct Consumer {
 
   // A block of which some keys may be hidden from some rows.
   FW_METHOD void checked_block(int block, bool last) {
-    issue_both(pa);
+    issue_both(pa, last);
     modify(block);
     const float2 factor = raise_reference();
     hold(s);
@@ -348,7 +355,7 @@ struct Consumer {
 
   // A block that all rows see: P by the reference of the blocks before.
   FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], bool last) {
-    issue_both(before);
+    issue_both(before, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
       x = exponentials(weights, m0, m1);
@@ -391,14 +398,19 @@ struct Consumer {
     wgmma_wait<0>();
     hold(s);
     release_k();
+    if constexpr (C::kQSlots == 1)
+      if (j == first) release_queries(task_number);
     first_output = true;
     m0 = m1 = -kInf, l0 = l1 = 0;
     modify(j);
     raise_reference();
     add(exponentials(pa));
     drop(j);
+    if (C::kQSlots > 1 && task_number > 0) {
+      if (speaks) tma_wait_stores_read();
+      release_queries(task_number - 1);
+    }
     if (--j >= first) wait_k(k_count);
-    if (C::kQSlots > 1 && task_number > 0) release_queries(task_number - 1);
 
     const int checked = C::kGeneral ? first : max(first, open_last);
     FW_NO_UNROLL for (; j >= checked; --j) checked_block(j, j == first);
@@ -420,7 +432,7 @@ struct Consumer {
     }
   }
 
-  // Normalises O and stores it through the queries' place in shared memory; rows past the last query are not written.
+  // Normalises O and stores it; rows past the last query are not written.
   FW_METHOD void finish() {
     const ForwardTask task = task_again();
     if constexpr (C::kSumByMma) {
@@ -440,30 +452,54 @@ struct Consumer {
       if (query < task.queries) lse[0] = l0 > 0 ? (m0 + log2_fast(l0)) * kLn2 : -kInf;
       if (query + 8 < task.queries) lse[8 * p.lse.stride[1]] = l1 > 0 ? (m1 + log2_fast(l1)) * kLn2 : -kInf;
     }
-    const uint32_t base = q_at(task_number), thread = uint32_t(thread_again());
-    const uint32_t stored_row = thread % kWarpgroup / 32 * 16 + thread % 16, stored_unit = thread / 16 % 2;
+    if constexpr (C::kQSlots > 1) {
+      stage(f0, f1);
+    } else {
+      store(task, f0, f1);
+    }
+    named_sync(warpgroup_barrier(group), kWarpgroup);
+    if (speaks) {
+      if constexpr (C::kQSlots > 1) store_staged(task);
+      barrier_arrive(C::kTaskFree + 8 * slot_of<2>(task_number));  // all have read it
+    }
+  }
+
+  // O by TMA, through the queries' place in shared memory.
+  FW_METHOD void stage(float f0, float f1) const {
+    const uint32_t thread = uint32_t(thread_again()), row = thread % kWarpgroup / 32 * 16 + thread % 16;
     FW_UNROLL for (int k = 0; k < C::kDimV / 16; ++k) {
-      const uint32_t at = base + k / 4 * 64 * kPanelRowBytes + swizzled(stored_row, k % 4 * 2 + stored_unit);
+      const uint32_t at = q_at(task_number) + k / 4 * 64 * kPanelRowBytes + swizzled(row, k % 4 * 2 + thread / 16 % 2);
       store_matrices(
           at, Element::pack(o[8 * k] * f0, o[8 * k + 1] * f0), Element::pack(o[8 * k + 2] * f1, o[8 * k + 3] * f1),
           Element::pack(o[8 * k + 4] * f0, o[8 * k + 5] * f0), Element::pack(o[8 * k + 6] * f1, o[8 * k + 7] * f1));
     }
     async_proxy_fence();
-    named_sync(warpgroup_barrier(group), kWarpgroup);
-    if (speaks) {
-      MapPlace at = query_place(p, p.o, task);
-      at.row += row;
-      FW_UNROLL for (int panel = 0; panel < C::kPanelsV; ++panel)
-          tma_store(maps.o, base + panel * 64 * kPanelRowBytes, panel * kPanel, task.head, at);
-      tma_commit_stores();
-      barrier_arrive(C::kTaskFree + 8 * slot_of<2>(task_number));  // all have read it: there was a barrier since
-    }
   }
-  // The queries of the n-th task: their place may be overwritten when the stores have read it.
-  FW_METHOD void release_queries(uint32_t n) {
-    if (speaks) {
-      tma_wait_stores_read();
-      barrier_arrive(C::kQFree + 8 * q_slot(n));
+  FW_METHOD void store_staged(const ForwardTask& task) const {
+    MapPlace at = query_place(p, p.o, task);
+    at.row += row_of(task);
+    FW_UNROLL for (int panel = 0; panel < C::kPanelsV; ++panel)
+        tma_store(maps.o, q_at(task_number) + panel * 64 * kPanelRowBytes, panel * kPanel, task.head, at);
+    tma_commit_stores();
+  }
+
+  // O straight from registers, so that the next queries can come where the last ones were: four lanes that share a row
+  // exchange their columns for 8 in a row each.
+  FW_METHOD void store(const ForwardTask& task, float f0, float f1) const {
+    const int place = thread_again() % 4, query = row_of(task) + first_row();
+    const Sequence seq = {task.batch, p.cu_seqlens_q ? 0 : task.batch, task.q_row, 0, 0, 0, 0};
+    uint16_t* const rows = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, seq, query, task.head) + 8 * place;
+    FW_UNROLL for (int k = 0; k < C::kDimV / 32; ++k) {
+      FW_UNROLL for (int i = 0; i < 2; ++i) {
+        uint32_t x[4];
+        FW_UNROLL for (int j = 0; j < 4; ++j) {
+          const float f = i ? f1 : f0;
+          x[j] = Element::pack(o[16 * k + 4 * j + 2 * i] * f, o[16 * k + 4 * j + 2 * i + 1] * f);
+        }
+        transpose_quad(x, place);
+        if (query + 8 * i < task.queries && 32 * k + 8 * place < p.dim_v)
+          *reinterpret_cast<uint4*>(rows + 8 * i * p.o.stride[1] + 32 * k) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
     }
   }
   // One more weight, of nothing.
@@ -485,15 +521,16 @@ struct Consumer {
       wait_v(v_count);
       if (last) break;
       issue_output(pa);
-      // With a second place for queries, the first scores of the next task are computed while this one is finished.
-      // ptxas follows this only without a branch from one product to the other.
-      if constexpr (C::kQSlots > 1) begin(task_number + 1);
-      wait_output<C::kQSlots - 1>(pa);
-      finish();
-      if constexpr (C::kQSlots == 1) {
-        release_queries(task_number);
+      // The first scores of the next task are computed while this one is finished. With one place for queries, the
+      // next ones come while the output is computed. ptxas follows this only without a branch between the products.
+      if constexpr (C::kQSlots > 1) {
+        begin(task_number + 1);
+        wait_output<1>(pa);
+      } else {
+        wait_output(pa);
         begin(task_number + 1);
       }
+      finish();
       ++task_number;
     }
     issue_output(pa);

@@ -154,6 +154,17 @@ FW_DEVICE float quad_sum(float x) {
   return x + exchange(x, 2);
 }
 
+// Word i of the lane at `place` of its four becomes word `place` of the i-th of them.
+FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
+  FW_UNROLL for (int bit = 1; bit <= 2; bit *= 2) {
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const uint32_t other = __shfl_xor_sync(kAllLanes, place & bit ? x[i] : x[i | bit], bit);
+      (place & bit ? x[i] : x[i | bit]) = other;
+    }
+  }
+}
+
 // The element types. Weights above 2^8 (bf16) or 2^15 (fp16) are too large to go on with the same reference: as the
 // bits of positive numbers are ordered like the numbers, and infinity and NaN come after them, an integer comparison
 // finds them.
