@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,8 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if _device() == "cpu":
         return
     elsewhere = pytest.mark.skip(reason=f"has no tensors on {_device()}: a run on the CPU tests it")
-    for item in items:
-        if "device" not in item.fixturenames and not hasattr(item.module, "DEVICE"):
+    for item in items:  # of the session: other folders' too
+        here = item.path.parent == Path(__file__).parent
+        if here and "device" not in item.fixturenames and not hasattr(item.module, "DEVICE"):
             item.add_marker(elsewhere)
 
 
