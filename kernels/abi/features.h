@@ -49,6 +49,8 @@ enum Needs : uint32_t {
   kNeedsNearRows = 1u << 7,       // the rows of one tile lie within 2^31 bytes: offsets in it have 32 bits
   kNeedsTensorMaps = 1u << 8,     // q, k, v, o described by tensor maps: as kNeeds16Bytes
   kNeedsPagesOfTile = 1u << 9,    // block_table: page_size a multiple of tile_k
+  kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8, no left pad
+  kNeedsNoLse = 1u << 11,         // lse is not asked for
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
 };
@@ -61,6 +63,7 @@ enum class Work : uint8_t {
   kRows,         // one query row of all heads: pre-passes and rotary embedding
   kPersistent,   // one workgroup for each compute unit, which takes blocks of tile_q queries of one head until none is
                  // left
+  kLine,         // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };
 
 }  // namespace flashwave

@@ -171,6 +171,11 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
     return "takes a page_size that is a multiple of " + std::to_string(row.tile_k) + ", got " +
            std::to_string(a.page_size);
   }
+  if ((row.needs & kNeedsPagesOf8) && problem.paged()) {
+    if (a.page_size % 8 != 0) return "takes a page_size that is a multiple of 8, got " + std::to_string(a.page_size);
+    if (a.leftpad_k != nullptr) return "does not take leftpad_k together with block_table";
+  }
+  if ((row.needs & kNeedsNoLse) && a.lse.data != nullptr) return "sums rounded weights, too rough for lse";
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) {
     return "rounds towards zero, which FW_FAST_ROUNDING allows";
   }

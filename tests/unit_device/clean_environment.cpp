@@ -5,8 +5,8 @@
 namespace {
 
 const bool cleaned = [] {
-  for (const char* name : {"FLASHWAVE_HIP_LIBRARY", "FLASHWAVE_EMU_LIBRARY", "FLASHWAVE_EMU_ARCH",
-                           "FLASHWAVE_EMU_CHECK", "FLASHWAVE_EMU_CHECKS"}) {
+  for (const char* name : {"FLASHWAVE_HIP_LIBRARY", "FLASHWAVE_CUDA_LIBRARY", "FLASHWAVE_EMU_LIBRARY",
+                           "FLASHWAVE_EMU_ARCH", "FLASHWAVE_EMU_CHECK", "FLASHWAVE_EMU_CHECKS"}) {
     unsetenv(name);
   }
   return true;

@@ -1,0 +1,64 @@
+// What follows from a row of variants.def: tiles, the map of shared memory, registers.
+#pragma once
+
+#include "kernels/hopper/isa.h"
+
+namespace flashwave {
+
+template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, bool kGeneral_,
+          bool kSumByMma_>
+struct ForwardConfig {
+  using Element = ElementType;
+  static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
+  static constexpr int kTileQ = kTileQ_, kTileK = kTileK_, kThreads = kThreads_;
+  static constexpr bool kGeneral = kGeneral_;  // scores may be modified, weights dropped
+  // Row sums are one more column of the second product, of ones: that saves an addition per score, but they are the
+  // sums of rounded weights, too rough for LSE.
+  static constexpr bool kSumByMma = kSumByMma_;
+  static constexpr int kConsumers = kTileQ / kWarpgroup * 2 + kTileQ % kWarpgroup / 64;  // warpgroups, 64 queries each
+  static_assert(kTileQ == 64 * kConsumers && kThreads == kWarpgroup * (kConsumers + 1));
+  static_assert(kTileK % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0 && kDimV <= kDimQk);
+
+  // Two buffers for the weights of a block: those of the next are made while the second product still reads the first.
+  static constexpr bool kTwoWeights = !kGeneral && kConsumers == 2 && kDimV / 2 + kTileK <= 200;
+  static constexpr int kColumns = kDimV + (kSumByMma ? 8 : 0);  // of the second product
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
+
+  // Tiles in shared memory are panels of 64 columns.
+  static constexpr int kPanelsQk = (kDimQk + kPanel - 1) / kPanel, kPanelsV = (kDimV + kPanel - 1) / kPanel;
+  static constexpr int kQBytes = 64 * kPanelRowBytes * kPanelsQk;  // one warpgroup's queries
+  static constexpr int kKBytes = kTileK * kPanelRowBytes * kPanelsQk, kVBytes = kTileK * kPanelRowBytes * kPanelsV;
+  static constexpr int kMostBytes = 232448;  // "Technical Specifications per Compute Capability": 227 KB
+  static constexpr int kOtherBytes = 1024 + (kSumByMma ? 2048 : 0);
+  static constexpr bool fits(int q_slots, int stages) {
+    return q_slots * kConsumers * kQBytes + stages * (kKBytes + kVBytes) + kOtherBytes <= kMostBytes;
+  }
+  static constexpr int kStages = fits(2, 4) ? 4 : 2, kQSlots = fits(2, kStages) ? 2 : 1;
+  static_assert(fits(kQSlots, kStages));
+
+  static constexpr uint32_t kQ = kSharedBase, kK = kQ + kQSlots * kConsumers * kQBytes, kV = kK + kStages * kKBytes,
+                            kOnes = kV + kStages * kVBytes, kTasks = kOnes + (kSumByMma ? 2048 : 0);
+  // Barriers, 8 bytes each: K, V, Q and the task have come / may be overwritten.
+  static constexpr uint32_t kKFull = kTasks + 2 * 32, kKFree = kKFull + 8 * kStages, kVFull = kKFree + 8 * kStages,
+                            kVFree = kVFull + 8 * kStages, kQFull = kVFree + 8 * kStages,
+                            kQFree = kQFull + 8 * kQSlots * kConsumers, kTaskFull = kQFree + 8 * kQSlots * kConsumers,
+                            kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
+  static constexpr int kSharedBytes = kEnd - kSharedBase;
+  static_assert(kSharedBytes <= kMostBytes);
+};
+
+// Named barriers: 0 is __syncthreads.
+FW_DEVICE constexpr int turn_barrier(int consumer) { return 1 + consumer; }
+FW_DEVICE constexpr int warpgroup_barrier(int consumer) { return 8 + consumer; }
+
+// A ring of slots, gone through in step by the producer and the consumers: slot and parity of its n-th use.
+template <int kSlots>
+FW_DEVICE uint32_t slot_of(uint32_t n) {
+  return n % kSlots;
+}
+template <int kSlots>
+FW_DEVICE uint32_t parity_of(uint32_t n) {
+  return n / kSlots & 1;
+}
+
+}  // namespace flashwave

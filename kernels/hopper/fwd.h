@@ -1,0 +1,571 @@
+// Forward attention by TMA and wgmma. One CTA per SM: warpgroup 0 produces (one warp issues the copies), the others
+// consume 64 queries each. A consumer runs S_j = Q K_j^T and O += P_{j-1} V_{j-1} on the tensor cores while it turns
+// S_j into P_j; the consumers take turns at issuing, so that the tensor cores have one's products while another
+// computes exponentials. Blocks of keys go from last to first: those cut by a causal mask come first, and the long loop
+// has none.
+//
+// The softmax of the long loop is optimistic. A reference m per row comes from the exact maximum over the blocks
+// before; P = 2^(s c - m) is computed at once, without a maximum, and only then is the largest P looked at, as packed
+// integers. Where one is too large, which is rare, its warp takes the exact maximum of the block, scales what it has
+// accumulated and computes P again. The result is exact for any scores.
+#pragma once
+
+#include "kernels/hopper/score.h"
+#include "kernels/hopper/tasks.h"
+
+namespace flashwave {
+
+// The first row of a task's sequence in the map of q or o.
+FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const ForwardTask& task) {
+  const int64_t batch = p.cu_seqlens_q ? 0 : task.batch;
+  return abi::map_place(t, abi::query_map_rows(p), task.queries, batch * t.stride[0] + task.q_row * t.stride[1]);
+}
+
+template <class C>
+struct Producer {
+  const Params& p;
+  const TensorMaps& maps;
+  const int lane;
+  const int part_rows;  // of a tile of keys that are loaded at once
+  uint32_t k_count = 0, v_count = 0;
+
+  FW_METHOD Producer(const Params& params, const TensorMaps& tensor_maps)
+      : p(params), maps(tensor_maps), lane(lane_index()), part_rows(abi::key_map_box(params, C::kTileK)) {}
+
+  // Row 0 of the sequence in the map of k or v. In pages: of the page that holds `row`.
+  FW_METHOD MapPlace place(const abi::Tensor& t, const Sequence& seq, int32_t row) const {
+    const int64_t map_rows = abi::key_map_rows(p);
+    if (!p.block_table)
+      return abi::map_place(t, map_rows, seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);
+    const int32_t page = row / int32_t(map_rows),
+                  used = min(int32_t(seq.keys) - page * int32_t(map_rows), int32_t(map_rows));
+    if (used <= 0) return {int32_t(map_rows), 0, 0};  // all out of bounds
+    MapPlace at = abi::map_place(t, map_rows, used, p.block_table[seq.b * p.block_table_stride + page] * t.stride[0]);
+    at.row -= page * int32_t(map_rows);
+    return at;
+  }
+
+  // Block of keys to slot n of a ring. Rows past the last key are written as 0.
+  template <int kPanels>
+  FW_METHOD void load_block(const abi::Tensor& t, const TensorMap& map, uint32_t ring, uint32_t full, uint32_t free,
+                            uint32_t& n, const Sequence& seq, MapPlace at, int kv_head, int block) {
+    constexpr int kBytes = C::kTileK * kPanelRowBytes * kPanels;
+    const uint32_t slot = slot_of<C::kStages>(n), to = ring + slot * kBytes, barrier = full + 8 * slot;
+    const int row = block * C::kTileK;
+    MapPlace mine;
+    if (p.block_table) mine = place(t, seq, row + lane * part_rows);  // lane 0: the first part, ...
+    barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
+    if (lane == 0) barrier_expect(barrier, kBytes);
+    for (int part = 0; part * part_rows < C::kTileK; ++part) {
+      if (p.block_table) at = shuffled(mine, part);
+      if (lane == 0) {
+        const MapPlace first = {at.row + row + part * part_rows, at.fine, at.coarse};
+        FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
+            tma_load(to + (panel * C::kTileK + part * part_rows) * kPanelRowBytes, map, barrier, panel * kPanel,
+                     kv_head, first, kEvictLast);
+      }
+    }
+    __syncwarp();
+    ++n;
+  }
+  FW_METHOD static MapPlace shuffled(const MapPlace& x, int from) {
+    return {__shfl_sync(~0u, x.row, from), __shfl_sync(~0u, x.fine, from), __shfl_sync(~0u, x.coarse, from)};
+  }
+
+  FW_METHOD void load_queries(const ForwardTask& task, uint32_t tasks_done) const {
+    const MapPlace first = query_place(p, p.q, task);
+    for (int w = 0; w < C::kConsumers; ++w) {
+      const uint32_t slot = slot_of<C::kQSlots>(tasks_done) * C::kConsumers + w;
+      barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(tasks_done) ^ 1);
+      if (lane == 0) {
+        barrier_expect(C::kQFull + 8 * slot, C::kQBytes);
+        const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
+        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
+            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, C::kQFull + 8 * slot,
+                     panel * kPanel, task.head, at, kEvictFirst);
+      }
+      __syncwarp();
+    }
+  }
+
+  FW_METHOD void publish(const ForwardTask& task, uint32_t n) const {
+    const uint32_t slot = slot_of<2>(n);
+    barrier_wait(C::kTaskFree + 8 * slot, parity_of<2>(n) ^ 1);
+    if (lane == 0) {
+      store_task(C::kTasks + 32 * slot, task);
+      barrier_arrive(C::kTaskFull + 8 * slot);
+    }
+    __syncwarp();
+  }
+
+  // counters: tasks that were taken, over all CTAs, after the first of each; CTAs that are done. The last one leaves
+  // zeros for the next launch.
+  FW_METHOD void run(uint32_t* counters) {
+    const TaskOrder order(p, C::kTileQ);
+    const uint32_t count = order.count();
+    uint32_t done = 0;
+    for (uint32_t index = blockIdx.x; index < count;) {
+      uint32_t block, column, next = 0;
+      order.at(index, block, column);
+      ForwardTask task;
+      task.batch = int32_t(column / uint32_t(p.heads_q)), task.head = int32_t(column - task.batch * p.heads_q);
+      const Sequence seq = sequence_of(p, task.batch);
+      task.query = int32_t(block * C::kTileQ), task.queries = int32_t(seq.queries), task.keys = int32_t(seq.keys);
+      task.q_row = int32_t(seq.q_row);
+      if (task.query < task.queries) {
+        const int rows = min(C::kTileQ, task.queries - task.query);
+        const BlockKeys seen(p, task.queries, task.keys, task.query, rows);
+        task.first_block = seen.some_first / C::kTileK;
+        task.last_block = (seen.some_last + C::kTileK - 1) / C::kTileK - 1;
+        // Without a key, one block of which no row sees any: every task has scores and an output.
+        if (task.last_block < task.first_block) task.last_block = task.first_block;
+        publish(task, done);
+        const int kv_head = task.head / (p.heads_q / p.heads_k);
+        MapPlace k_place{}, v_place{};
+        if (!p.block_table) k_place = place(p.k, seq, 0), v_place = place(p.v, seq, 0);
+        const auto load_k = [&](int j) {
+          load_block<C::kPanelsQk>(p.k, maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, k_place, kv_head, j);
+        };
+        const auto load_v = [&](int j) {
+          load_block<C::kPanelsV>(p.v, maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, v_place, kv_head, j);
+        };
+        int j = task.last_block;
+        load_k(j);
+        load_queries(task, done);
+        for (; j > task.first_block; --j) load_k(j - 1), load_v(j);
+        // Asked for as late as that costs no time: the CTAs end together.
+        if (lane == 0) next = atomicAdd(counters, 1u);
+        load_v(j);
+        ++done;
+      } else if (lane == 0) {
+        next = atomicAdd(counters, 1u);
+      }
+      index = gridDim.x + __shfl_sync(~0u, next, 0);
+    }
+    publish({.query = -1}, done);
+    if (lane == 0) {
+      __threadfence();
+      if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = counters[1] = 0;
+    }
+  }
+};
+
+template <class C>
+struct Consumer {
+  using Element = typename C::Element;
+  static constexpr int kScores = C::kTileK / 2, kWeights = C::kTileK / 4, kOutputs = C::kColumns / 2;
+
+  const Params& p;
+  const TensorMaps& maps;
+  const int group;    // which consumer
+  const bool speaks;  // one thread of the warpgroup does
+  const float scale;  // of a score, to units of log2
+  // Blocks whose output is done. Scores run one block ahead of it: all counts and places in the rings follow from this.
+  uint32_t done = 0;
+
+  // Of this thread's two rows, lane / 4 and 8 more: scores, results, weights, reference (units of log2), sum of
+  // weights.
+  float s[kScores], o[kOutputs];
+  uint32_t pa[kWeights], pb[C::kTwoWeights ? kWeights : 1];
+  float m0, m1, l0, l1;
+  bool too_large;  // a weight of this warp
+
+  uint32_t task_number = 0, queries;  // queries: where they lie
+  bool first_output;                  // the next one is
+  int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
+
+  FW_METHOD Consumer(const Params& params, const TensorMaps& tensor_maps, int consumer)
+      : p(params),
+        maps(tensor_maps),
+        group(consumer),
+        speaks(thread_index() % kWarpgroup == 0),
+        scale(C::kGeneral ? 1.f : params.softmax_scale * kLog2e) {}
+
+  FW_METHOD void wait_k(uint32_t n) const {
+    barrier_wait(C::kKFull + 8 * slot_of<C::kStages>(n), parity_of<C::kStages>(n));
+  }
+  FW_METHOD void wait_v(uint32_t n) const {
+    barrier_wait(C::kVFull + 8 * slot_of<C::kStages>(n), parity_of<C::kStages>(n));
+  }
+  // First query of this warpgroup, and the place of its queries.
+  FW_METHOD int row_of(const ForwardTask& t) const { return t.query + 64 * group; }
+  FW_METHOD uint32_t q_slot(uint32_t n) const { return slot_of<C::kQSlots>(n) * C::kConsumers + group; }
+  FW_METHOD uint32_t q_at(uint32_t n) const { return C::kQ + q_slot(n) * C::kQBytes; }
+
+  // The first of this thread's two rows of a warpgroup's 64, and the first of its columns of 8.
+  FW_METHOD static int first_row() { return thread_again() % kWarpgroup / 32 * 16 + thread_again() % 32 / 4; }
+  FW_METHOD static int first_column() { return thread_again() % 4 * 2; }
+  FW_METHOD void release_k(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(n));
+  }
+  FW_METHOD void release_v(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kVFree + 8 * slot_of<C::kStages>(n));
+  }
+
+  // The queries of the n-th task may be overwritten: after the last scores, or after the stores have read their place.
+  FW_METHOD void release_queries(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kQFree + 8 * q_slot(n));
+  }
+
+  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel.
+  FW_METHOD void issue_scores(uint32_t n) {
+    const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(n) * (C::kKBytes / 16);
+    hold(s);
+    wgmma_fence();
+    FW_UNROLL for (int i = 0; i < C::kDimQk / 16; ++i)
+        Wgmma<Element, C::kTileK>::shared_shared(s, q + i % 4 * 2 + i / 4 * (64 * kPanelRowBytes / 16),
+                                                 k + i % 4 * 2 + i / 4 * (C::kTileK * kPanelRowBytes / 16), i != 0);
+    wgmma_commit();
+  }
+  // O += P V. 16 keys are 2048 bytes. With sums, the panel after V's is the tile of ones: the distance to it shrinks as
+  // the address grows.
+  // The first output of a task overwrites O, so that nothing else has to while other products run.
+  FW_METHOD void issue_output(uint32_t (&weights)[kWeights]) {
+    constexpr uint64_t kForward = C::kSumByMma ? 1 - (uint64_t{1} << 16) : 1;
+    const uint64_t v = operand(C::kV, C::kSumByMma ? C::kOnes - C::kV : C::kTileK * kPanelRowBytes) +
+                       slot_of<C::kStages>(done) * (C::kVBytes / 16) * kForward;
+    hold(weights);
+    hold(o);
+    wgmma_fence();
+    FW_UNROLL for (int i = 0; i < C::kTileK / 16; ++i) Wgmma<Element, C::kColumns>::registers_shared(
+        o, weights + 4 * i, v + i * 128 * kForward, i > 0 || !first_output);
+    wgmma_commit();
+    first_output = false;
+  }
+  // One turn: the scores of a block and the output of the block before. Returns when the scores are there.
+  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], bool last) {
+    named_sync(turn_barrier(group), 2 * kWarpgroup);
+    issue_scores(done + 1);
+    wait_v(done);
+    issue_output(weights);
+    named_arrive(turn_barrier((group + 1) % C::kConsumers), 2 * kWarpgroup);
+    wgmma_wait<1>();
+    hold(s);
+    release_k(done + 1);
+    if constexpr (C::kQSlots == 1)
+      if (last) release_queries(task_number);
+  }
+  // kLater: products issued after the output.
+  template <int kLater = 0>
+  FW_METHOD void wait_output(uint32_t (&weights)[kWeights]) {
+    wgmma_wait<kLater>();
+    hold(o);
+    hold(weights);
+    release_v(done++);
+  }
+
+  // The task at work. It is read again where it is needed: registers are scarce.
+  FW_METHOD ForwardTask task_again() const { return load_task(C::kTasks + 32 * slot_of<2>(task_number)); }
+
+  // Scores of keys that a row does not see become -inf.
+  FW_METHOD void mask(int block) {
+    const ForwardTask task = task_again();
+    const int key = block * C::kTileK + first_column();
+    const int64_t diagonal = int64_t{row_of(task)} + first_row() + task.keys - task.queries;
+    const int last0 = clamped(diagonal + p.window_right + 1, task.keys) - key;
+    const int last1 = clamped(diagonal + p.window_right + 9, task.keys) - key;
+    FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
+      FW_UNROLL for (int e = 0; e < 2; ++e) {
+        if (8 * j + e >= last0) s[4 * j + e] = -kInf;
+        if (8 * j + e >= last1) s[4 * j + 2 + e] = -kInf;
+      }
+    }
+    if (p.window_left >= abi::kNoWindow) return;
+    const int first0 = clamped(diagonal - p.window_left, task.keys) - key;
+    const int first1 = clamped(diagonal - p.window_left + 8, task.keys) - key;
+    FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
+      FW_UNROLL for (int e = 0; e < 2; ++e) {
+        if (8 * j + e < first0) s[4 * j + e] = -kInf;
+        if (8 * j + e < first1) s[4 * j + 2 + e] = -kInf;
+      }
+    }
+  }
+
+  // The exact maximum so far becomes the reference. Returns what everything accumulated before is to be scaled by.
+  FW_METHOD float2 raise_reference() {
+    float n0 = s[0], n1 = s[2];
+    FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
+      n0 = fmaxf(n0, fmaxf(s[4 * j], s[4 * j + 1]));
+      n1 = fmaxf(n1, fmaxf(s[4 * j + 2], s[4 * j + 3]));
+    }
+    n0 = fmaxf(quad_max(n0) * scale, m0), n1 = fmaxf(quad_max(n1) * scale, m1);
+    const float2 factor = make_float2(exp2_fast(m0 - finite(n0)), exp2_fast(m1 - finite(n1)));
+    l0 *= factor.x, l1 *= factor.y, m0 = n0, m1 = n1;
+    return factor;
+  }
+  // A row that has not seen a key yet has no reference: all its weights are 2^-inf.
+  FW_METHOD static float finite(float m) { return m == -kInf ? 0.f : m; }
+
+  FW_METHOD void rescale(float2 factor) {
+    FW_UNROLL for (int i = 0; i < C::kColumns / 8; ++i) {
+      o[4 * i] *= factor.x, o[4 * i + 1] *= factor.x;
+      o[4 * i + 2] *= factor.y, o[4 * i + 3] *= factor.y;
+    }
+  }
+
+  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums.
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
+    uint32_t largest = Element::kLargest;
+    float x0 = 0, x1 = 0;
+    FW_UNROLL for (int k = 0; k < C::kTileK / 16; ++k) {
+      FW_UNROLL for (int i = 0; i < 4; ++i) {
+        const float r = i & 1 ? r1 : r0;
+        const float e0 = exp2_fast(__fmaf_rn(s[8 * k + 2 * i], scale, -r));
+        const float e1 = exp2_fast(__fmaf_rn(s[8 * k + 2 * i + 1], scale, -r));
+        if constexpr (!C::kSumByMma) (i & 1 ? x1 : x0) += e0 + e1;
+        weights[4 * k + i] = Element::pack(e0, e1);
+      }
+      largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
+      largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+    }
+    too_large = __any_sync(~0u, largest != Element::kLargest);
+    return make_float2(x0, x1);
+  }
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) { return exponentials(weights, finite(m0), finite(m1)); }
+  FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
+
+  FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
+    const ForwardTask task = task_again();
+    const Sequence seq = {task.batch, 0, 0, 0, 0, task.queries, task.keys};
+    return {p, seq, task.head, row_of(task) + first_row(), block * C::kTileK + first_column()};
+  }
+  // What is done to the scores of a block before the softmax, and to its weights after the sum.
+  FW_METHOD void modify(int block) {
+    if constexpr (C::kGeneral) score_rows(block).modify(s);
+    if (block >= open_last || block < open_first) mask(block);
+  }
+  FW_METHOD void drop(int block) {
+    if constexpr (C::kGeneral)
+      if (p.dropout_threshold) score_rows(block).drop(pa);
+  }
+
+  // A block of which some keys may be hidden from some rows.
+  FW_METHOD void checked_block(int block, bool last) {
+    issue_both(pa, last);
+    modify(block);
+    const float2 factor = raise_reference();
+    hold(s);
+    if (!last) wait_k(done + 2);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
+    wait_output(pa);
+    add(exponentials(pa));
+    drop(block);
+    rescale(factor);
+  }
+
+  // A block that all rows see: P by the reference of the blocks before.
+  FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], bool last) {
+    issue_both(before, last);
+    float2 x;
+    if constexpr (C::kTwoWeights) {
+      x = exponentials(weights, m0, m1);
+      hold(weights);
+      if (!last) wait_k(done + 2);  // as above
+      wait_output(before);
+    } else {
+      wait_output(before);
+      x = exponentials(weights, m0, m1);
+      if (!last) wait_k(done + 1);
+    }
+    if (__builtin_expect(too_large, 0)) {
+      rescale(raise_reference());
+      x = exponentials(weights);
+    }
+    add(x);
+  }
+
+  FW_METHOD bool task_exists(uint32_t n) const {
+    barrier_wait(C::kTaskFull + 8 * slot_of<2>(n), parity_of<2>(n));
+    return uniform(load_task(C::kTasks + 32 * slot_of<2>(n)).query) >= 0;
+  }
+  // The first scores of the n-th task, of the block of this number.
+  FW_METHOD void begin(uint32_t n, uint32_t block) {
+    barrier_wait(C::kQFull + 8 * q_slot(n), parity_of<C::kQSlots>(n));
+    wait_k(block);
+    queries = uniform(q_at(n));
+    issue_scores(block);
+  }
+
+  // All blocks of the task but the last output.
+  FW_METHOD void attend() {
+    const ForwardTask task = task_again();
+    int j = uniform(task.last_block);
+    const int first = uniform(task.first_block);
+    const BlockKeys seen(p, task.queries, task.keys, row_of(task), 64);
+    open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
+    open_last = uniform(seen.all_last / C::kTileK);
+
+    wgmma_wait<0>();
+    hold(s);
+    release_k(done);
+    if constexpr (C::kQSlots == 1)
+      if (j == first) release_queries(task_number);
+    first_output = true;
+    m0 = m1 = -kInf, l0 = l1 = 0;
+    modify(j);
+    raise_reference();
+    add(exponentials(pa));
+    drop(j);
+    if (C::kQSlots > 1 && task_number > 0) {
+      if (speaks) tma_wait_stores_read();
+      release_queries(task_number - 1);
+    }
+    if (--j >= first) wait_k(done + 1);
+
+    const int checked = C::kGeneral ? first : max(first, open_last);
+    FW_NO_UNROLL for (; j >= checked; --j) checked_block(j, j == first);
+    if constexpr (C::kGeneral) {
+    } else if constexpr (C::kTwoWeights) {
+      FW_NO_UNROLL while (j > open_first) {
+        optimistic_block(pa, pb, j == first), --j;
+        optimistic_block(pb, pa, j == first), --j;
+      }
+      if (j == open_first) {
+        optimistic_block(pa, pb, j == first), --j;
+        FW_UNROLL for (int i = 0; i < kWeights; ++i) pa[i] = pb[i];
+      }
+    } else {
+      FW_NO_UNROLL for (; j >= open_first; --j) optimistic_block(pa, pa, j == first);
+    }
+    if constexpr (!C::kGeneral) {
+      FW_NO_UNROLL for (; j >= first; --j) checked_block(j, j == first);
+    }
+  }
+
+  // Normalises O and stores it; rows past the last query are not written.
+  FW_METHOD void finish() {
+    const ForwardTask task = task_again();
+    if constexpr (C::kSumByMma) {
+      l0 = o[C::kDimV / 2], l1 = o[C::kDimV / 2 + 2];
+    } else {
+      l0 = quad_sum(l0), l1 = quad_sum(l1);
+    }
+    float f0 = 1.f, f1 = 1.f;
+    if (p.sinks) add_sink(p.sinks[task.head] * kLog2e, f0, f1);
+    f0 = l0 > 0 ? f0 / l0 : 0.f, f1 = l1 > 0 ? f1 / l1 : 0.f;
+    if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
+
+    const int row = row_of(task), query = row + first_row();
+    if (!C::kSumByMma && p.lse.data && first_column() == 0) {
+      float* const lse = static_cast<float*>(p.lse.data) + (p.cu_seqlens_q ? 0 : task.batch * p.lse.stride[0]) +
+                         (int64_t{task.q_row} + query) * p.lse.stride[1] + task.head * p.lse.stride[2];
+      if (query < task.queries) lse[0] = l0 > 0 ? (m0 + log2_fast(l0)) * kLn2 : -kInf;
+      if (query + 8 < task.queries) lse[8 * p.lse.stride[1]] = l1 > 0 ? (m1 + log2_fast(l1)) * kLn2 : -kInf;
+    }
+    if constexpr (C::kQSlots > 1) {
+      stage(f0, f1);
+    } else {
+      store(task, f0, f1);
+    }
+    named_sync(warpgroup_barrier(group), kWarpgroup);
+    if (speaks) {
+      if constexpr (C::kQSlots > 1) store_staged(task);
+      barrier_arrive(C::kTaskFree + 8 * slot_of<2>(task_number));  // all have read it
+    }
+  }
+
+  // O by TMA, through the queries' place in shared memory.
+  FW_METHOD void stage(float f0, float f1) const {
+    const uint32_t thread = uint32_t(thread_again()), row = thread % kWarpgroup / 32 * 16 + thread % 16;
+    FW_UNROLL for (int k = 0; k < C::kDimV / 16; ++k) {
+      const uint32_t at = q_at(task_number) + k / 4 * 64 * kPanelRowBytes + swizzled(row, k % 4 * 2 + thread / 16 % 2);
+      store_matrices(
+          at, Element::pack(o[8 * k] * f0, o[8 * k + 1] * f0), Element::pack(o[8 * k + 2] * f1, o[8 * k + 3] * f1),
+          Element::pack(o[8 * k + 4] * f0, o[8 * k + 5] * f0), Element::pack(o[8 * k + 6] * f1, o[8 * k + 7] * f1));
+    }
+    async_proxy_fence();
+  }
+  FW_METHOD void store_staged(const ForwardTask& task) const {
+    MapPlace at = query_place(p, p.o, task);
+    at.row += row_of(task);
+    FW_UNROLL for (int panel = 0; panel < C::kPanelsV; ++panel)
+        tma_store(maps.o, q_at(task_number) + panel * 64 * kPanelRowBytes, panel * kPanel, task.head, at);
+    tma_commit_stores();
+  }
+
+  // O straight from registers, so that the next queries can come where the last ones were: four lanes that share a row
+  // exchange their columns for 8 in a row each.
+  FW_METHOD void store(const ForwardTask& task, float f0, float f1) const {
+    const int place = thread_again() % 4, query = row_of(task) + first_row();
+    const Sequence seq = {task.batch, p.cu_seqlens_q ? 0 : task.batch, task.q_row, 0, 0, 0, 0};
+    uint16_t* const rows = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, seq, query, task.head) + 8 * place;
+    FW_UNROLL for (int k = 0; k < C::kDimV / 32; ++k) {
+      FW_UNROLL for (int i = 0; i < 2; ++i) {
+        uint32_t x[4];
+        FW_UNROLL for (int j = 0; j < 4; ++j) {
+          const float f = i ? f1 : f0;
+          x[j] = Element::pack(o[16 * k + 4 * j + 2 * i] * f, o[16 * k + 4 * j + 2 * i + 1] * f);
+        }
+        transpose_quad(x, place);
+        if (query + 8 * i < task.queries && 32 * k + 8 * place < p.dim_v)
+          *reinterpret_cast<uint4*>(rows + 8 * i * p.o.stride[1] + 32 * k) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
+    }
+  }
+  // One more weight, of nothing.
+  FW_METHOD void add_sink(float sink, float& f0, float& f1) {
+    const float n0 = finite(fmaxf(m0, sink)), n1 = finite(fmaxf(m1, sink));
+    f0 = exp2_fast(m0 - n0), f1 = exp2_fast(m1 - n1);
+    l0 = l0 * f0 + exp2_fast(sink - n0), l1 = l1 * f1 + exp2_fast(sink - n1);
+    m0 = n0, m1 = n1;
+  }
+
+  FW_METHOD void run() {
+    if (group == 0) named_arrive(turn_barrier(0), 2 * kWarpgroup);  // the first turn
+    FW_UNROLL for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+    if (!task_exists(0)) return;
+    begin(0, 0);
+    for (;;) {
+      attend();
+      const bool last = !task_exists(task_number + 1);
+      wait_v(done);
+      if (last) break;
+      issue_output(pa);
+      // The first scores of the next task are computed while this one is finished. With one place for queries, the
+      // next ones come while the output is computed. ptxas follows this only without a branch between the products.
+      if constexpr (C::kQSlots > 1) {
+        begin(task_number + 1, done + 1);
+        wait_output<1>(pa);
+      } else {
+        wait_output(pa);
+        begin(task_number + 1, done);
+      }
+      finish();
+      ++task_number;
+    }
+    issue_output(pa);
+    wait_output(pa);
+    finish();
+    if (speaks) tma_wait_stores();
+  }
+};
+
+template <class C>
+FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
+  check_shared_base();
+  const int warpgroup = __shfl_sync(~0u, thread_index() / kWarpgroup, 0);
+  if (thread_index() == 0) {
+    for (int i = 0; i < C::kStages; ++i) {
+      barrier_init(C::kKFull + 8 * i, 1), barrier_init(C::kKFree + 8 * i, C::kConsumers);
+      barrier_init(C::kVFull + 8 * i, 1), barrier_init(C::kVFree + 8 * i, C::kConsumers);
+    }
+    for (int i = 0; i < C::kQSlots * C::kConsumers; ++i)
+      barrier_init(C::kQFull + 8 * i, 1), barrier_init(C::kQFree + 8 * i, 1);
+    for (int i = 0; i < 2; ++i)
+      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers);
+    barrier_init_done();
+  }
+  if constexpr (C::kSumByMma) {
+    for (int i = thread_index(); i < 512; i += C::kThreads) store_shared(C::kOnes + 4 * i, C::Element::kOnes);
+    async_proxy_fence();
+  }
+  __syncthreads();
+  if (warpgroup == 0) {
+    give_registers<C::kProducerRegisters>();
+    if (wave_index() == 0) Producer<C>(args.params, maps).run(reinterpret_cast<uint32_t*>(args.shared));
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    Consumer<C>(args.params, maps, warpgroup - 1).run();
+  }
+}
+
+}  // namespace flashwave

@@ -1,0 +1,64 @@
+// Which block of queries comes next, and which keys it needs.
+#pragma once
+
+#include "kernels/common/sequence.h"
+#include "kernels/hopper/config.h"
+
+namespace flashwave {
+
+// A block of queries of one head, as the producer hands it to the consumers.
+struct ForwardTask {
+  int32_t query, head, batch, q_row;  // query: the first, in its sequence; < 0: no task is left. q_row: of query 0
+  int32_t queries, keys;              // of the sequence
+  int32_t first_block, last_block;    // of keys that some query of the block sees; at least one
+};
+static_assert(sizeof(ForwardTask) == 32);
+
+FW_DEVICE void store_task(uint32_t at, const ForwardTask& t) {
+  store_shared4(at, make_int4(t.query, t.head, t.batch, t.q_row));
+  store_shared4(at + 16, make_int4(t.queries, t.keys, t.first_block, t.last_block));
+}
+FW_DEVICE ForwardTask load_task(uint32_t at) {
+  const int4 a = load_shared4(at), b = load_shared4(at + 16);
+  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+
+FW_DEVICE int32_t clamped(int64_t x, int32_t most) { return x < 0 ? 0 : x > most ? most : int32_t(x); }
+
+// Keys that every query of [query, query + rows) sees, and those that some of them see.
+struct BlockKeys {
+  int32_t all_first, all_last, some_first, some_last;
+  FW_METHOD BlockKeys(const Params& p, int32_t queries, int32_t keys, int32_t query, int32_t rows) {
+    const int64_t diagonal = int64_t{query} + keys - queries, last = diagonal + rows - 1;
+    some_first = clamped(diagonal - p.window_left, keys);
+    some_last = clamped(last + p.window_right + 1, keys);
+    all_first = clamped(last - p.window_left, keys);
+    all_last = clamped(diagonal + p.window_right + 1, keys);
+  }
+};
+
+// The order of the blocks of queries. With a mask the longest go first, which evens out the ends of the CTAs; the heads
+// that are gone through side by side are as many as fit the L2 cache with their keys and values.
+struct TaskOrder {
+  uint32_t blocks, columns, together;  // columns: pairs of sequence and head
+  FW_METHOD TaskOrder(const Params& p, int tile_q) {
+    blocks = (uint32_t(p.seqlen_q) + tile_q - 1) / tile_q;
+    columns = uint32_t(p.heads_q) * uint32_t(p.batch);
+    together = 1;
+    if (p.window_right < abi::kNoWindow || p.window_left < abi::kNoWindow) {
+      constexpr uint64_t kBytesOfL2 = 32 << 20;
+      const uint64_t row_bytes = uint64_t(p.dim_qk + p.dim_v) * 2 * p.heads_k;
+      const uint64_t fit = kBytesOfL2 * p.heads_q / (row_bytes * (uint32_t(p.seqlen_k) + 1));
+      while (together < columns && 2 * together <= fit) together *= 2;
+    }
+  }
+  FW_METHOD uint32_t count() const { return blocks * columns; }
+  FW_METHOD void at(uint32_t index, uint32_t& block, uint32_t& column) const {
+    const uint32_t group = index / (together * blocks), in_group = index - group * together * blocks;
+    const uint32_t first = group * together, width = columns - first < together ? columns - first : together;
+    const uint32_t step = in_group / width;
+    block = blocks - 1 - step, column = first + in_group - step * width;
+  }
+};
+
+}  // namespace flashwave
