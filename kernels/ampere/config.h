@@ -35,8 +35,8 @@ struct Config {
   static constexpr int kStepsQk = kDimQk / 16;
 
   // CTAs of a multiprocessor that the registers are to suffice for: 255 of a thread for two of 4 warps, 168 for three
-  // where O and S are small.
-  static constexpr int kCtas = kWarps > 4 ? 1 : kRowTiles == 1 && kColumns <= 128 ? 3 : 2;
+  // where O and S are small. sm_75 has shared memory for one or two.
+  static constexpr int kCtas = !kAsyncCopies || kWarps > 4 ? 1 : kRowTiles == 1 && kColumns <= 128 ? 3 : 2;
 
   using LayoutQk = TileLayout<kDimQk>;
   using LayoutV = TileLayout<kDimV>;

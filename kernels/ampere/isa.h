@@ -16,12 +16,8 @@ inline constexpr bool kAsyncCopies = true;
 inline constexpr bool kAsyncCopies = false;
 #endif
 
-// The compiler takes x for a new value here: what follows from it is computed again, not kept in registers through a
-// loop.
-FW_DEVICE int again(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
+// thread_index() and task_index() as new values to the compiler: what follows from them is computed again, not kept in
+// registers through a loop.
 FW_DEVICE int thread_index_again() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
