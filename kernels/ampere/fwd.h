@@ -33,10 +33,12 @@ struct Forward {
   FW_METHOD Forward(const Params& params, uint32_t shared_memory)
       : p(params), shared(shared_memory), thread(thread_index()) {}
 
-  // Places in the CTA. What follows from them is computed where it is used: registers are short in the loop.
-  FW_METHOD int lane() const { return opaque(thread) % kWave; }
-  FW_METHOD int row_group() const { return opaque(thread) / kWave / C::kColumnParts; }
-  FW_METHOD int column_part() const { return opaque(thread) / kWave % C::kColumnParts; }
+  // Places in the CTA. Where registers are short, what follows from them is computed where it is used and not kept
+  // through the loop.
+  FW_METHOD int place() const { return C::kFewRegisters || kGeneral ? opaque(thread) : thread; }
+  FW_METHOD int lane() const { return place() % kWave; }
+  FW_METHOD int row_group() const { return place() / kWave / C::kColumnParts; }
+  FW_METHOD int column_part() const { return place() / kWave % C::kColumnParts; }
 
   // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the L2 cache; the
   // last blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their
@@ -105,7 +107,7 @@ struct Forward {
 
   FW_METHOD void load_queries(const Sequence& seq) {
     using Rows = Share<C::kDimQk>;
-    const Rows mine(opaque(thread));
+    const Rows mine(place());
     const int first = block * C::kTileRows;
     const char* const from =
         static_cast<const char*>(p.q.data) + query_offset(p.q, seq, first + mine.row, head) * 2 + mine.chunk * 16;
@@ -117,7 +119,7 @@ struct Forward {
   template <int kDim>
   FW_METHOD void load_keys(const abi::Tensor& t, const char* base, int dim, int tile, uint32_t to) {
     using Rows = Share<kDim>;
-    const Rows mine(opaque(thread));
+    const Rows mine(place());
     const int first = tile * C::kKeys;
     base += mine.chunk * 16;
     if (p.block_table) {
