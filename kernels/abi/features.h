@@ -63,6 +63,7 @@ enum class Work : uint8_t {
   kRows,         // one query row of all heads: pre-passes and rotary embedding
   kPersistent,   // one workgroup for each compute unit, which takes blocks of tile_q queries of one head until none is
                  // left
+  kLine,         // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };
 
 }  // namespace flashwave

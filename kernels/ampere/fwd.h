@@ -184,10 +184,11 @@ struct Forward {
   }
 
   FW_METHOD TilePlace place_of(int tile, int r) const {
+    const int my_lane = again(lane);
     return {batch,
             head,
-            block * C::kTileRows + row_group * C::kWarpRows + r * 16 + lane / 4,
-            tile * C::kKeys + (lane & 3) * 2,
+            block * C::kTileRows + row_group * C::kWarpRows + r * 16 + my_lane / 4,
+            tile * C::kKeys + (my_lane & 3) * 2,
             queries,
             keys};
   }

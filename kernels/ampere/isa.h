@@ -2,6 +2,7 @@
 // conversions. PTX ISA 9.0, the section named at each.
 #pragma once
 
+#include "kernels/abi/features.h"
 #include "kernels/nvidia/gpu.h"
 
 namespace flashwave {
@@ -15,6 +16,12 @@ inline constexpr bool kAsyncCopies = true;
 inline constexpr bool kAsyncCopies = false;
 #endif
 
+// The compiler takes x for a new value here: what follows from it is computed again, not kept in registers through a
+// loop.
+FW_DEVICE int again(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 // task_index() by an instruction that the compiler does not take for the first one: nothing that follows from it need
 // stay in registers.
 FW_DEVICE uint32_t task_index_again() {
@@ -118,5 +125,84 @@ struct BF16 {
   }
 };
 #endif
+
+// 9.7.14.5.17 movmatrix: transposes an 8x8 matrix that the warp holds as ldmatrix leaves it.
+FW_DEVICE uint32_t transposed_matrix(uint32_t x) {
+  uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(x));
+  return result;
+}
+
+// 9.7.9.8 ld, 9.7.9.11 st: memory that is touched once. What is read must not be written by the same launch.
+FW_DEVICE uint4 load_once(const void* p) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(p));
+  return x;
+}
+FW_DEVICE void store_once(void* p, uint4 x) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+// The compiler may not look through these: x stays packed in its register; what follows from x is computed here.
+FW_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+FW_DEVICE void keep_packed(uint4& x) { asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)); }
+
+// 9.7.13.1 bar.sync: until `threads` threads have called it with this number; 0 is the workgroup's own.
+FW_DEVICE void barrier_of(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// What was written before a release is seen after an acquire that reads its value, on the whole GPU (8.7 release and
+// acquire patterns).
+FW_DEVICE uint64_t load_acquire(const uint64_t* p) {
+  uint64_t x;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+  return x;
+}
+FW_DEVICE void store_release(uint64_t* p, uint64_t x) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
+}
+
+// 9.7.13.13 griddepcontrol, from sm_90 on: until the launch before has finished and its writes are seen; the launch
+// after may begin to start. Without the attribute of programmatic stream serialization they do nothing.
+FW_DEVICE void wait_for_launch_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+FW_DEVICE void let_next_launch_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Two 16-bit numbers of a word.
+FW_DEVICE void unpack(F16, uint32_t x, float& low, float& high) {
+  low = float_of_half(uint16_t(x)), high = float_of_half(uint16_t(x >> 16));
+}
+#if FW_SM80
+FW_DEVICE void unpack(BF16, uint32_t x, float& low, float& high) {
+  low = float_of(x << 16), high = float_of(x & 0xFFFF0000u);
+}
+#endif
+
+// The words for a row's element type (RowDtype in kernels/abi/features.h).
+template <uint32_t kDtypes>
+struct ElementFor {
+  using Type = F16;
+};
+#if FW_SM80
+template <>
+struct ElementFor<kRowBF16> {
+  using Type = BF16;
+};
+#endif
+template <uint32_t kDtypes>
+using ElementOf = typename ElementFor<kDtypes>::Type;
 
 }  // namespace flashwave

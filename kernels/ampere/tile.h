@@ -34,31 +34,37 @@ template <class Share, int kCount, bool kAnyAlignment, class Address>
 FW_DEVICE void load_rows(uint32_t to, int count, int dim, bool vectors, const Address& address) {
   const int first = Share::row(), column0 = Share::chunk() * 8;
   to += Share::Layout::offset(first, Share::chunk());
-  FW_UNROLL for (int i = 0; i < (kCount + Share::kRows - 1) / Share::kRows; ++i) {
+  constexpr int kPasses = (kCount + Share::kRows - 1) / Share::kRows, kTurn = Share::kLanes * 16;
+  constexpr int kPass = Share::kRows * Share::Layout::kPitch;  // bytes, as kTurn
+  if (kAnyAlignment && !vectors) {
+    FW_NO_UNROLL for (int i = 0; i < kPasses; ++i) {
+      const int row = first + i * Share::kRows;
+      if (kCount % Share::kRows != 0 && row >= kCount) break;
+      const char* const from = address(i);
+      FW_NO_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
+        store_shared(to + uint32_t(i * kPass + j * kTurn),
+                     gather(from + j * kTurn, row < count ? dim - column0 - j * (kTurn / 2) : 0));
+      }
+    }
+    return;
+  }
+  FW_UNROLL for (int i = 0; i < kPasses; ++i) {
     const int row = first + i * Share::kRows;
     if (kCount % Share::kRows != 0 && row >= kCount) break;
     const char* const from = address(i);
-    const uint32_t at = to + uint32_t(i * Share::kRows * Share::Layout::kPitch);
-    if (kAnyAlignment && !vectors) {
-      FW_NO_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        store_shared(at + uint32_t(j * Share::kLanes * 16),
-                     gather(from + j * Share::kLanes * 16, row < count ? dim - column0 - j * Share::kLanes * 8 : 0));
-      }
-    } else if constexpr (kAsyncCopies) {
+    if constexpr (kAsyncCopies) {
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        copy_async(at + uint32_t(j * Share::kLanes * 16), from + j * Share::kLanes * 16,
-                   row < count && column0 + j * Share::kLanes * 8 < dim);
+        copy_async(to + uint32_t(i * kPass + j * kTurn), from + j * kTurn,
+                   row < count && column0 + j * (kTurn / 2) < dim);
       }
     } else {
       uint4 staged[Share::kTurns];
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
         staged[j] = {};
-        if (row < count && column0 + j * Share::kLanes * 8 < dim)
-          staged[j] = *reinterpret_cast<const uint4*>(from + j * Share::kLanes * 16);
+        if (row < count && column0 + j * (kTurn / 2) < dim)
+          staged[j] = *reinterpret_cast<const uint4*>(from + j * kTurn);
       }
-      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        store_shared(at + uint32_t(j * Share::kLanes * 16), staged[j]);
-      }
+      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) store_shared(to + uint32_t(i * kPass + j * kTurn), staged[j]);
     }
   }
 }

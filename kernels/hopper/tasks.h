@@ -10,7 +10,7 @@ namespace flashwave {
 struct ForwardTask {
   int32_t query, head, batch, q_row;  // query: the first, in its sequence; < 0: no task is left. q_row: of query 0
   int32_t queries, keys;              // of the sequence
-  int32_t first_block, last_block;    // of keys that some query of the block sees; last < first: none
+  int32_t first_block, last_block;    // of keys that some query of the block sees; at least one
 };
 static_assert(sizeof(ForwardTask) == 32);
 

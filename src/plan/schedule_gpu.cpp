@@ -2,6 +2,7 @@
 // and the device, never on anything that changes from call to call.
 #include <algorithm>
 
+#include "kernels/abi/decode_line.h"
 #include "kernels/abi/generic_backward.h"
 #include "kernels/abi/partials.h"
 #include "kernels/abi/tiny_schedule.h"
@@ -49,6 +50,17 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   return s;
 }
 
+// The kernel shares the keys out itself, lengths being in device memory: splits = 0 leaves that to it.
+abi::Schedule line(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  const int64_t units = abi::decode_units(a.batch, a.heads_k, a.seqlen_q * problem.group(), row.tile_q);
+  abi::Schedule s = one_part(problem, row.tile_q, 0);
+  s.splits = a.num_splits;
+  s.tasks = a.num_splits > 0 ? units * a.num_splits : units > 0 ? device.compute_units : 0;
+  s.shared_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
+  return s;
+}
+
 }  // namespace
 
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
@@ -70,6 +82,8 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       s.shared_bytes = kCounterBytes;
       return s;
     }
+    case Work::kLine:
+      return line(problem, device, row);
     case Work::kRows:
       break;
   }
@@ -92,7 +106,7 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   const auto follows = [&](const KernelRow& other, Op op) {
     return other.op == op && refusal(other, problem, device).empty();
   };
-  if (row.op == Op::kForward && schedule.splits > 1) {
+  if (row.op == Op::kForward && row.work != Work::kLine && schedule.splits > 1) {
     for (const KernelRow& other : catalog()) {
       if (!follows(other, Op::kCombine)) continue;
       add(other, abi::combine_tasks(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q));

@@ -32,6 +32,8 @@ ARROWS = {
     "kernels/abi": (),
     "kernels/cdna": ("kernels/abi", "kernels/common", "kernels/amd"),
     "kernels/rdna": ("kernels/abi", "kernels/common", "kernels/amd"),
+    "kernels/ampere": ("kernels/abi", "kernels/common", "kernels/nvidia"),
+    "kernels/hopper": ("kernels/abi", "kernels/common", "kernels/nvidia"),
     "kernels/common": ("kernels/abi",),
     "kernels/amd": ("kernels/abi", "kernels/common", "variants"),
     "kernels/nvidia": ("kernels/abi", "kernels/common", "variants"),

@@ -1,0 +1,167 @@
+// Which keys a workgroup of decode.cu has. A unit is a sequence, a key head and a block of rows (query, head of the
+// group); the keys that any of its queries sees are cut into tiles of kTileKeys. All units' tiles form one line, of
+// which every workgroup takes an equal share, whatever the lengths; or each unit is cut into the same number of parts,
+// one for each workgroup: where a number of splits is asked for, and where that gives nearly every workgroup a part and
+// they are equal. Then none pays for two ends.
+#pragma once
+
+#include "kernels/abi/decode_line.h"
+#include "kernels/ampere/isa.h"
+#include "kernels/common/sequence.h"
+
+namespace flashwave {
+
+inline constexpr int kTileKeys = 16;
+
+struct Unit {
+  int b, head, block;
+  int k_batch, k_row;  // as in Sequence, but k_row is that of the first tile's first key
+  int first_key, keys, queries;
+  int tiles, start;  // start: of the first tile, on the line
+
+  // All that follows from the sequence.
+  FW_METHOD void enter_sequence(const Params& p, int sequence) {
+    const Sequence s = sequence_of(p, sequence);
+    b = sequence, k_batch = int(s.k_batch), keys = int(s.keys), queries = int(s.queries);
+    first_key = queries > 0 ? int(visible_keys(p, s, 0).first) : keys;
+    k_row = int(s.k_row) + first_key;
+    // The last query sees the last key. One tile at the least, since results have to be written.
+    tiles = keys > first_key ? (keys - first_key + kTileKeys - 1) / kTileKeys : 1;
+  }
+  FW_METHOD void next(const Params& p, int blocks) {
+    start += tiles;
+    if (++block < blocks) return;
+    block = 0;
+    if (++head < p.heads_k) return;
+    head = 0;
+    enter_sequence(p, b + 1);
+  }
+};
+
+FW_DEVICE bool lengths_differ(const Params& p) {
+  return p.cu_seqlens_q || p.cu_seqlens_k || p.seqused_k || p.leftpad_k;
+}
+FW_DEVICE int tiles_of_sequence(const Params& p, int b) {
+  Unit unit;
+  unit.enter_sequence(p, b);
+  return unit.tiles;
+}
+
+struct Line {
+  int workgroups;     // that have anything to do
+  int parts;          // of each unit; 0: equal shares of the line
+  int share, longer;  // tiles of a workgroup; the first `longer` have one more
+
+  FW_METHOD int start_of(int workgroup) const { return workgroup * share + min(workgroup, longer); }
+  FW_METHOD int workgroup_at(int tile) const {
+    const int past = tile - longer * (share + 1);
+    return past < 0 ? tile / (share + 1) : longer + past / share;
+  }
+
+  // Called by whole warps, which all find the same. splits: 0 = choose. least: tiles that are worth a workgroup.
+  FW_METHOD Line(const Params& p, int splits, int most_workgroups, int blocks, int least) {
+    const int units = p.batch * p.heads_k * blocks;
+    share = longer = 0;
+    if (splits > 0) {
+      parts = splits, workgroups = units * splits;
+      return;
+    }
+    int shortest, longest, sum;
+    if (lengths_differ(p)) {
+      shortest = 1 << 30, longest = 0, sum = 0;
+#pragma unroll 4
+      for (int b = lane_index(); b < p.batch; b += kWave) {
+        const int tiles = tiles_of_sequence(p, b);
+        shortest = min(shortest, tiles), longest = max(longest, tiles), sum += tiles;
+      }
+      shortest = __reduce_min_sync(kAllLanes, shortest), longest = __reduce_max_sync(kAllLanes, longest);
+      sum = __reduce_add_sync(kAllLanes, sum);
+    } else {
+      shortest = longest = tiles_of_sequence(p, 0), sum = p.batch * longest;
+    }
+    const int tiles = sum * p.heads_k * blocks;
+    workgroups = min(most_workgroups, (tiles + least - 1) / least);
+    parts = shortest == longest ? workgroups / units : 0;
+    if (parts * units * 16 >= workgroups * 15) {
+      workgroups = parts * units;
+    } else {
+      parts = 0, share = tiles / workgroups, longer = tiles - share * workgroups;
+    }
+  }
+};
+
+// Tiles [begin, end) of the line; with parts, the line is the unit alone.
+struct Share {
+  Unit unit;  // the one that holds tile `begin`
+  int begin, end;
+
+  FW_METHOD Share(const Params& p, const Line& line, int workgroup, int blocks) {
+    if (line.parts > 0) {
+      const int index = workgroup / line.parts, part = workgroup - index * line.parts;
+      const int head_index = index / blocks;
+      unit.block = index - head_index * blocks;
+      const int b = head_index / p.heads_k;
+      unit.head = head_index - b * p.heads_k;
+      unit.enter_sequence(p, b);
+      unit.start = 0;
+      const int tiles = unit.tiles / line.parts, more = unit.tiles - tiles * line.parts;
+      begin = part * tiles + min(part, more);
+      end = begin + tiles + (part < more ? 1 : 0);
+      return;
+    }
+    begin = line.start_of(workgroup), end = line.start_of(workgroup + 1);
+    const int repeats = p.heads_k * blocks;  // of each sequence's tiles
+    int first, b;                            // the sequence, and its first tile on the line
+    if (lengths_differ(p)) {
+      find_sequence(p, repeats, b, first);
+    } else {
+      const int tiles = tiles_of_sequence(p, 0) * repeats;
+      b = begin / tiles, first = b * tiles;
+    }
+    unit.enter_sequence(p, b);
+    const int index = (begin - first) / unit.tiles;
+    unit.head = index / blocks, unit.block = index - unit.head * blocks;
+    unit.start = first + index * unit.tiles;
+  }
+
+  // 32 sequences at a time: a sum over the lanes to the left.
+  FW_METHOD void find_sequence(const Params& p, int repeats, int& b, int& first) const {
+    first = 0;
+    for (int from = 0;; from += kWave) {
+      const int mine = from + lane_index() < p.batch ? tiles_of_sequence(p, from + lane_index()) * repeats : 0;
+      int sum = mine;
+      FW_UNROLL for (int d = 1; d < kWave; d *= 2) {
+        const int left = __shfl_up_sync(kAllLanes, sum, d);
+        if (lane_index() >= d) sum += left;
+      }
+      const uint32_t ends_behind = __ballot_sync(kAllLanes, first + sum > begin);
+      if (ends_behind) {
+        const int lane = __ffs(int(ends_behind)) - 1;
+        b = from + lane, first += __shfl_sync(kAllLanes, sum - mine, lane);
+        return;
+      }
+      first += __shfl_sync(kAllLanes, sum, kWave - 1);
+    }
+  }
+};
+
+// The workgroups that have a part of a unit, in order. All have it in their first slot, but perhaps the first of them.
+struct Contributors {
+  int first, last;
+  bool in_second;
+
+  FW_METHOD Contributors(const Line& line, const Unit& unit, int workgroup) {
+    if (line.parts > 0) {
+      first = workgroup / line.parts * line.parts, last = first + line.parts - 1;
+      in_second = false;
+    } else {
+      first = line.workgroup_at(unit.start), last = line.workgroup_at(unit.start + unit.tiles - 1);
+      in_second = line.start_of(first) < unit.start;
+    }
+  }
+  FW_METHOD int slot(int workgroup, int slots_each) const {
+    return workgroup * slots_each + (workgroup == first && in_second ? 1 : 0);
+  }
+};
+
+}  // namespace flashwave

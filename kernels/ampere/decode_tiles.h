@@ -1,0 +1,120 @@
+// How K and V reach shared memory in decode.cu: every team of warps (mostly one) streams its own tiles through its own
+// ring of stages, so no workgroup barrier is in the loop, and the copies run ahead across the borders of units.
+#pragma once
+
+#include "kernels/ampere/decode_line.h"
+
+namespace flashwave {
+
+// Shared memory of a workgroup. A stage is a tile of K and one of V, rows of kDim elements, the 16-byte chunks of row r
+// exchanged by (chunk ^ r % 8): neither the copies nor ldmatrix have bank conflicts.
+// kWarpRows: the most rows a warp works on, as its registers allow; more rows take more warps.
+template <int kDimQK_, int kDimV_, int kRows_, int kWarps_, int kSharedBytes>
+struct DecodeShape {
+  static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kRows = kRows_, kWarps = kWarps_, kThreads = kWave * kWarps;
+  static constexpr int kTileK = kTileKeys * kDimQK * 2, kTileV = kTileKeys * kDimV * 2, kStage = kTileK + kTileV;
+  static constexpr int kMergeRows = kThreads * 2 / kDimV > 4 ? 4 : kThreads * 2 / kDimV < 1 ? 1 : kThreads * 2 / kDimV;
+  static constexpr int kWarpRows = kDimV > 128 ? 8 : 16;
+  static constexpr int kMergeBytes = kWarps * kMergeRows * kDimV * 4, kSumBytes = kWarps * kWarpRows * 8;
+  static constexpr int kUnitBytes = 64 * (kWarps + 1);  // each warp's next, and the workgroup's first
+  static constexpr int kFixed = kMergeBytes + kSumBytes + kUnitBytes;
+  static constexpr int kStages = (kSharedBytes - kFixed) / (kWarps * kStage);
+  static constexpr int kRing = kWarps * kStages * kStage;
+  static_assert(kStages >= 2 && kSharedBytes == kRing + kFixed, "shared_bytes of the row is not what its ring takes");
+
+  static constexpr int kMergeAt = kRing, kSumsAt = kMergeAt + kMergeBytes, kUnitAt = kSumsAt + kSumBytes;
+};
+
+// Bytes from the start of a tile to a 16-byte chunk, and from there to the one `chunks` (even) further in the same row.
+template <int kDim>
+FW_DEVICE uint32_t chunk_at(uint32_t row, uint32_t chunk) {
+  return row * (kDim * 2) + ((chunk ^ (row & 7)) << 4);
+}
+FW_DEVICE uint32_t chunk_further(uint32_t first, int chunks) {
+  return (first ^ ((chunks & 7) << 4)) + chunks / 8 * 128;
+}
+
+// A tile to copy, its rows found: lane r and r + 16 know those of row r.
+struct TileRequest {
+  int page, row;  // dense: row of the batch, row of this lane in it
+  int count;      // rows that exist; < 0: no tile is left
+  int head;
+};
+
+// A team's tiles, one after the other: every warp of it finds the same. The unit they are of lies in shared memory:
+// registers are scarce.
+template <int kTeams>
+struct TileRequests {
+  Unit* const unit;
+  const int team, end, blocks;
+  int tile, last;  // of the unit
+
+  FW_METHOD TileRequests(const Share& share, Unit* memory, int team_, int blocks_)
+      : unit(memory),
+        team(team_),
+        end(share.end),
+        blocks(blocks_),
+        tile(share.begin - share.unit.start + team_),
+        last(min(share.unit.tiles, share.end - share.unit.start)) {
+    if (lane_index() == 0) *unit = share.unit;
+    wave_barrier();
+  }
+
+  FW_METHOD TileRequest next(const Params& p) {
+    while (tile >= last) {
+      Unit following = *unit;
+      if (following.start + following.tiles >= end) return {0, 0, -1, 0};
+      following.next(p, blocks);
+      wave_barrier();
+      if (lane_index() == 0) *unit = following;
+      wave_barrier();
+      tile = team, last = min(following.tiles, end - following.start);
+    }
+    const int first = tile * kTileKeys, mine = lane_index() % kTileKeys;
+    TileRequest request{unit->k_batch, unit->k_row + first + mine, unit->keys - unit->first_key - first, unit->head};
+    if (p.block_table) {
+      const uint32_t size = uint32_t(p.page_size), page = uint32_t(request.row) / size;
+      request.row -= int(page * size);
+      request.page = mine < request.count ? __ldg(p.block_table + unit->b * p.block_table_stride + page) : 0;
+    }
+    tile += kTeams;
+    return request;
+  }
+};
+
+// Chunk i of a tile of K or V, in rows of kDim elements. Lane r knows where row r lies.
+template <int kDim>
+FW_DEVICE void copy_chunk(const abi::Tensor& t, int dim, const TileRequest& request, uint32_t i, int page, int row,
+                          uint32_t stage) {
+  const uint32_t r = i / (kDim / 8), chunk = i % (kDim / 8);
+  const uint16_t* const from = static_cast<const uint16_t*>(t.data) + page * t.stride[0] + row * t.stride[1] +
+                               request.head * t.stride[2] + chunk * 8;
+  copy_async(stage + chunk_at<kDim>(r, chunk), from, int(r) < request.count && int(chunk * 8) < dim);
+}
+
+// The loops are not unrolled much: all at once, the addresses would need registers that O has.
+template <class Shape, int kTeam>
+FW_DEVICE void copy_tile(const Params& p, const TileRequest& request, int member, uint32_t stage) {
+  if (request.count < 0) return;
+  constexpr uint32_t kChunksK = Shape::kTileK / 16, kChunksV = Shape::kTileV / 16;
+  const auto page_of = [&](uint32_t r) { return __shfl_sync(kAllLanes, request.page, int(r)); };
+  const auto row_of = [&](uint32_t r) { return __shfl_sync(kAllLanes, request.row, int(r)); };
+#pragma unroll 2
+  for (uint32_t i = member * kWave + lane_index(); i < kChunksK; i += kTeam * kWave) {
+    const uint32_t r = i / (Shape::kDimQK / 8);
+    const int page = page_of(r), row = row_of(r);
+    copy_chunk<Shape::kDimQK>(p.k, p.dim_qk, request, i, page, row, stage);
+    if constexpr (kChunksK == kChunksV) {
+      copy_chunk<Shape::kDimV>(p.v, p.dim_v, request, i, page, row, stage + Shape::kTileK);
+    }
+  }
+  if constexpr (kChunksK != kChunksV) {
+#pragma unroll 2
+    for (uint32_t i = member * kWave + lane_index(); i < kChunksV; i += kTeam * kWave) {
+      const uint32_t r = i / (Shape::kDimV / 8);
+      copy_chunk<Shape::kDimV>(p.v, p.dim_v, request, i, page_of(r), row_of(r), stage + Shape::kTileK);
+    }
+  }
+}
+
+}  // namespace flashwave
