@@ -160,7 +160,8 @@ struct Consumer {
   const int group;    // which consumer
   const bool speaks;  // one thread of the warpgroup does
   const float scale;  // of a score, to units of log2
-  uint32_t k_count = 0, v_count = 0;
+  // Blocks whose output is done. Scores run one block ahead of it: all counts and places in the rings follow from this.
+  uint32_t done = 0;
 
   // Of this thread's two rows, lane / 4 and 8 more: scores, results, weights, reference (units of log2), sum of
   // weights.
@@ -194,13 +195,11 @@ struct Consumer {
   // The first of this thread's two rows of a warpgroup's 64, and the first of its columns of 8.
   FW_METHOD static int first_row() { return thread_again() % kWarpgroup / 32 * 16 + thread_again() % 32 / 4; }
   FW_METHOD static int first_column() { return thread_again() % 4 * 2; }
-  FW_METHOD void release_k() {
-    if (speaks) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(k_count));
-    ++k_count;
+  FW_METHOD void release_k(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(n));
   }
-  FW_METHOD void release_v() {
-    if (speaks) barrier_arrive(C::kVFree + 8 * slot_of<C::kStages>(v_count));
-    ++v_count;
+  FW_METHOD void release_v(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kVFree + 8 * slot_of<C::kStages>(n));
   }
 
   // The queries of the n-th task may be overwritten: after the last scores, or after the stores have read their place.
@@ -208,9 +207,9 @@ struct Consumer {
     if (speaks) barrier_arrive(C::kQFree + 8 * q_slot(n));
   }
 
-  // S = Q K^T. 16 columns are 32 bytes along the rows of a panel.
-  FW_METHOD void issue_scores() {
-    const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(k_count) * (C::kKBytes / 16);
+  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel.
+  FW_METHOD void issue_scores(uint32_t n) {
+    const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(n) * (C::kKBytes / 16);
     hold(s);
     wgmma_fence();
     FW_UNROLL for (int i = 0; i < C::kDimQk / 16; ++i)
@@ -224,7 +223,7 @@ struct Consumer {
   FW_METHOD void issue_output(uint32_t (&weights)[kWeights]) {
     constexpr uint64_t kForward = C::kSumByMma ? 1 - (uint64_t{1} << 16) : 1;
     const uint64_t v = operand(C::kV, C::kSumByMma ? C::kOnes - C::kV : C::kTileK * kPanelRowBytes) +
-                       slot_of<C::kStages>(v_count) * (C::kVBytes / 16) * kForward;
+                       slot_of<C::kStages>(done) * (C::kVBytes / 16) * kForward;
     hold(weights);
     hold(o);
     wgmma_fence();
@@ -236,13 +235,13 @@ struct Consumer {
   // One turn: the scores of a block and the output of the block before. Returns when the scores are there.
   FW_METHOD void issue_both(uint32_t (&weights)[kWeights], bool last) {
     named_sync(turn_barrier(group), 2 * kWarpgroup);
-    issue_scores();
-    wait_v(v_count);
+    issue_scores(done + 1);
+    wait_v(done);
     issue_output(weights);
     named_arrive(turn_barrier((group + 1) % C::kConsumers), 2 * kWarpgroup);
     wgmma_wait<1>();
     hold(s);
-    release_k();
+    release_k(done + 1);
     if constexpr (C::kQSlots == 1)
       if (last) release_queries(task_number);
   }
@@ -252,7 +251,7 @@ struct Consumer {
     wgmma_wait<kLater>();
     hold(o);
     hold(weights);
-    release_v();
+    release_v(done++);
   }
 
   // The task at work. It is read again where it is needed: registers are scarce.
@@ -346,7 +345,7 @@ struct Consumer {
     modify(block);
     const float2 factor = raise_reference();
     hold(s);
-    if (!last) wait_k(k_count);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
+    if (!last) wait_k(done + 2);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
     wait_output(pa);
     add(exponentials(pa));
     drop(block);
@@ -360,12 +359,12 @@ struct Consumer {
     if constexpr (C::kTwoWeights) {
       x = exponentials(weights, m0, m1);
       hold(weights);
-      if (!last) wait_k(k_count);  // as above
+      if (!last) wait_k(done + 2);  // as above
       wait_output(before);
     } else {
       wait_output(before);
       x = exponentials(weights, m0, m1);
-      if (!last) wait_k(k_count);
+      if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
       rescale(raise_reference());
@@ -378,12 +377,12 @@ struct Consumer {
     barrier_wait(C::kTaskFull + 8 * slot_of<2>(n), parity_of<2>(n));
     return uniform(load_task(C::kTasks + 32 * slot_of<2>(n)).query) >= 0;
   }
-  // The first scores of the n-th task.
-  FW_METHOD void begin(uint32_t n) {
+  // The first scores of the n-th task, of the block of this number.
+  FW_METHOD void begin(uint32_t n, uint32_t block) {
     barrier_wait(C::kQFull + 8 * q_slot(n), parity_of<C::kQSlots>(n));
-    wait_k(k_count);
+    wait_k(block);
     queries = uniform(q_at(n));
-    issue_scores();
+    issue_scores(block);
   }
 
   // All blocks of the task but the last output.
@@ -397,7 +396,7 @@ struct Consumer {
 
     wgmma_wait<0>();
     hold(s);
-    release_k();
+    release_k(done);
     if constexpr (C::kQSlots == 1)
       if (j == first) release_queries(task_number);
     first_output = true;
@@ -410,7 +409,7 @@ struct Consumer {
       if (speaks) tma_wait_stores_read();
       release_queries(task_number - 1);
     }
-    if (--j >= first) wait_k(k_count);
+    if (--j >= first) wait_k(done + 1);
 
     const int checked = C::kGeneral ? first : max(first, open_last);
     FW_NO_UNROLL for (; j >= checked; --j) checked_block(j, j == first);
@@ -514,21 +513,21 @@ struct Consumer {
     if (group == 0) named_arrive(turn_barrier(0), 2 * kWarpgroup);  // the first turn
     FW_UNROLL for (int i = 0; i < kOutputs; ++i) o[i] = 0;
     if (!task_exists(0)) return;
-    begin(0);
+    begin(0, 0);
     for (;;) {
       attend();
       const bool last = !task_exists(task_number + 1);
-      wait_v(v_count);
+      wait_v(done);
       if (last) break;
       issue_output(pa);
       // The first scores of the next task are computed while this one is finished. With one place for queries, the
       // next ones come while the output is computed. ptxas follows this only without a branch between the products.
       if constexpr (C::kQSlots > 1) {
-        begin(task_number + 1);
+        begin(task_number + 1, done + 1);
         wait_output<1>(pa);
       } else {
         wait_output(pa);
-        begin(task_number + 1);
+        begin(task_number + 1, done);
       }
       finish();
       ++task_number;
