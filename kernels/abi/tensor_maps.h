@@ -6,11 +6,11 @@
 //   columns    dim      2 bytes       columns past the head dim read 0
 //   rows       N        row stride    N = longest sequence, or a page
 //   heads      heads    head stride
-//   first row  any      row stride    once more, to start anywhere
-//   batch      any      batch stride  or page
-// and the base lies N rows before the data. Row r of the `rows` rows that start at row `first` of batch `b` has the
-// coordinates (column, N - rows + r, head, first + rows, b): its address is base + N rows + (first + r) rows, and r =
-// rows is out of bounds: it reads 0 and is not written. No byte before or after the sequence is touched.
+//   fine       2^30     16 bytes      fine and coarse: an offset of any multiple of 16 bytes, modulo 2^64
+//   coarse     2^30     2^34 bytes
+// Row r of a sequence of `rows` rows has row coordinate N - rows + r, and the offset is that of the sequence less N -
+// rows rows (MapPlace): r = rows is out of bounds, so it reads 0 and is not written. No byte after the sequence is
+// touched.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,15 @@ constexpr int64_t key_map_rows(const Params& p) {
   return rows > 0 ? rows : 1;
 }
 
+// Coordinates of row 0 of a sequence of `rows` rows, which starts `offset` elements after the tensor's first.
+struct MapPlace {
+  int32_t row, fine, coarse;
+};
+constexpr MapPlace map_place(const Tensor& t, int64_t map_rows, int64_t rows, int64_t offset) {
+  const uint64_t bytes = uint64_t(offset - (map_rows - rows) * t.stride[1]) * 2;
+  return {int32_t(map_rows - rows), int32_t(bytes >> 4 & 0x3FFFFFFF), int32_t(bytes >> 34)};
+}
+
 // Rows of a tile of keys that are loaded at once: they lie in one page. A multiple of 8, the period of the swizzle
 // (kNeedsPagesOf8).
 constexpr int32_t key_map_box(const Params& p, int32_t tile_k) {
@@ -65,10 +74,9 @@ constexpr int32_t key_map_box(const Params& p, int32_t tile_k) {
 inline TensorMapDescription describe_tensor_map(const Tensor& t, const void* data, int64_t rows, int64_t dim,
                                                 int64_t heads, uint32_t box_rows) {
   const auto bytes = [&](int i) { return uint64_t(t.stride[i]) * 2; };
-  constexpr uint64_t kAny = uint64_t{1} << 31;
-  return {.base = uint64_t(reinterpret_cast<uintptr_t>(data)) - uint64_t(rows) * bytes(1),
-          .dims = {uint64_t(dim), uint64_t(rows), uint64_t(heads), kAny, kAny},
-          .strides = {bytes(1), bytes(2), bytes(1), bytes(0)},
+  return {.base = uint64_t(reinterpret_cast<uintptr_t>(data)),
+          .dims = {uint64_t(dim), uint64_t(rows), uint64_t(heads), uint64_t{1} << 30, uint64_t{1} << 30},
+          .strides = {bytes(1), bytes(2), 16, uint64_t{1} << 34},
           .box = {kTensorMapColumns, box_rows, 1, 1, 1}};
 }
 

@@ -84,30 +84,40 @@ FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const Til
   }
 }
 
+// One step of transposing the 4 words of 4 lanes, of which this is number c: afterwards word q is word c of lane q.
+FW_DEVICE void exchange_words(uint32_t& low, uint32_t& high, int c, int lanes_apart) {
+  const bool upper = c & lanes_apart;
+  const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? low : high, lanes_apart);
+  low = upper ? other : low;
+  high = upper ? high : other;
+}
+
 // Weights of dropped elements become 0. A Philox call covers one query and the 8 keys of a key tile, of which each of
 // the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they exchange
-// words.
+// words. The calls are a loop that gathers one bit for each weight: unrolled they would need too many registers.
 template <int kKeyTiles>
 FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+  static_assert(kKeyTiles <= 8);
   const int c = lane_index() & 3;
   const uint32_t batch_head = uint32_t(at.batch * p.heads_q + at.head), query = uint32_t(at.query + 8 * (c & 1));
   const uint32_t group = uint32_t(at.key) / kKeysPerPhilox + uint32_t(c >> 1);
-  FW_UNROLL for (int t = 0; t < kKeyTiles / 2; ++t) {
-    Philox4 x = philox({{group + 2 * t, query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(p.dropout_seed),
-                       uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32));
-    // Transposed: word q becomes this lane's word of call q.
-    FW_UNROLL for (int step = 1; step <= 2; step *= 2) {
-      FW_UNROLL for (int low = 0; low < 4; low += 3 - step) {
-        if (low & step) continue;
-        const bool upper = c & step;
-        const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? x.word[low] : x.word[low + step], step);
-        (upper ? x.word[low] : x.word[low + step]) = other;
-      }
+  uint32_t dropped = 0;  // bits 8t + 2q + e: call q of step t, which is key tile 2t + q / 2, query q % 2
+  FW_NO_UNROLL for (int t = kKeyTiles / 2 - 1; t >= 0; --t) {
+    Philox4 x =
+        philox({{group + 2 * t, query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(opaque(int(p.dropout_seed))),
+               uint32_t(opaque(int(p.dropout_seed >> 32))) ^ uint32_t(p.dropout_offset >> 32));
+    exchange_words(x.word[0], x.word[1], c, 1);
+    exchange_words(x.word[2], x.word[3], c, 1);
+    exchange_words(x.word[0], x.word[2], c, 2);
+    exchange_words(x.word[1], x.word[3], c, 2);
+    FW_UNROLL for (int q = 3; q >= 0; --q) {
+      dropped = dropped << 1 | uint32_t((x.word[q] >> 16) < p.dropout_threshold);
+      dropped = dropped << 1 | uint32_t((x.word[q] & 0xFFFFu) < p.dropout_threshold);
     }
-    FW_UNROLL for (int q = 0; q < 4; ++q) {
-      const int n = 2 * t + q / 2, h = q % 2;
-      if ((x.word[q] & 0xFFFFu) < p.dropout_threshold) s[n][2 * h] = 0.f;
-      if ((x.word[q] >> 16) < p.dropout_threshold) s[n][2 * h + 1] = 0.f;
+  }
+  FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      if (dropped >> (n * 4 + i) & 1) s[n][i] = 0.f;
     }
   }
 }

@@ -14,8 +14,9 @@ struct RowShare {
   static constexpr int kLanes = Layout::kSwizzled ? 8 : 4, kRows = kThreads / kLanes, kTurns = Layout::kChunks / kLanes;
   static_assert(kTurns * kLanes == Layout::kChunks && kRows % 8 == 0);
 
-  FW_METHOD static int row() { return thread_index() / kLanes; }
-  FW_METHOD static int chunk() { return thread_index() % kLanes; }
+  const int row, chunk;  // of this thread: the first of each
+  FW_METHOD RowShare() : RowShare(thread_index_again()) {}
+  FW_METHOD explicit RowShare(int thread) : row(thread / kLanes), chunk(thread % kLanes) {}
 };
 
 // The 16 bytes at `from`, of which `count` elements are there, at any address; the others are 0.
@@ -30,35 +31,41 @@ FW_DEVICE uint4 gather(const char* from, int count) {
 // Copies kCount rows to the tile at `to`, of which the first `count` exist; the others become 0, and so do columns past
 // the head dim. address(i): this thread's first chunk of its i-th row, valid if the row exists. vectors: everything is
 // at multiples of 16 bytes.
-template <class Share, int kCount, bool kAnyAlignment, class Address>
-FW_DEVICE void load_rows(uint32_t to, int count, int dim, bool vectors, const Address& address) {
-  const int first = Share::row(), column0 = Share::chunk() * 8;
-  to += Share::Layout::offset(first, Share::chunk());
-  FW_UNROLL for (int i = 0; i < (kCount + Share::kRows - 1) / Share::kRows; ++i) {
+template <int kCount, bool kAnyAlignment, class Share, class Address>
+FW_DEVICE void load_rows(const Share& share, uint32_t to, int count, int dim, bool vectors, const Address& address) {
+  const int first = share.row, column0 = share.chunk * 8;
+  to += Share::Layout::offset(first, share.chunk);
+  constexpr int kPasses = (kCount + Share::kRows - 1) / Share::kRows, kTurn = Share::kLanes * 16;
+  constexpr int kPass = Share::kRows * Share::Layout::kPitch;  // bytes, as kTurn
+  if (kAnyAlignment && !vectors) {
+    FW_NO_UNROLL for (int i = 0; i < kPasses; ++i) {
+      const int row = first + i * Share::kRows;
+      if (kCount % Share::kRows != 0 && row >= kCount) break;
+      const char* const from = address(i);
+      FW_NO_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
+        store_shared(to + uint32_t(i * kPass + j * kTurn),
+                     gather(from + j * kTurn, row < count ? dim - column0 - j * (kTurn / 2) : 0));
+      }
+    }
+    return;
+  }
+  FW_UNROLL for (int i = 0; i < kPasses; ++i) {
     const int row = first + i * Share::kRows;
     if (kCount % Share::kRows != 0 && row >= kCount) break;
     const char* const from = address(i);
-    const uint32_t at = to + uint32_t(i * Share::kRows * Share::Layout::kPitch);
-    if (kAnyAlignment && !vectors) {
-      FW_NO_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        store_shared(at + uint32_t(j * Share::kLanes * 16),
-                     gather(from + j * Share::kLanes * 16, row < count ? dim - column0 - j * Share::kLanes * 8 : 0));
-      }
-    } else if constexpr (kAsyncCopies) {
+    if constexpr (kAsyncCopies) {
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        copy_async(at + uint32_t(j * Share::kLanes * 16), from + j * Share::kLanes * 16,
-                   row < count && column0 + j * Share::kLanes * 8 < dim);
+        copy_async(to + uint32_t(i * kPass + j * kTurn), from + j * kTurn,
+                   row < count && column0 + j * (kTurn / 2) < dim);
       }
     } else {
       uint4 staged[Share::kTurns];
       FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
         staged[j] = {};
-        if (row < count && column0 + j * Share::kLanes * 8 < dim)
-          staged[j] = *reinterpret_cast<const uint4*>(from + j * Share::kLanes * 16);
+        if (row < count && column0 + j * (kTurn / 2) < dim)
+          staged[j] = *reinterpret_cast<const uint4*>(from + j * kTurn);
       }
-      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) {
-        store_shared(at + uint32_t(j * Share::kLanes * 16), staged[j]);
-      }
+      FW_UNROLL for (int j = 0; j < Share::kTurns; ++j) store_shared(to + uint32_t(i * kPass + j * kTurn), staged[j]);
     }
   }
 }

@@ -74,6 +74,7 @@ struct GenericForward {
       row_dots(memory, elements<const T>(p.q), memory.row_offset[0], elements<const T>(p.k), memory.column_offset[0],
                count, p.dim_qk, working_rows > 0, memory.first);
       FW_NO_UNROLL for (int r = 0; r < working_rows; ++r) softmax_step(r, j0 + lane_index(), last && p.probs.data);
+      wave_barrier();
       if (!last) continue;
       FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
         if (r >= working_rows) break;
@@ -127,6 +128,7 @@ struct GenericForward {
   }
 
   FW_METHOD void finish() {
+    wave_barrier();
     const Params& p = parameters_again(this->p);
     const float keep = p.dropout_p > 0 ? 1.f / (1.f - p.dropout_p) : 1.f;
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {

@@ -15,6 +15,12 @@
 
 namespace flashwave {
 
+// The first row of a task's sequence in the map of q or o.
+FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const ForwardTask& task) {
+  const int64_t batch = p.cu_seqlens_q ? 0 : task.batch;
+  return abi::map_place(t, abi::query_map_rows(p), task.queries, batch * t.stride[0] + task.q_row * t.stride[1]);
+}
+
 template <class C>
 struct Producer {
   const Params& p;
@@ -26,55 +32,64 @@ struct Producer {
   FW_METHOD Producer(const Params& params, const TensorMaps& tensor_maps)
       : p(params), maps(tensor_maps), lane(lane_index()), part_rows(abi::key_map_box(params, C::kTileK)) {}
 
-  // Where the part of a tile that starts with this row lies in the maps of k and v.
-  FW_METHOD MapPlace place(const Sequence& seq, int32_t row) const {
-    const int32_t map_rows = int32_t(abi::key_map_rows(p));
+  // Row 0 of the sequence in the map of k or v. In pages: of the page that holds `row`.
+  FW_METHOD MapPlace place(const abi::Tensor& t, const Sequence& seq, int32_t row) const {
+    const int64_t map_rows = abi::key_map_rows(p);
     if (!p.block_table)
-      return {map_rows - int32_t(seq.keys) + row, int32_t(seq.k_row + seq.keys), int32_t(seq.k_batch)};
-    const int32_t page = row / map_rows;
-    int32_t used = int32_t(seq.keys) - page * map_rows;
-    if (used > map_rows) used = map_rows;
-    MapPlace at = {map_rows - used + row % map_rows, used, 0};
-    if (row < seq.keys) at.batch = p.block_table[seq.b * p.block_table_stride + page];
+      return abi::map_place(t, map_rows, seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);
+    const int32_t page = row / int32_t(map_rows),
+                  used = min(int32_t(seq.keys) - page * int32_t(map_rows), int32_t(map_rows));
+    if (used <= 0) return {int32_t(map_rows), 0, 0};  // all out of bounds
+    MapPlace at = abi::map_place(t, map_rows, used, p.block_table[seq.b * p.block_table_stride + page] * t.stride[0]);
+    at.row -= page * int32_t(map_rows);
     return at;
   }
 
   // Block of keys to slot n of a ring. Rows past the last key are written as 0.
   template <int kPanels>
-  FW_METHOD void load_block(const TensorMap& map, uint32_t ring, uint32_t full, uint32_t free, uint32_t& n,
-                            const Sequence& seq, int kv_head, int block) {
+  FW_METHOD void load_block(const abi::Tensor& t, const TensorMap& map, uint32_t ring, uint32_t full, uint32_t free,
+                            uint32_t& n, const Sequence& seq, MapPlace at, int kv_head, int block) {
     constexpr int kBytes = C::kTileK * kPanelRowBytes * kPanels;
     const uint32_t slot = slot_of<C::kStages>(n), to = ring + slot * kBytes, barrier = full + 8 * slot;
-    const MapPlace mine = place(seq, block * C::kTileK + lane * part_rows);  // lane 0: the first part, ...
+    const int row = block * C::kTileK;
+    MapPlace mine;
+    if (p.block_table) mine = place(t, seq, row + lane * part_rows);  // lane 0: the first part, ...
     barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
     if (lane == 0) barrier_expect(barrier, kBytes);
     for (int part = 0; part * part_rows < C::kTileK; ++part) {
-      const MapPlace at = p.block_table ? shuffled(mine, part) : mine;
+      if (p.block_table) at = shuffled(mine, part);
       if (lane == 0) {
+        const MapPlace first = {at.row + row + part * part_rows, at.fine, at.coarse};
         FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
             tma_load(to + (panel * C::kTileK + part * part_rows) * kPanelRowBytes, map, barrier, panel * kPanel,
-                     kv_head, at, kEvictLast);
+                     kv_head, first, kEvictLast);
       }
     }
     __syncwarp();
     ++n;
   }
   FW_METHOD static MapPlace shuffled(const MapPlace& x, int from) {
-    return {__shfl_sync(~0u, x.row, from), __shfl_sync(~0u, x.first, from), __shfl_sync(~0u, x.batch, from)};
+    return {__shfl_sync(~0u, x.row, from), __shfl_sync(~0u, x.fine, from), __shfl_sync(~0u, x.coarse, from)};
   }
 
-  FW_METHOD void load_queries(const ForwardTask& task, uint32_t tasks_done) const {
-    const MapPlace first = {int32_t(abi::query_map_rows(p)) - task.queries + task.query, task.q_row + task.queries,
-                            p.cu_seqlens_q ? 0 : task.batch};
+  // Queries of the n-th task; to L2 alone, or to their place when that is free.
+  template <bool kOnlyToL2>
+  FW_METHOD void load_queries(const ForwardTask& task, uint32_t n) const {
+    const MapPlace first = query_place(p, p.q, task);
     for (int w = 0; w < C::kConsumers; ++w) {
-      const uint32_t slot = slot_of<C::kQSlots>(tasks_done) * C::kConsumers + w;
-      barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(tasks_done) ^ 1);
+      const uint32_t slot = slot_of<C::kQSlots>(n) * C::kConsumers + w, full = C::kQFull + 8 * slot;
+      const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
+      if constexpr (!kOnlyToL2) barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(n) ^ 1);
       if (lane == 0) {
-        barrier_expect(C::kQFull + 8 * slot, C::kQBytes);
-        const MapPlace at = {first.row + 64 * w, first.first, first.batch};
-        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
-            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, C::kQFull + 8 * slot,
-                     panel * kPanel, task.head, at, kEvictFirst);
+        if constexpr (!kOnlyToL2) barrier_expect(full, C::kQBytes);
+        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel) {
+          if constexpr (kOnlyToL2) {
+            tma_prefetch(maps.q, panel * kPanel, task.head, at);
+          } else {
+            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, full, panel * kPanel, task.head,
+                     at, kEvictFirst);
+          }
+        }
       }
       __syncwarp();
     }
@@ -90,48 +105,59 @@ struct Producer {
     __syncwarp();
   }
 
+  // Makes a task of this number in the order of all the n-th of this CTA. False: there is none.
+  FW_METHOD bool take(const TaskOrder& order, uint32_t index, uint32_t n) const {
+    const TaskOrder::Place at = order.at(index);
+    ForwardTask task = {.query = -1};
+    if (at.batch >= 0) {
+      const Sequence seq = sequence_of(p, at.batch);
+      task = {int32_t(at.block * C::kTileQ), at.head,           at.batch, int32_t(seq.q_row),
+              int32_t(seq.queries),          int32_t(seq.keys), 0,        0};
+      const BlockKeys seen(p, task.queries, task.keys, task.query, min(C::kTileQ, task.queries - task.query));
+      task.first_block = seen.some_first / C::kTileK;
+      // Without a key, one block of which no row sees any: every task has scores and an output.
+      task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
+    }
+    publish(task, n);
+    if (at.batch < 0) return false;
+    load_queries<C::kQSlots == 1>(task, n);
+    return true;
+  }
+
   // counters: tasks that were taken, over all CTAs, after the first of each; CTAs that are done. The last one leaves
   // zeros for the next launch.
   FW_METHOD void run(uint32_t* counters) {
     const TaskOrder order(p, C::kTileQ);
-    const uint32_t count = order.count();
-    uint32_t done = 0;
-    for (uint32_t index = blockIdx.x; index < count;) {
-      uint32_t block, column, next = 0;
-      order.at(index, block, column);
-      ForwardTask task;
-      task.batch = int32_t(column / uint32_t(p.heads_q)), task.head = int32_t(column - task.batch * p.heads_q);
+    bool more = take(order, blockIdx.x, 0);
+    for (uint32_t n = 0; more; ++n) {
+      uint32_t next = 0;
+      if (lane == 0) next = atomicAdd(counters, 1u);
+      const ForwardTask task = load_task(C::kTasks + 32 * slot_of<2>(n));
       const Sequence seq = sequence_of(p, task.batch);
-      task.query = int32_t(block * C::kTileQ), task.queries = int32_t(seq.queries), task.keys = int32_t(seq.keys);
-      task.q_row = int32_t(seq.q_row);
-      if (task.query < task.queries) {
-        const int rows = min(C::kTileQ, task.queries - task.query);
-        const BlockKeys seen(p, task.queries, task.keys, task.query, rows);
-        task.first_block = seen.some_first / C::kTileK;
-        task.last_block = (seen.some_last + C::kTileK - 1) / C::kTileK - 1;
-        if (seen.some_last <= seen.some_first) task.last_block = task.first_block - 1;
-        publish(task, done);
-        const int kv_head = task.head / (p.heads_q / p.heads_k);
-        const auto load_k = [&](int j) {
-          load_block<C::kPanelsQk>(maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, kv_head, j);
-        };
-        const auto load_v = [&](int j) {
-          load_block<C::kPanelsV>(maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, kv_head, j);
-        };
-        int j = task.last_block;
-        if (j >= task.first_block) load_k(j);
-        load_queries(task, done);
-        for (; j > task.first_block; --j) load_k(j - 1), load_v(j);
-        // Asked for as late as that costs no time: the CTAs end together.
-        if (lane == 0) next = atomicAdd(counters, 1u);
-        if (j >= task.first_block) load_v(j);
-        ++done;
-      } else if (lane == 0) {
-        next = atomicAdd(counters, 1u);
+      const int kv_head = task.head / (p.heads_q / p.heads_k);
+      MapPlace k_place{}, v_place{};
+      if (!p.block_table) k_place = place(p.k, seq, 0), v_place = place(p.v, seq, 0);
+      const auto load_k = [&](int j) {
+        load_block<C::kPanelsQk>(p.k, maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, k_place, kv_head, j);
+      };
+      const auto load_v = [&](int j) {
+        load_block<C::kPanelsV>(p.v, maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, v_place, kv_head, j);
+      };
+      const auto take_next = [&] { return take(order, gridDim.x + __shfl_sync(kAllLanes, next, 0), n + 1); };
+
+      // The next task is taken as soon as the place for its queries is certainly about to be free.
+      int j = task.last_block;
+      const int early = j - C::kStages;
+      load_k(j);
+      if constexpr (C::kQSlots == 1) load_queries<false>(task, n);
+      for (; j > task.first_block; --j) {
+        load_k(j - 1);
+        if (j == early) more = take_next();
+        load_v(j);
       }
-      index = gridDim.x + __shfl_sync(~0u, next, 0);
+      load_v(j);
+      if (j >= early) more = take_next();
     }
-    publish({.query = -1}, done);
     if (lane == 0) {
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = counters[1] = 0;
@@ -146,9 +172,11 @@ struct Consumer {
 
   const Params& p;
   const TensorMaps& maps;
-  const int group, lane, warp;  // which consumer; in it
-  const float scale;            // of a score, to units of log2
-  uint32_t k_count = 0, v_count = 0;
+  const int group;    // which consumer
+  const bool speaks;  // one thread of the warpgroup does
+  const float scale;  // of a score, to units of log2
+  // Blocks whose output is done. Scores run one block ahead of it: all counts and places in the rings follow from this.
+  uint32_t done = 0;
 
   // Of this thread's two rows, lane / 4 and 8 more: scores, results, weights, reference (units of log2), sum of
   // weights.
@@ -157,18 +185,15 @@ struct Consumer {
   float m0, m1, l0, l1;
   bool too_large;  // a weight of this warp
 
-  // Of the task:
-  uint32_t q_at;
-  ForwardTask task;
-  int row;                    // first query of this warpgroup
-  int open_first, open_last;  // all its rows see these blocks of keys, whole
+  uint32_t task_number = 0, queries;  // queries: where they lie
+  bool first_output;                  // the next one is
+  int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
 
   FW_METHOD Consumer(const Params& params, const TensorMaps& tensor_maps, int consumer)
       : p(params),
         maps(tensor_maps),
         group(consumer),
-        lane(lane_index()),
-        warp(wave_index() & 3),
+        speaks(thread_index() % kWarpgroup == 0),
         scale(C::kGeneral ? 1.f : params.softmax_scale * kLog2e) {}
 
   FW_METHOD void wait_k(uint32_t n) const {
@@ -177,19 +202,29 @@ struct Consumer {
   FW_METHOD void wait_v(uint32_t n) const {
     barrier_wait(C::kVFull + 8 * slot_of<C::kStages>(n), parity_of<C::kStages>(n));
   }
-  FW_METHOD bool speaks() const { return lane == 0 && warp == 0; }
-  FW_METHOD void release_k() {
-    if (speaks()) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(k_count));
-    ++k_count;
+  // First query of this warpgroup, and the place of its queries.
+  FW_METHOD int row_of(const ForwardTask& t) const { return t.query + 64 * group; }
+  FW_METHOD uint32_t q_slot(uint32_t n) const { return slot_of<C::kQSlots>(n) * C::kConsumers + group; }
+  FW_METHOD uint32_t q_at(uint32_t n) const { return C::kQ + q_slot(n) * C::kQBytes; }
+
+  // The first of this thread's two rows of a warpgroup's 64, and the first of its columns of 8.
+  FW_METHOD static int first_row() { return thread_again() % kWarpgroup / 32 * 16 + thread_again() % 32 / 4; }
+  FW_METHOD static int first_column() { return thread_again() % 4 * 2; }
+  FW_METHOD void release_k(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(n));
   }
-  FW_METHOD void release_v() {
-    if (speaks()) barrier_arrive(C::kVFree + 8 * slot_of<C::kStages>(v_count));
-    ++v_count;
+  FW_METHOD void release_v(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kVFree + 8 * slot_of<C::kStages>(n));
   }
 
-  // S = Q K^T. 16 columns are 32 bytes along the rows of a panel.
-  FW_METHOD void issue_scores() {
-    const uint64_t q = operand(q_at, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(k_count) * (C::kKBytes / 16);
+  // The queries of the n-th task may be overwritten: after the last scores, or after the stores have read their place.
+  FW_METHOD void release_queries(uint32_t n) const {
+    if (speaks) barrier_arrive(C::kQFree + 8 * q_slot(n));
+  }
+
+  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel.
+  FW_METHOD void issue_scores(uint32_t n) {
+    const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(n) * (C::kKBytes / 16);
     hold(s);
     wgmma_fence();
     FW_UNROLL for (int i = 0; i < C::kDimQk / 16; ++i)
@@ -199,39 +234,49 @@ struct Consumer {
   }
   // O += P V. 16 keys are 2048 bytes. With sums, the panel after V's is the tile of ones: the distance to it shrinks as
   // the address grows.
+  // The first output of a task overwrites O, so that nothing else has to while other products run.
   FW_METHOD void issue_output(uint32_t (&weights)[kWeights]) {
     constexpr uint64_t kForward = C::kSumByMma ? 1 - (uint64_t{1} << 16) : 1;
     const uint64_t v = operand(C::kV, C::kSumByMma ? C::kOnes - C::kV : C::kTileK * kPanelRowBytes) +
-                       slot_of<C::kStages>(v_count) * (C::kVBytes / 16) * kForward;
+                       slot_of<C::kStages>(done) * (C::kVBytes / 16) * kForward;
     hold(weights);
     hold(o);
     wgmma_fence();
-    FW_UNROLL for (int i = 0; i < C::kTileK / 16; ++i)
-        Wgmma<Element, C::kColumns>::registers_shared(o, weights + 4 * i, v + i * 128 * kForward);
+    FW_UNROLL for (int i = 0; i < C::kTileK / 16; ++i) Wgmma<Element, C::kColumns>::registers_shared(
+        o, weights + 4 * i, v + i * 128 * kForward, i > 0 || !first_output);
     wgmma_commit();
+    first_output = false;
   }
   // One turn: the scores of a block and the output of the block before. Returns when the scores are there.
-  FW_METHOD void issue_both(uint32_t (&weights)[kWeights]) {
+  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], bool last) {
     named_sync(turn_barrier(group), 2 * kWarpgroup);
-    issue_scores();
-    wait_v(v_count);
+    issue_scores(done + 1);
+    wait_v(done);
     issue_output(weights);
     named_arrive(turn_barrier((group + 1) % C::kConsumers), 2 * kWarpgroup);
     wgmma_wait<1>();
     hold(s);
-    release_k();
+    release_k(done + 1);
+    if constexpr (C::kQSlots == 1)
+      if (last) release_queries(task_number);
   }
+  // kLater: products issued after the output.
+  template <int kLater = 0>
   FW_METHOD void wait_output(uint32_t (&weights)[kWeights]) {
-    wgmma_wait<0>();
+    wgmma_wait<kLater>();
     hold(o);
     hold(weights);
-    release_v();
+    release_v(done++);
   }
+
+  // The task at work. It is read again where it is needed: registers are scarce.
+  FW_METHOD ForwardTask task_again() const { return load_task(C::kTasks + 32 * slot_of<2>(task_number)); }
 
   // Scores of keys that a row does not see become -inf.
   FW_METHOD void mask(int block) {
-    const int key = block * C::kTileK + (lane & 3) * 2;
-    const int64_t diagonal = int64_t{row} + warp * 16 + (lane >> 2) + task.keys - task.queries;
+    const ForwardTask task = task_again();
+    const int key = block * C::kTileK + first_column();
+    const int64_t diagonal = int64_t{row_of(task)} + first_row() + task.keys - task.queries;
     const int last0 = clamped(diagonal + p.window_right + 1, task.keys) - key;
     const int last1 = clamped(diagonal + p.window_right + 9, task.keys) - key;
     FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
@@ -295,8 +340,9 @@ struct Consumer {
   FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
 
   FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
+    const ForwardTask task = task_again();
     const Sequence seq = {task.batch, 0, 0, 0, 0, task.queries, task.keys};
-    return {p, seq, task.head, row + warp * 16 + (lane >> 2), block * C::kTileK + (lane & 3) * 2};
+    return {p, seq, task.head, row_of(task) + first_row(), block * C::kTileK + first_column()};
   }
   // What is done to the scores of a block before the softmax, and to its weights after the sum.
   FW_METHOD void modify(int block) {
@@ -310,11 +356,11 @@ struct Consumer {
 
   // A block of which some keys may be hidden from some rows.
   FW_METHOD void checked_block(int block, bool last) {
-    issue_both(pa);
+    issue_both(pa, last);
     modify(block);
     const float2 factor = raise_reference();
     hold(s);
-    if (!last) wait_k(k_count);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
+    if (!last) wait_k(done + 2);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
     wait_output(pa);
     add(exponentials(pa));
     drop(block);
@@ -323,17 +369,17 @@ struct Consumer {
 
   // A block that all rows see: P by the reference of the blocks before.
   FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], bool last) {
-    issue_both(before);
+    issue_both(before, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
       x = exponentials(weights, m0, m1);
       hold(weights);
-      if (!last) wait_k(k_count);  // as above
+      if (!last) wait_k(done + 2);  // as above
       wait_output(before);
     } else {
       wait_output(before);
       x = exponentials(weights, m0, m1);
-      if (!last) wait_k(k_count);
+      if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
       rescale(raise_reference());
@@ -342,27 +388,43 @@ struct Consumer {
     add(x);
   }
 
+  FW_METHOD bool task_exists(uint32_t n) const {
+    barrier_wait(C::kTaskFull + 8 * slot_of<2>(n), parity_of<2>(n));
+    return uniform(load_task(C::kTasks + 32 * slot_of<2>(n)).query) >= 0;
+  }
+  // The first scores of the n-th task, whose first block has this number.
+  FW_METHOD void begin(uint32_t n, uint32_t block) {
+    barrier_wait(C::kQFull + 8 * q_slot(n), parity_of<C::kQSlots>(n));
+    wait_k(block);
+    queries = uniform(q_at(n));
+    issue_scores(block);
+  }
+
+  // All blocks of the task but the last output.
   FW_METHOD void attend() {
-    int j = task.last_block;
-    const int first = task.first_block;
-    FW_UNROLL for (int i = 0; i < kOutputs; ++i) o[i] = 0;
-    m0 = m1 = -kInf, l0 = l1 = 0;
-    if (j < first) return;
+    const ForwardTask task = task_again();
+    int j = uniform(task.last_block);
+    const int first = uniform(task.first_block);
+    const BlockKeys seen(p, task.queries, task.keys, row_of(task), 64);
+    open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
+    open_last = uniform(seen.all_last / C::kTileK);
 
-    const BlockKeys seen(p, task.queries, task.keys, row, 64);
-    open_first = max(first, (seen.all_first + C::kTileK - 1) / C::kTileK);
-    open_last = seen.all_last / C::kTileK;
-
-    wait_k(k_count);
-    issue_scores();
     wgmma_wait<0>();
     hold(s);
-    release_k();
+    release_k(done);
+    if constexpr (C::kQSlots == 1)
+      if (j == first) release_queries(task_number);
+    first_output = true;
+    m0 = m1 = -kInf, l0 = l1 = 0;
     modify(j);
     raise_reference();
     add(exponentials(pa));
     drop(j);
-    if (--j >= first) wait_k(k_count);
+    if (C::kQSlots > 1 && task_number > 0) {
+      if (speaks) tma_wait_stores_read();
+      release_queries(task_number - 1);
+    }
+    if (--j >= first) wait_k(done + 1);
 
     const int checked = C::kGeneral ? first : max(first, open_last);
     FW_NO_UNROLL for (; j >= checked; --j) checked_block(j, j == first);
@@ -382,14 +444,11 @@ struct Consumer {
     if constexpr (!C::kGeneral) {
       FW_NO_UNROLL for (; j >= first; --j) checked_block(j, j == first);
     }
-
-    wait_v(v_count);
-    issue_output(pa);
-    wait_output(pa);
   }
 
-  // Normalises O and stores it through the queries' place in shared memory; rows past the last query are not written.
-  FW_METHOD void finish(uint32_t q_slot) {
+  // Normalises O and stores it; rows past the last query are not written.
+  FW_METHOD void finish() {
+    const ForwardTask task = task_again();
     if constexpr (C::kSumByMma) {
       l0 = o[C::kDimV / 2], l1 = o[C::kDimV / 2 + 2];
     } else {
@@ -397,33 +456,64 @@ struct Consumer {
     }
     float f0 = 1.f, f1 = 1.f;
     if (p.sinks) add_sink(p.sinks[task.head] * kLog2e, f0, f1);
-    f0 = l0 > 0 ? f0 / l0 : 0.f, f1 = l1 > 0 ? f1 / l1 : 0.f;
+    f0 = l0 > 0 ? f0 * rcp_fast(l0) : 0.f, f1 = l1 > 0 ? f1 * rcp_fast(l1) : 0.f;
     if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
 
-    const int query = row + warp * 16 + (lane >> 2);
-    if (!C::kSumByMma && p.lse.data && (lane & 3) == 0) {
+    const int row = row_of(task), query = row + first_row();
+    if (!C::kSumByMma && p.lse.data && first_column() == 0) {
       float* const lse = static_cast<float*>(p.lse.data) + (p.cu_seqlens_q ? 0 : task.batch * p.lse.stride[0]) +
                          (int64_t{task.q_row} + query) * p.lse.stride[1] + task.head * p.lse.stride[2];
       if (query < task.queries) lse[0] = l0 > 0 ? (m0 + log2_fast(l0)) * kLn2 : -kInf;
       if (query + 8 < task.queries) lse[8 * p.lse.stride[1]] = l1 > 0 ? (m1 + log2_fast(l1)) * kLn2 : -kInf;
     }
+    if constexpr (C::kQSlots > 1) {
+      stage(f0, f1);
+    } else {
+      store(task, f0, f1);
+    }
+    named_sync(warpgroup_barrier(group), kWarpgroup);
+    if (speaks) {
+      if constexpr (C::kQSlots > 1) store_staged(task);
+      barrier_arrive(C::kTaskFree + 8 * slot_of<2>(task_number));  // all have read it
+    }
+  }
+
+  // O by TMA, through the queries' place in shared memory.
+  FW_METHOD void stage(float f0, float f1) const {
+    const uint32_t thread = uint32_t(thread_again()), row = thread % kWarpgroup / 32 * 16 + thread % 16;
     FW_UNROLL for (int k = 0; k < C::kDimV / 16; ++k) {
-      const uint32_t at =
-          q_at + k / 4 * 64 * kPanelRowBytes + swizzled(warp * 16 + (lane & 15), k % 4 * 2 + (lane >> 4));
+      const uint32_t at = q_at(task_number) + k / 4 * 64 * kPanelRowBytes + swizzled(row, k % 4 * 2 + thread / 16 % 2);
       store_matrices(
           at, Element::pack(o[8 * k] * f0, o[8 * k + 1] * f0), Element::pack(o[8 * k + 2] * f1, o[8 * k + 3] * f1),
           Element::pack(o[8 * k + 4] * f0, o[8 * k + 5] * f0), Element::pack(o[8 * k + 6] * f1, o[8 * k + 7] * f1));
     }
     async_proxy_fence();
-    named_sync(warpgroup_barrier(group), kWarpgroup);
-    if (speaks()) {
-      const MapPlace at = {int32_t(abi::query_map_rows(p)) - task.queries + row, task.q_row + task.queries,
-                           p.cu_seqlens_q ? 0 : task.batch};
-      FW_UNROLL for (int panel = 0; panel < C::kPanelsV; ++panel)
-          tma_store(maps.o, q_at + panel * 64 * kPanelRowBytes, panel * kPanel, task.head, at);
-      tma_commit_stores();
-      tma_wait_stores_read();
-      barrier_arrive(C::kQFree + 8 * q_slot);
+  }
+  FW_METHOD void store_staged(const ForwardTask& task) const {
+    MapPlace at = query_place(p, p.o, task);
+    at.row += row_of(task);
+    FW_UNROLL for (int panel = 0; panel < C::kPanelsV; ++panel)
+        tma_store(maps.o, q_at(task_number) + panel * 64 * kPanelRowBytes, panel * kPanel, task.head, at);
+    tma_commit_stores();
+  }
+
+  // O straight from registers, so that the next queries can come where the last ones were: four lanes that share a row
+  // exchange their columns for 8 in a row each.
+  FW_METHOD void store(const ForwardTask& task, float f0, float f1) const {
+    const int place = thread_again() % 4, query = row_of(task) + first_row();
+    const Sequence seq = {task.batch, p.cu_seqlens_q ? 0 : task.batch, task.q_row, 0, 0, 0, 0};
+    uint16_t* const rows = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, seq, query, task.head) + 8 * place;
+    FW_UNROLL for (int k = 0; k < C::kDimV / 32; ++k) {
+      FW_UNROLL for (int i = 0; i < 2; ++i) {
+        uint32_t x[4];
+        FW_UNROLL for (int j = 0; j < 4; ++j) {
+          const float f = i ? f1 : f0;
+          x[j] = Element::pack(o[16 * k + 4 * j + 2 * i] * f, o[16 * k + 4 * j + 2 * i + 1] * f);
+        }
+        transpose_quad(x, place);
+        if (query + 8 * i < task.queries && 32 * k + 8 * place < p.dim_v)
+          *reinterpret_cast<uint4*>(rows + 8 * i * p.o.stride[1] + 32 * k) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
     }
   }
   // One more weight, of nothing.
@@ -436,19 +526,31 @@ struct Consumer {
 
   FW_METHOD void run() {
     if (group == 0) named_arrive(turn_barrier(0), 2 * kWarpgroup);  // the first turn
-    for (uint32_t done = 0;; ++done) {
-      const uint32_t slot = slot_of<2>(done), q_slot = slot_of<C::kQSlots>(done) * C::kConsumers + group;
-      barrier_wait(C::kTaskFull + 8 * slot, parity_of<2>(done));
-      task = load_task(C::kTasks + 32 * slot);
-      if (task.query < 0) break;
-      row = task.query + 64 * group;
-      q_at = C::kQ + q_slot * C::kQBytes;
-      barrier_wait(C::kQFull + 8 * q_slot, parity_of<C::kQSlots>(done));
+    FW_UNROLL for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+    if (!task_exists(0)) return;
+    begin(0, 0);
+    for (;;) {
       attend();
-      finish(q_slot);
-      if (speaks()) barrier_arrive(C::kTaskFree + 8 * slot);  // all have read it: there was a barrier since
+      const bool last = !task_exists(task_number + 1);
+      wait_v(done);
+      if (last) break;
+      issue_output(pa);
+      // The first scores of the next task are computed while this one is finished. With one place for queries, the
+      // next ones come while the output is computed. ptxas follows this only without a branch between the products.
+      if constexpr (C::kQSlots > 1) {
+        begin(task_number + 1, done + 1);
+        wait_output<1>(pa);
+      } else {
+        wait_output(pa);
+        begin(task_number + 1, done);
+      }
+      finish();
+      ++task_number;
     }
-    if (speaks()) tma_wait_stores();
+    issue_output(pa);
+    wait_output(pa);
+    finish();
+    if (speaks) tma_wait_stores();
   }
 };
 

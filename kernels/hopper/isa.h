@@ -8,6 +8,7 @@
 
 namespace flashwave {
 
+using abi::MapPlace;
 using abi::TensorMap;
 using abi::TensorMaps;
 
@@ -34,6 +35,16 @@ FW_DEVICE int4 load_shared4(uint32_t at) {
 FW_DEVICE void store_shared4(uint32_t at, int4 x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+
+// The thread's number, read anew where it is used: what follows from it then takes no register in between.
+FW_DEVICE int thread_again() {
+  int x;
+  asm volatile("mov.u32 %0, %tid.x;" : "=r"(x));
+  return x;
+}
+
+// The same in all lanes: ptxas then keeps it, and what branches on it, in uniform registers, as descriptors have to be.
+FW_DEVICE int uniform(int x) { return __reduce_max_sync(kAllLanes, x); }
 
 // "Parallel Synchronization and Communication Instructions: mbarrier".
 FW_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
@@ -65,9 +76,6 @@ FW_DEVICE void named_arrive(int id, int threads) {
 FW_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // "Data Movement and Conversion Instructions: Tensor copy". Coordinates as in kernels/abi/tensor_maps.h.
-struct MapPlace {
-  int32_t row, first, batch;
-};
 // L2 eviction priorities, as createpolicy makes them.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictLast = 0x14F0000000000000;
 FW_DEVICE void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int head, const MapPlace& at,
@@ -75,12 +83,17 @@ FW_DEVICE void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(column), "r"(at.row), "r"(head), "r"(at.first), "r"(at.batch), "l"(priority)
+      "l"(&map), "r"(barrier), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse), "l"(priority)
       : "memory");
+}
+FW_DEVICE void tma_prefetch(const TensorMap& map, int column, int head, const MapPlace& at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(column),
+               "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse)
+               : "memory");
 }
 FW_DEVICE void tma_store(const TensorMap& map, uint32_t from, int column, int head, const MapPlace& at) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-               "r"(from), "r"(column), "r"(at.row), "r"(head), "r"(at.first), "r"(at.batch)
+               "r"(from), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse)
                : "memory");
 }
 FW_DEVICE void tma_commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -146,11 +159,22 @@ FW_DEVICE float quad_sum(float x) {
   return x + exchange(x, 2);
 }
 
-// The element types. Weights above 2^8 (bf16) or 2^15 (fp16) are too large to go on with the same reference: as the
-// bits of positive numbers are ordered like the numbers, and infinity and NaN come after them, an integer comparison
-// finds them.
+// Word i of the lane at `place` of its four becomes word `place` of the i-th of them.
+FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
+  FW_UNROLL for (int bit = 1; bit <= 2; bit *= 2) {
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const uint32_t other = __shfl_xor_sync(kAllLanes, place & bit ? x[i] : x[i | bit], bit);
+      (place & bit ? x[i] : x[i | bit]) = other;
+    }
+  }
+}
+
+// The element types. Weights above 2^16 (bf16) or 2^15 (fp16) are too large to go on with the same reference: sums stay
+// far from infinity. As the bits of positive numbers are ordered like the numbers, and infinity and NaN come after
+// them, an integer comparison finds them.
 struct BF16 {
-  static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x43804380;
+  static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x47804780;
   FW_METHOD static uint32_t pack(float low, float high) {
     uint32_t x;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));

@@ -59,7 +59,7 @@ struct ScoreRows {
     FW_UNROLL for (int row = 0; row < 2; ++row) {
       FW_UNROLL for (int j = 0; j < kTileK / 8; j += 4) {
         Philox4 x = (row ? row1 : row0).dropout_group(group + j + place);
-        transpose(x, place);
+        transpose_quad(x.word, place);
         FW_UNROLL for (int i = 0; i < 4; ++i) if (j + i < kTileK / 8)
             weights[(j + i) / 2 * 4 + (j + i) % 2 * 2 + row] &= kept(x.word[i]);
       }
@@ -81,18 +81,6 @@ struct ScoreRows {
   FW_METHOD uint32_t kept(uint32_t numbers) const {
     return ((numbers & 0xFFFFu) >= p.dropout_threshold ? 0xFFFFu : 0u) |
            (numbers >> 16 >= p.dropout_threshold ? 0xFFFF0000u : 0u);
-  }
-
-  // Word i of the lane at `place` of its four becomes word `place` of the i-th of them.
-  FW_METHOD static void transpose(Philox4& x, int place) {
-    FW_UNROLL for (int bit = 1; bit <= 2; bit *= 2) {
-      FW_UNROLL for (int i = 0; i < 4; ++i) {
-        if (i & bit) continue;
-        const uint32_t mine = place & bit ? x.word[i] : x.word[i | bit];
-        const uint32_t other = __shfl_xor_sync(kAllLanes, mine, bit);
-        (place & bit ? x.word[i] : x.word[i | bit]) = other;
-      }
-    }
   }
 };
 

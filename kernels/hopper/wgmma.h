@@ -43,7 +43,7 @@ struct Wgmma;
 
 // registers: the list of operands of D in the instruction; outputs: the same for the compiler; i0 .. i5: operands after
 // them.
-#define FW_WGMMA(Element, type, N, registers, outputs, i0, i1, i2, i3, i4)                                             \
+#define FW_WGMMA(Element, type, N, registers, outputs, i0, i1, i2, i3, i4, i5)                                         \
   template <>                                                                                                          \
   struct Wgmma<Element, N> {                                                                                           \
     FW_METHOD static void shared_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {                   \
@@ -55,39 +55,39 @@ struct Wgmma;
                    : "l"(a), "l"(b), "r"(accumulate));                                                                 \
     }                                                                                                                  \
     /* A from registers; rows of B contiguous along N ("MN-major") */                                                  \
-    FW_METHOD static void registers_shared(float (&d)[N / 2], const uint32_t* a, uint64_t b) {                         \
-      asm volatile(                                                                                                    \
-          "{.reg .pred p; setp.eq.b32 p, 0, 0;\n"                                                                      \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" registers "}, {%" #i0 ", %" #i1         \
-          ", %" #i2 ", %" #i3 "}, %" #i4 ", p, 1, 1, 1;}\n"                                                            \
-          : FW_JOIN outputs                                                                                            \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                       \
+    FW_METHOD static void registers_shared(float (&d)[N / 2], const uint32_t* a, uint64_t b, int accumulate) {         \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #i5                                                               \
+                   ", 0;\n"                                                                                            \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" registers "}, {%" #i0          \
+                   ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", p, 1, 1, 1;}\n"                                         \
+                   : FW_JOIN outputs                                                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                             \
     }                                                                                                                  \
   };
 #define FW_JOIN(...) __VA_ARGS__
 #define FW_WGMMA_BOTH(...) FW_WGMMA(BF16, "bf16", __VA_ARGS__) FW_WGMMA(F16, "f16", __VA_ARGS__)
 
-FW_WGMMA_BOTH(64, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24, (FW_ACC32(d, 0)), 32, 33, 34, 35, 36)
+FW_WGMMA_BOTH(64, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24, (FW_ACC32(d, 0)), 32, 33, 34, 35, 36, 37)
 FW_WGMMA_BOTH(72, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", %32, %33, %34, %35",
-              (FW_ACC32(d, 0), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])), 36, 37, 38, 39, 40)
+              (FW_ACC32(d, 0), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])), 36, 37, 38, 39, 40, 41)
 FW_WGMMA_BOTH(80, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32, (FW_ACC32(d, 0), FW_ACC8(d, 32)), 40,
-              41, 42, 43, 44)
+              41, 42, 43, 44, 45)
 FW_WGMMA_BOTH(96, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40,
-              (FW_ACC32(d, 0), FW_ACC16(d, 32)), 48, 49, 50, 51, 52)
+              (FW_ACC32(d, 0), FW_ACC16(d, 32)), 48, 49, 50, 51, 52, 53)
 FW_WGMMA_BOTH(112, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48,
-              (FW_ACC32(d, 0), FW_ACC16(d, 32), FW_ACC8(d, 48)), 56, 57, 58, 59, 60)
+              (FW_ACC32(d, 0), FW_ACC16(d, 32), FW_ACC8(d, 48)), 56, 57, 58, 59, 60, 61)
 FW_WGMMA_BOTH(128,
               FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48 ", " FW_REG56,
-              (FW_ACC64(d, 0)), 64, 65, 66, 67, 68)
+              (FW_ACC64(d, 0)), 64, 65, 66, 67, 68, 69)
 FW_WGMMA_BOTH(192,
               FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48 ", " FW_REG56
                       ", " FW_REG64 ", " FW_REG72 ", " FW_REG80 ", " FW_REG88,
-              (FW_ACC64(d, 0), FW_ACC32(d, 64)), 96, 97, 98, 99, 100)
+              (FW_ACC64(d, 0), FW_ACC32(d, 64)), 96, 97, 98, 99, 100, 101)
 FW_WGMMA_BOTH(256,
               FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48 ", " FW_REG56
                       ", " FW_REG64 ", " FW_REG72 ", " FW_REG80 ", " FW_REG88 ", " FW_REG96 ", " FW_REG104
                       ", " FW_REG112 ", " FW_REG120,
-              (FW_ACC64(d, 0), FW_ACC64(d, 64)), 128, 129, 130, 131, 132)
+              (FW_ACC64(d, 0), FW_ACC64(d, 64)), 128, 129, 130, 131, 132, 133)
 
 #undef FW_WGMMA_BOTH
 #undef FW_WGMMA

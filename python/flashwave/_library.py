@@ -25,7 +25,7 @@ from .errors import BY_STATUS, FlashwaveError
 
 F16, BF16, F32 = 1, 2, 3
 CAUSAL, DETERMINISTIC, ROTARY_INTERLEAVED = 1, 2, 4
-UNSUPPORTED = 2
+UNSUPPORTED, WORKSPACE_TOO_SMALL = 2, 5
 
 
 class Tensor(Structure):

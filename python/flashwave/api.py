@@ -8,7 +8,7 @@ import torch
 
 from . import native, settings
 from .errors import InvalidArgument
-from .operators import attend
+from .operators import attend, is_plain
 from .problem import Problem
 
 Tensor = torch.Tensor
@@ -54,8 +54,24 @@ def _bias4d(bias: Tensor, q: Tensor) -> Tensor:
     return bias
 
 
+_STREAM = 0x666C617368776176  # sets the keys of these random numbers apart from those of torch's own operations
+
+
+def _int64(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def draw_rng_state(q: Tensor) -> Tensor:
-    """Seed and offset of one dropout, from torch's generator of q's device: torch.manual_seed repeats it."""
+    """Seed and offset of one dropout, from torch's generator of q's device: torch.manual_seed repeats it.
+
+    A GPU's generator is a seed and an offset on the host, which are taken without a word to the GPU. Where they are
+    known only later, when a graph that is captured or compiled runs, the numbers are drawn on the device.
+    """
+    if q.is_cuda and is_plain(q) and not torch.cuda.is_current_stream_capturing():
+        generator = torch.cuda.default_generators[q.device.index]
+        offset = generator.get_offset()
+        generator.set_offset(offset + 4)  # torch counts in blocks of four
+        return torch.tensor([_int64(generator.initial_seed() ^ _STREAM), offset], dtype=torch.int64)
     return torch.randint(-(1 << 63), (1 << 63) - 1, (2,), dtype=torch.int64, device=q.device)
 
 

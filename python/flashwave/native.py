@@ -35,6 +35,7 @@ from .structs import row_strides as _strides
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
 _MOST_KEPT = 1024  # structs; a program with more layouts than this starts over
 _fw_forward, _num_threads = fw.lib.fw_forward, torch.get_num_threads
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a torch without GPUs has none
 _SOME_ADDRESS = 64  # stands for a tensor that is there
 
 Tensor = torch.Tensor
@@ -149,26 +150,56 @@ def _empty_outputs(
     return out, lse, probs
 
 
-def _set_resources(device: int, q: Tensor, exec_: fw.Exec, attention: int, gradients: int | None) -> Tensor | None:
-    """Threads of the CPU; of a GPU torch's current stream, and memory of its allocator, which graph capture allows."""
+def ask_workspace(device: int, exec_: fw.Exec, attention: int, gradients: int | None = None) -> bool:
+    """Puts the size of the workspace into exec_; False if the device has no kernel, which the call itself will say."""
+    size = ctypes.c_size_t()
+    exec_.workspace, exec_.workspace_size = None, 0
+    status = fw.lib.fw_workspace_size(device, attention, gradients, ctypes.addressof(exec_), ctypes.byref(size))
+    exec_.workspace_size = size.value
+    if status == fw.UNSUPPORTED:
+        return False
+    fw.check(status)
+    return True
+
+
+def lend(q: Tensor, exec_: fw.Exec) -> Tensor | None:
+    """Gives exec_ torch's threads for CPU tensors; on a GPU torch's current stream, and as much memory as exec_ names.
+
+    The memory is of torch's allocator: inside the capture of a graph it is the graph's, and when the tensor returned
+    is dropped it is free in the order of the stream, while the kernel may still run.
+    """
     if q.is_cpu:
         exec_.num_threads, exec_.executor = _num_threads(), threads.executor()
         return None
-    exec_.stream = torch.cuda.current_stream(q.device).cuda_stream
-    size = ctypes.c_size_t()
-    status = fw.lib.fw_workspace_size(device, attention, gradients, ctypes.addressof(exec_), ctypes.byref(size))
-    if status == fw.UNSUPPORTED:
-        return None  # the call itself will say so
-    fw.check(status)
-    workspace = torch.empty(size.value, dtype=torch.uint8, device=q.device)
-    exec_.workspace, exec_.workspace_size = workspace.data_ptr(), size.value
+    exec_.stream = _raw_stream(q.device.index)
+    if exec_.workspace_size == 0:
+        exec_.workspace = _SOME_ADDRESS  # never NULL: a call that turns out to need more fails, and allocates nothing
+        return None
+    workspace = torch.empty(exec_.workspace_size, dtype=torch.uint8, device=q.device)
+    exec_.workspace = workspace.data_ptr()
     return workspace
+
+
+def _seed_is_out_of_reach(problem: Problem) -> bool:
+    """Whether the seed of the dropout is a number that only a replay will know: inside the capture of a graph.
+
+    The library takes it by value. PyTorch operations, which read it on the device, compute such a call. They need a
+    handle of cuBLAS, which cannot be made during a capture: calls before it, to warm up, make one.
+    """
+    if problem.rng_state is None or not problem.q.is_cuda:
+        return False
+    if torch.cuda.is_current_stream_capturing():
+        return problem.rng_state.is_cuda
+    torch.cuda.current_blas_handle()
+    return False
 
 
 def forward(
     device: int, problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
     """(out, lse, probs) of the library, the last two if wanted; None where it has no kernel for the problem."""
+    if _seed_is_out_of_reach(problem):
+        return None
     key = _key(problem, out, lse, probs)
     kept = _kept.pop(key, None)  # taken out while in use: another thread makes its own
     if kept is None:
@@ -184,6 +215,8 @@ def forward(
         )
         results = _empty_outputs(problem, wanted, out)
         kept = _prepare(problem, wanted, results)
+        if not problem.q.is_cpu:
+            ask_workspace(device, kept.exec_, kept.attention_address)
     else:
         results = _empty_outputs(problem, kept.shapes, out)
         words = kept.words
@@ -195,9 +228,13 @@ def forward(
         if probs:
             words[PROBS] = results[2].data_ptr()
     set_seed(kept.attention, problem.rng_state)
-    workspace = _set_resources(device, problem.q, kept.exec_, kept.attention_address, None)
+    workspace = lend(problem.q, kept.exec_)
     status = _fw_forward(device, kept.attention_address, kept.exec_address)
-    del workspace  # freed in stream order
+    if status == fw.WORKSPACE_TOO_SMALL:  # other addresses, or another setting, can mean another kernel
+        ask_workspace(device, kept.exec_, kept.attention_address)
+        workspace = lend(problem.q, kept.exec_)
+        status = _fw_forward(device, kept.attention_address, kept.exec_address)
+    del workspace
     if status:
         if status == fw.UNSUPPORTED:
             return None
@@ -236,6 +273,8 @@ def backward(
     needs: tuple[bool, ...],
 ) -> Gradient6 | None:
     """Gradients of q, k, v, alibi_slopes, bias, sinks, those that are needed; None where there is no kernel."""
+    if _seed_is_out_of_reach(problem):
+        return None
     problem = readable(problem)
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
         dout = dout.contiguous()
@@ -245,7 +284,9 @@ def backward(
     results = empty_gradients(problem, needs)
     gradients = fill_gradients(dout, dlse, results)
     addresses = ctypes.addressof(attention), ctypes.addressof(gradients)
-    workspace = _set_resources(device, problem.q, exec_, *addresses)
+    if not problem.q.is_cpu and not ask_workspace(device, exec_, *addresses):
+        return None
+    workspace = lend(problem.q, exec_)
     status = fw.lib.fw_backward(device, *addresses, ctypes.addressof(exec_))
     del workspace
     if status == fw.UNSUPPORTED:

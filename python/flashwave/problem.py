@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     alibi_slopes: Tensor | None = None  # (h) or (b, h) float32
     bias: Tensor | None = None  # 4-D, each extent that of (b, h, sq, sk) or 1; float32 or q's dtype
     sinks: Tensor | None = None  # (h) float32
-    rng_state: Tensor | None = None  # (2) int64 on q's device: seed and offset of the dropout
+    rng_state: Tensor | None = None  # (2) int64 on q's device or the CPU: seed and offset of the dropout
     max_seqlen_q: int = 0  # sq, or the longest sequence with cu_seqlens_q
     max_seqlen_k: int = 0  # sk, the longest with cu_seqlens_k, or what a row of block_table can address
     softmax_scale: float | None = None  # None: 1 / sqrt(d)

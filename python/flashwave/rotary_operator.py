@@ -1,7 +1,8 @@
 """One rotary embedding on torch tensors: which code computes it, its gradient, and the operator `flashwave::rotary`.
 
-Tensors of CPUs go to the library's `fw_rotary`, all others through PyTorch operations; both compute in fp32, round once
-and give the same bits. As in `operators`, the operator is for tracing; eager calls do not go through the dispatcher.
+Tensors go to the library's `fw_rotary` where it has a kernel for their device, else through PyTorch operations; both
+compute in fp32 and round once, and on CPUs they give the same bits. As in `operators`, the operator is for tracing;
+eager calls do not go through the dispatcher.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _library as fw
-from . import native, threads
+from . import native
 from .errors import InvalidArgument
 from .operators import is_plain
 
@@ -146,7 +147,8 @@ def _readable_angles(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _turn_by_library(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> bool:
     """Turns x into out with fw_rotary; False if it is not for the library."""
-    if not x.is_cpu or x.dtype not in native.DTYPES or x.shape[-1] > _MOST_DIM or x.numel() == 0:
+    device = native.device_of(x)
+    if device is None or x.shape[-1] > _MOST_DIM or x.numel() == 0:
         return False
     if x.shape[-1] > 1 and (x.stride(-1) != 1 or out.stride(-1) != 1):
         return False
@@ -169,15 +171,15 @@ def _turn_by_library(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Tur
         _put(r.x, x, (0, *x.stride()))
         _put(r.out, out, (0, *out.stride()))
         if out is not x:  # rows of no sequence, which the library does not touch
-            last = int(cu_seqlens[-1])
+            last = int(cu_seqlens[-1]) if x.is_cpu else 0  # asking a GPU would wait for it
             out[last:].copy_(x[last:])
     if turn.offsets is not None:
         offsets = turn.offsets.to(torch.int32).contiguous()
         r.seqlen_offsets = offsets.data_ptr()
     exec_ = fw.new_exec()
-    exec_.num_threads, exec_.executor = torch.get_num_threads(), threads.executor()
-    status = fw.lib.fw_rotary(fw.device("cpu"), ctypes.addressof(r), ctypes.addressof(exec_))
-    if status == fw.UNSUPPORTED:  # the forced kernel is not one of these
+    native.lend(x, exec_)
+    status = fw.lib.fw_rotary(device, ctypes.addressof(r), ctypes.addressof(exec_))
+    if status == fw.UNSUPPORTED:  # the device has no kernel for it, or the forced one is not one of these
         return False
     fw.check(status)
     return True

@@ -26,7 +26,8 @@ def _check_types(problem: Problem) -> None:
         tensor = getattr(problem, name)
         if tensor is None:
             continue
-        _rule(tensor.device == q.device, f"{name} must be on the device of q, {q.device}, got {tensor.device}")
+        there = tensor.device == q.device or (name == "rng_state" and str(tensor.device) == "cpu")
+        _rule(there, f"{name} must be on the device of q, {q.device}, got {tensor.device}")
         if name in ("k", "v", "k_new", "v_new"):
             _rule(tensor.dtype == q.dtype, f"{name} must have the dtype of q, {q.dtype}, got {tensor.dtype}")
         elif name in _INDICES:

@@ -250,6 +250,19 @@ def test_a_chart_escapes_and_shows_what_is_missing():
     assert "a < b & c" in texts and "<one>" in texts and "-" in texts and "0.25" in texts
 
 
+def test_charts_in_a_grid_do_not_overlap():
+    one = svg.Chart("one", "", "x", "y", ("1", "2"), {"a": (1.0, 2.0)})
+    wide = one._replace(title="a title that takes more room than two bars would ever need")
+    root = ElementTree.fromstring(svg.grid([one, wide, one], columns=2))
+    places = [
+        [int(inner.get(name)) for name in ("x", "y", "width", "height")] for inner in root if inner.get("viewBox")
+    ]
+    assert len(places) == 3
+    (x0, y0, w0, h0), (x1, y1, w1, _), (x2, y2, _, h2) = places
+    assert (x0, y0, y1, x2) == (0, 0, 0, 0) and x1 >= x0 + w0 and y2 >= h0 and w1 > w0
+    assert int(root.get("width")) >= x1 + w1 and int(root.get("height")) >= y2 + h2
+
+
 # ------------------------------------------------------------------------------------------------------------- scripts
 
 
@@ -283,3 +296,21 @@ def test_the_cost_of_a_call(tmp_path, capsys):
     for case in found:
         assert 0.0 < case["library_least"] < case["python_least"]
     assert "torch.ops.flashwave.forward" in capsys.readouterr().out
+
+
+def test_ratios_of_the_script_for_gpus():
+    script = load_script("bench/cuda_vs_sdpa.py")
+    results = [
+        {"group": "decode", "name": name, "unit": "GB/s", "ratio": {"cuDNN": value}, "rate": {"cuDNN": 1.0}}
+        for name, value in (("b=1 keys=8192", 0.5), ("b=16 keys=8192", 2.0))
+    ]
+    (summary,) = script.summaries(results)
+    assert summary["geomean"] == pytest.approx(1.0) and summary["worst"] == "b=1 keys=8192" and summary["cells"] == 2
+    (chart,) = script.charts(results, "a GPU")
+    assert chart.categories == ("1 x 8192", "16 x 8192") and chart.series == {"cuDNN": (1.0, 1.0)}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_script_for_gpus_needs_one(capsys):
+    assert load_script("bench/cuda_vs_sdpa.py").main(["--quick"]) == 1
+    assert "no NVIDIA GPU" in capsys.readouterr().err

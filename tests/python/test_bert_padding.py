@@ -50,7 +50,9 @@ def test_several_sequences_in_a_row(device):
 
 
 def test_nothing_but_padding(device):
-    rows, indices, cu_seqlens, longest, _ = unpad_input(torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.bool))
+    rows, indices, cu_seqlens, longest, _ = unpad_input(
+        torch.randn(2, 3, 4, device=device), torch.zeros(2, 3, dtype=torch.bool, device=device)
+    )
     assert rows.shape == (0, 4) and longest == 0 and cu_seqlens.tolist() == [0, 0, 0]
     assert not pad_input(rows, indices, 2, 3).any()
 

@@ -31,6 +31,16 @@ def installed():
     flashwave.compat.uninstall()
 
 
+@pytest.fixture(autouse=True)
+def _tensors_on_the_device(device):
+    """Modules and tensors are made there unless a test says otherwise."""
+    if device == "cpu":
+        yield
+        return
+    with torch.device(device):
+        yield
+
+
 def _close(ours, expected, tolerance=2e-5):
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
 

@@ -28,6 +28,16 @@ RIGHT = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0,
 LEFT = RIGHT.flip(1)
 
 
+@pytest.fixture(autouse=True)
+def _tensors_on_the_device(device):
+    """Modules and tensors are made there unless a test says otherwise."""
+    if device == "cpu":
+        yield
+        return
+    with torch.device(device):
+        yield
+
+
 def _close(ours, expected):
     torch.testing.assert_close(ours, expected, rtol=2e-5, atol=2e-5)
 
@@ -80,7 +90,8 @@ def test_mha_is_torchs(causal, bias):
 
 @pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_mha_padding(mask, causal):
+def test_mha_padding(mask, causal, device):
+    mask = mask.to(device)
     ours, theirs = _mha_and_torch(causal)
     x = torch.randn(3, 7, 32)
     hidden = torch.ones(7, 7, dtype=torch.bool).triu(1) if causal else None
@@ -132,7 +143,8 @@ def test_the_other_name():
 
 
 @pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
-def test_packed_flash_attention(mask):
+def test_packed_flash_attention(mask, device):
+    mask = mask.to(device)
     qkv = torch.randn(3, 7, 3, 2, 16)
     layer = PackedFlashAttention(softmax_scale=0.2)
     out, weights = layer(qkv, causal=True)
@@ -151,7 +163,7 @@ def test_packed_flash_attention(mask):
 # ------------------------------------------------------------------------------------------------------- modules.mha
 
 
-def test_self_and_cross_attention():
+def test_self_and_cross_attention(device):
     qkv = torch.randn(3, 7, 3, 2, 16)
     expected = standard.attention(*qkv.unbind(2), causal=True)[0].float()
     _close(FlashSelfAttention(causal=True)(qkv), expected)
@@ -162,14 +174,14 @@ def test_self_and_cross_attention():
     _close(FlashSelfAttention(causal=True)(flat, cu_seqlens=offsets, max_seqlen=7), expected.flatten(0, 1))
     # Keys that are padding, queries that are not: the last query stands at the last token.
     q = torch.randn(3, 4, 2, 16)
-    out = CrossAttention(causal=True)(q, qkv[:, :, 1:], key_padding_mask=LEFT)
-    for row, tokens in enumerate(LEFT):
+    out = CrossAttention(causal=True)(q, qkv[:, :, 1:], key_padding_mask=LEFT.to(device))
+    for row, tokens in enumerate(LEFT.to(device)):
         k, v = qkv[row, tokens][None, :, 1:].unbind(2)
         _close(out[row], standard.attention(q[row][None], k, v, causal=True)[0][0].float())
 
 
 @pytest.mark.parametrize("heads_kv", [None, 2])
-def test_mha_layer(heads_kv):
+def test_mha_layer(heads_kv, device):
     layer = MHA(32, 4, num_heads_kv=heads_kv, causal=True, return_residual=True)
     twin = FlashMHA(32, 4, causal=True, num_heads_k=heads_kv)
     twin.load_state_dict({key: value for key, value in layer.state_dict().items() if key.startswith(("Wqkv", "out"))})
@@ -177,7 +189,8 @@ def test_mha_layer(heads_kv):
     out, residual = layer(x)
     assert residual is x
     _close(out, twin(x)[0])
-    _close(layer(x, key_padding_mask=RIGHT)[0], twin(x, key_padding_mask=RIGHT)[0])
+    mask = RIGHT.to(device)
+    _close(layer(x, key_padding_mask=mask)[0], twin(x, key_padding_mask=mask)[0])
     offsets = torch.tensor([0, 7, 14, 21], dtype=torch.int32)
     _close(layer(x.flatten(0, 1), cu_seqlens=offsets, max_seqlen=7)[0], out.flatten(0, 1))
     layer.checkpointing = True

@@ -9,13 +9,13 @@ import flashwave
 
 
 @pytest.mark.parametrize("layout", ["gaps", "repeated"])
-def test_slopes_of_any_layout_have_their_gradient(layout):
+def test_slopes_of_any_layout_have_their_gradient(layout, device):
     """The library writes their gradient with their strides."""
-    q, k, v = (torch.randn(3, 6, 2, 8) for _ in range(3))
+    q, k, v = (torch.randn(3, 6, 2, 8, device=device) for _ in range(3))
     if layout == "gaps":
-        slopes = torch.rand(3, 64)[:, 7:9]
+        slopes = torch.rand(3, 64, device=device)[:, 7:9]
     else:
-        slopes = torch.rand(2).expand(3, 2)
+        slopes = torch.rand(2, device=device).expand(3, 2)
     gradients = []
     for leaf in (slopes, slopes.contiguous()):
         leaf = leaf.detach().requires_grad_()

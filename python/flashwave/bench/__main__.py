@@ -12,7 +12,7 @@ from . import memory, report
 from .bert import bert_table
 from .plan import Settings
 from .progress import Progress
-from .tables import backward_table, headdim_table, memory_table, seqlen_table, steps
+from .tables import backward_table, headdim_table, memory_seqlen_table, memory_table, seqlen_table, steps
 from .verify import WrongResult
 from .workloads import DTYPES, OURS, PEERS
 
@@ -20,6 +20,7 @@ TABLES = {
     "seqlen": seqlen_table,
     "headdim": headdim_table,
     "memory": memory_table,
+    "memory-seqlen": memory_seqlen_table,
     "backward": backward_table,
     "bert": bert_table,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
@@ -116,4 +117,24 @@ def draw(chart: Chart) -> str:
     middle = _TOP + _PLOT_HEIGHT / 2
     parts.append(_text(24, middle, chart.y_label, 12, "middle", f' transform="rotate(-90 24 {middle:.1f})"'))
     parts.append(_text(_LEFT + plot_width / 2, bottom + 42, chart.x_label, 12, "middle"))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def grid(charts: list[Chart], columns: int) -> str:
+    """Several charts in one SVG, in rows from left to right; the width of a column is that of its widest chart."""
+    drawn = [draw(chart) for chart in charts]
+    sizes = [tuple(int(n) for n in re.search(r'width="(\d+)" height="(\d+)"', text).groups()) for text in drawn]
+    columns = max(1, min(columns, len(charts)))
+    widths = [max((size[0] for size in sizes[column::columns]), default=0) for column in range(columns)]
+    rows = [sizes[at : at + columns] for at in range(0, len(sizes), columns)]
+    heights = [max(size[1] for size in row) for row in rows]
+    width, height = sum(widths), sum(heights)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        _rect(0, 0, width, height, "#ffffff"),
+    ]
+    for place, text in enumerate(drawn):
+        row, column = divmod(place, columns)
+        at = f'x="{sum(widths[:column])}" y="{sum(heights[:row])}"'
+        parts.append(text.rstrip("\n").replace("<svg ", f"<svg {at} ", 1))
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -27,6 +27,7 @@ _SIZES = _Sizes(
     head_dims=(32, 64, 96, 128, 192, 256),
     batches=(1, 2, 4, 8, 16, 32),
 )
+_MEMORY_BATCH = 4  # by sequence length: standard attention's matrices at 8192 fill most of a GPU
 _QUICK_SIZES = _Sizes(Shape(batch=2, seqlen=64, heads=2, dim=32), seqlens=(32, 64), head_dims=(32, 64), batches=(1, 2))
 
 
@@ -38,8 +39,8 @@ def _sizes(settings: Settings) -> _Sizes:
 def steps(name: str, settings: Settings) -> int:
     """How often a table will report progress."""
     sizes = _sizes(settings)
-    counts = {"seqlen": sizes.seqlens, "headdim": sizes.head_dims, "memory": sizes.batches, "backward": sizes.seqlens}
-    return len(counts.get(name, (1,)))
+    counts = {"headdim": sizes.head_dims, "memory": sizes.batches}
+    return len(counts.get(name, (1,) if name == "bert" else sizes.seqlens))
 
 
 def _scaled_note(settings: Settings) -> str:
@@ -151,27 +152,28 @@ def _mebibytes(bytes_: int | None) -> str:
     return "-" if bytes_ is None else number(bytes_ / 2**20)
 
 
-def _memory_row(settings: Settings, planner: Planner, shape: Shape, notes: list[str]) -> dict[str, Any]:
+def _memory_row(settings: Settings, planner: Planner, shape: Shape, x: int, notes: list[str]) -> dict[str, Any]:
     inputs = draw(shape, settings.dtype, settings.device)
-    row: dict[str, Any] = {"x": shape.batch, **shape._asdict()}
+    row: dict[str, Any] = {"x": x, **shape._asdict()}
     for direction in (FORWARD, BOTH):
         found = row[direction] = {}
         for name in settings.everyone:
             reason = planner.reason_to_skip(name, direction, shape)
             found[name] = memory.peak(name, inputs, shape.causal, direction) if reason is None else None
             if found[name] is None:
-                notes.append(f"{shape.batch}: {PEERS[name].label}, {direction}: {reason or 'ran out of memory'}.")
+                notes.append(f"{x}: {PEERS[name].label}, {direction}: {reason or 'ran out of memory'}.")
     return row
 
 
-def memory_table(settings: Settings, progress: Progress) -> Table:
-    base, batches = _sizes(settings).base, _sizes(settings).batches
-    planner, notes, data = Planner(settings), [], []
+def _memory_table(
+    name: str, title: str, x_label: str, shapes: dict[int, Shape], settings: Settings, progress: Progress
+) -> Table:
+    planner, notes, data, base = Planner(settings), [], [], next(iter(shapes.values()))
     check(base._replace(batch=1), draw(base._replace(batch=1), settings.dtype, settings.device), gradients=True)
-    for batch in batches:
-        progress.step(f"memory {batch}")
-        data.append(_memory_row(settings, planner, base._replace(batch=batch), notes))
-    header, rows = ["batch"], []
+    for x, shape in shapes.items():
+        progress.step(f"{name} {x}")
+        data.append(_memory_row(settings, planner, shape, x, notes))
+    header, rows = [x_label], []
     for direction in (FORWARD, BOTH):
         header += [f"{direction}: flashwave, MiB"]
         for peer in settings.peers:
@@ -184,15 +186,14 @@ def memory_table(settings: Settings, progress: Progress) -> Table:
             for peer in settings.peers:
                 cells += [_mebibytes(found[peer]), ratio(quotient(found[peer], found[OURS]))]
         rows.append(tuple(cells))
-    title = "Memory by batch"
     series = {
         f"{PEERS[peer].label}, {direction}": tuple(quotient(row[direction][peer], row[direction][OURS]) for row in data)
         for direction in (FORWARD, BOTH)
         for peer in settings.peers
     }
     chart = Chart(
-        title, _subtitle(settings, "memory of a peer over flashwave's"), "batch", "times as much",
-        tuple(str(batch) for batch in batches), series, baseline=1.0,
+        title, _subtitle(settings, "memory of a peer over flashwave's"), x_label, "times as much",
+        tuple(str(x) for x in shapes), series, baseline=1.0,
     )  # fmt: skip
     how = (
         "torch.cuda.max_memory_allocated over what was allocated before"
@@ -200,8 +201,19 @@ def memory_table(settings: Settings, progress: Progress) -> Table:
         else "the most bytes alive at once in torch's allocator (from its profiler), and for flashwave also the larger "
         "workspace that the library reports for its calls"
     )
-    text = (
-        f"Peak of one call beyond its inputs, results included, {base.heads} heads, seqlen {base.seqlen}, "
-        f"head dim {base.dim}: {how}."
-    )
-    return Table("memory", title, text, tuple(header), rows, notes, chart, data)
+    fixed = f"seqlen {base.seqlen}" if x_label == "batch" else f"batch {base.batch}"
+    fixed = f"{base.heads} heads, {fixed}, head dim {base.dim}"
+    text = f"Peak of one call beyond its inputs, results included, {fixed}: {how}."
+    return Table(name, title, text, tuple(header), rows, notes, chart, data)
+
+
+def memory_table(settings: Settings, progress: Progress) -> Table:
+    sizes = _sizes(settings)
+    shapes = {batch: sizes.base._replace(batch=batch) for batch in sizes.batches}
+    return _memory_table("memory", "Memory by batch", "batch", shapes, settings, progress)
+
+
+def memory_seqlen_table(settings: Settings, progress: Progress) -> Table:
+    sizes = _sizes(settings)
+    shapes = {seqlen: sizes.base._replace(batch=_MEMORY_BATCH, seqlen=seqlen) for seqlen in sizes.seqlens}
+    return _memory_table("memory-seqlen", "Memory by sequence length", "seqlen", shapes, settings, progress)

@@ -47,9 +47,9 @@ class Inputs(NamedTuple):
 
 def draw(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Inputs:
     """N(0, 1) tensors of (batch, seqlen, heads, dim)."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     size = (shape.batch, shape.seqlen, shape.heads, shape.dim)
-    return Inputs(*[torch.randn(size, generator=generator).to(device, dtype) for _ in Inputs._fields])
+    return Inputs(*[torch.randn(size, generator=generator, device=device).to(dtype) for _ in Inputs._fields])
 
 
 # --------------------------------------------------------------------------------------------------------------- peers

@@ -38,7 +38,10 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
 
 
 class Dropout:
-    """The mask of a problem, a block at a time. The seed and the offset stay on the device."""
+    """The mask of a problem, a block at a time. The seed and the offset stay where they are, on the device or the CPU:
+
+    as tensors without dimensions those of the CPU join operations on any device.
+    """
 
     def __init__(self, problem: Problem):
         if problem.rng_state is None:
@@ -48,13 +51,14 @@ class Dropout:
         # The C ABI takes dropout_p as a float: a p beside a tie must round as it does there.
         (single,) = struct.unpack("f", struct.pack("f", problem.dropout_p))
         self._threshold = math.floor(single * 65536 + 0.5)
+        self._device = problem.q.device
         seed, offset = problem.rng_state[0], problem.rng_state[1]
         self._offset_low = offset & _LOW
         self._key = (seed & _LOW, ((seed >> 32) ^ (offset >> 32)) & _LOW)
 
     def kept(self, block: Block) -> Tensor:
         """(sequences, heads, queries, keys) bool: True where the element stays."""
-        device = self._offset_low.device
+        device = self._device
         first, last = block.j0 // _KEYS_PER_CALL, -(-block.j1 // _KEYS_PER_CALL)
         calls = torch.arange(first, last, device=device)
         queries = torch.arange(block.i0, block.i1, device=device)[:, None]

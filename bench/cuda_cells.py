@@ -1,0 +1,263 @@
+"""The problems of cuda_vs_sdpa.py: their tensors, the calls that compute them, and checks of what ours compute."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Callable, NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from flashwave import flash_attn_func, flash_attn_with_kvcache
+from flashwave.bench.timing import Call
+from flashwave.bench.verify import WrongResult, check
+from flashwave.bench.workloads import FORWARD, Inputs, Shape
+
+Tensor = torch.Tensor
+
+OURS = "flashwave"
+BACKENDS = {
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_CACHE_BYTES = 600 << 20  # of tensors that take turns: ten times the second-level cache
+
+
+class Cell(NamedTuple):
+    """One comparison. Every call list computes the same numbers; `amount` is what one call does."""
+
+    group: str
+    name: str
+    amount: float
+    unit: str  # of amount per second
+    calls: dict[str, Sequence[Call]]
+    check: Callable[[], None]
+    repeats: int = 1  # of all the calls in a graph
+
+
+def sdpa(backend: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Call:
+    """torch's attention of the same memory, with one of its backends."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+
+    def call() -> Tensor:
+        with sdpa_kernel(BACKENDS[backend]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **grouped)
+
+    return call
+
+
+def _forced(kernel: str, call: Call) -> Call:
+    def forced() -> Tensor:
+        os.environ["FLASHWAVE_FORCE_KERNEL"] = kernel
+        try:
+            return call()
+        finally:
+            del os.environ["FLASHWAVE_FORCE_KERNEL"]
+
+    return forced
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda", dtype=dtype)
+
+
+# ------------------------------------------------------------------------------------------------------------- prefill
+
+_HIDDEN, _TOKENS = 2048, 16384
+
+
+def prefill(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
+    shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
+    size = (shape.batch, seqlen, shape.heads, dim)
+    q, k, v = (_normal(size, dtype, seed) for seed in range(3))
+    mask = "causal" if causal else "full"
+    return Cell(
+        f"prefill {mask}",
+        f"d={dim} s={seqlen} b={shape.batch} {mask}",
+        shape.flops(FORWARD) / 1e12,
+        "TFLOP/s",
+        {
+            OURS: [lambda: flash_attn_func(q, k, v, causal=causal)],
+            "cuDNN": [sdpa("cuDNN", q, k, v, causal)],
+            "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
+        },
+        lambda: check(shape, Inputs(q, k, v, q), gradients=False),
+        repeats=max(1, round(2e-3 / (shape.flops(FORWARD) / 500e12))),
+    )
+
+
+def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
+    """Keys that grow sixteenfold along the sequence, so that a row's largest score keeps moving."""
+    shape = Shape(2, 8192, 16, 128, causal)
+    size = (shape.batch, shape.seqlen, shape.heads, shape.dim)
+    q, k, v = (_normal(size, dtype, seed) for seed in range(3))
+    level = k
+    k = (k.float() * torch.linspace(1, 16, shape.seqlen, device="cuda")[None, :, None, None]).to(dtype)
+
+    def ours() -> Tensor:
+        return flash_attn_func(q, k, v, causal=causal)
+
+    calls = {
+        OURS: [ours],
+        "flashwave, keys that do not grow": [lambda: flash_attn_func(q, level, v, causal=causal)],
+        "cuDNN": [sdpa("cuDNN", q, k, v, causal)],
+        "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
+    }
+    if classic:
+        calls[f"flashwave, {classic}"] = [_forced(classic, ours)]
+    mask = "causal" if causal else "full"
+    name = f"growing keys d={shape.dim} s={shape.seqlen} b={shape.batch} {mask}"
+    inputs = Inputs(q, k, v, q)
+    return Cell(
+        "growing", name, shape.flops(FORWARD) / 1e12, "TFLOP/s", calls, lambda: check(shape, inputs, gradients=False)
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- decode
+
+_HEADS, _HEADS_K, _DIM = 32, 8, 128
+
+
+class _Cache(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    lengths: Optional[Tensor]
+    table: Optional[Tensor]
+
+    def keys(self, sequence: int) -> tuple[Tensor, Tensor]:
+        """k and v of a sequence, as (keys, heads, dim)."""
+        k, v = self.k, self.v
+        if self.table is not None:
+            pages = self.table[sequence].long()
+            k, v = k[pages].flatten(0, 1), v[pages].flatten(0, 1)
+        else:
+            k, v = k[sequence], v[sequence]
+        used = k.shape[0] if self.lengths is None else int(self.lengths[sequence])
+        return k[:used], v[:used]
+
+
+def _check_decode(name: str, cache: _Cache, attend: Callable[[_Cache], Tensor]) -> None:
+    """The first and the last sequence in fp64, by the rule of docs/numerics.md; everything must be written."""
+    blocks = [torch.full_like(cache.q, torch.nan) for _ in range(4)]
+    torch.cuda.synchronize()
+    del blocks  # torch hands the same memory out again
+    out = attend(cache)
+    if not bool(out.isfinite().all()):
+        raise WrongResult(f"{name}: elements that are not finite, or not written")
+    for sequence in (0, cache.q.shape[0] - 1):
+        k, v = cache.keys(sequence)
+        results = []
+        for dtype in (torch.float64, cache.q.dtype):
+            exact = dtype == torch.float64
+            q_ = cache.q[sequence].to(dtype).transpose(0, 1)  # heads, queries, dim
+            k_, v_ = (x.to(dtype).transpose(0, 1).repeat_interleave(q_.shape[0] // x.shape[1], 0) for x in (k, v))
+            scores = q_ @ k_.transpose(1, 2) * _scale(q_)
+            probs = torch.softmax(scores if exact else scores.float(), -1).to(dtype)
+            results.append((probs @ v_).transpose(0, 1).double())
+        reference, naive = results
+        error, allowed = (out[sequence].double() - reference).abs().max(), 2 * (naive - reference).abs().max()
+        allowed += torch.finfo(cache.q.dtype).eps / 2 * 2.0 ** math.floor(math.log2(float(reference.abs().max())))
+        if not error <= allowed:
+            raise WrongResult(f"{name}: off by {float(error):.3g}, {float(allowed):.3g} is allowed")
+
+
+def _scale(q: Tensor) -> float:
+    return q.shape[-1] ** -0.5
+
+
+def _attend(cache: _Cache) -> Tensor:
+    return flash_attn_with_kvcache(cache.q, cache.k, cache.v, cache_seqlens=cache.lengths, block_table=cache.table)
+
+
+def _one_cache(batch: int, keys: int, queries: int, page: int, lengths: list[int] | None, seed: int) -> _Cache:
+    dtype = torch.bfloat16
+    q = _normal((batch, queries, _HEADS, _DIM), dtype, seed)
+    table, rows = None, (batch, keys)
+    if page:
+        blocks = -(-keys // page)
+        table = torch.randperm(batch * blocks, device="cuda").reshape(batch, blocks).int()
+        rows = (batch * blocks, page)
+    k, v = (_normal((*rows, _HEADS_K, _DIM), dtype, seed + part) for part in (1, 2))
+    if lengths is None and page:
+        lengths = [keys] * batch
+    used = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    return _Cache(q, k, v, used, table)
+
+
+def decode(batch: int, keys: int, queries: int = 1, page: int = 0, lengths: list[int] | None = None) -> Cell:
+    """bf16, 32 heads on 8, dim 128. The amount is the keys and values that are read."""
+    total = batch * keys if lengths is None else sum(lengths)
+    amount = 2.0 * 2 * total * _HEADS_K * _DIM
+    copies = max(2, math.ceil(_CACHE_BYTES / amount))
+    caches = [_one_cache(batch, keys, queries, page, lengths, 10 * copy) for copy in range(copies)]
+    group = "ragged" if lengths else "pages" if page else "decode" if queries == 1 else "few queries"
+    name = f"b={batch} keys={keys}" + (f" queries={queries}" if queries > 1 else "") + (f" page={page}" if page else "")
+    if lengths:
+        name = f"b={batch} keys={min(lengths)}..{max(lengths)}"
+    calls: dict[str, Sequence[Call]] = {OURS: [lambda cache=cache: _attend(cache) for cache in caches]}
+    if page:
+        dense = [_one_cache(batch, keys, queries, 0, None, 10 * copy) for copy in range(copies)]
+        calls["flashwave, dense"] = [lambda cache=cache: _attend(cache) for cache in dense]
+    elif not lengths:
+        for backend in ("cuDNN", "FlashAttention-2"):
+            calls[backend] = [sdpa(backend, cache.q, cache.k, cache.v) for cache in caches]
+    return Cell(group, name, amount / 1e9, "GB/s", calls, lambda: _check_decode(name, caches[0], _attend))
+
+
+# ---------------------------------------------------------------------------------------------------------------- tiny
+
+
+def tiny(batch: int, heads: int, heads_k: int, keys: int, dim: int) -> Cell:
+    """One query on a few keys, fp16: as many bytes as a copy of q, k, v into o moves."""
+    dtype = torch.float16
+    q = _normal((batch, 1, heads, dim), dtype, 0)
+    k, v = (_normal((batch, keys, heads_k, dim), dtype, seed) for seed in (1, 2))
+    amount = 2.0 * (2 * q.numel() + 2 * k.numel())
+    cache = _Cache(q, k, v, None, None)
+    name = f"b={batch} heads={heads}/{heads_k} keys={keys} d={dim}"
+
+    def attend(cache: _Cache) -> Tensor:
+        return flash_attn_func(cache.q, cache.k, cache.v)
+
+    calls = {OURS: [lambda: attend(cache)], "math": [sdpa("math", q, k, v)], "cuDNN": [sdpa("cuDNN", q, k, v)]}
+    return Cell("tiny", name, amount / 1e9, "GB/s", calls, lambda: _check_decode(name, cache, attend), repeats=2)
+
+
+# --------------------------------------------------------------------------------------------------------------- lists
+
+_RAGGED = [100 + (16284 * n) // 63 for n in range(64)]
+_PREFILL = [512, 1024, 2048, 4096, 8192, 16384]
+
+
+def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str | None) -> list[Callable[[], Cell]]:
+    """What makes each cell; its tensors exist from then on."""
+    todo: dict[str, list[Callable[[], Cell]]] = {"prefill": [], "growing": [], "decode": [], "tiny": []}
+    for causal in (False, True):
+        for dim in (64, 128, 256):
+            for seqlen in (2048, 16384) if quick else _PREFILL:
+                todo["prefill"].append(lambda s=seqlen, d=dim, c=causal: prefill(s, d, c, dtype))
+        todo["growing"].append(lambda c=causal: growing(c, dtype, classic))
+    shapes = [(16, 8192)] if quick else [(128, 4096), (16, 8192), (1, 8192)]
+    for batch, keys in shapes:
+        todo["decode"].append(lambda b=batch, n=keys: decode(b, n))
+    for queries in (4,) if quick else (2, 4, 8):
+        todo["decode"].append(lambda q=queries: decode(16, 8192, q))
+    for batch, keys in shapes:
+        for page in (16,) if quick else (1, 16, 64, 256):
+            todo["decode"].append(lambda b=batch, n=keys, p=page: decode(b, n, page=p))
+    todo["decode"].append(lambda: decode(64, max(_RAGGED), lengths=_RAGGED))
+    for heads in (16,) if quick else (16, 32):
+        for dim in (128, 256):
+            todo["tiny"].append(lambda h=heads, d=dim: tiny(30720, h, h, 2, d))
+    todo["tiny"].append(lambda: tiny(7680, 16, 4, 16, 128))
+    return [make for group in groups for make in todo[group]]
+
+
+GROUPS = ("prefill", "growing", "decode", "tiny")

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""flashwave against torch's attention on an NVIDIA GPU, cell by cell, in one run on the same tensors.
+
+Times are of CUDA graphs, whose replays take turns: no cost of Python or of a launch from the host is in them. Every
+cell of ours is compared with exact attention before it is timed. docs/benchmarks.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+try:
+    from cuda_cells import GROUPS, OURS, Cell, cells
+except ImportError:  # loaded by its path
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from cuda_cells import GROUPS, OURS, Cell, cells
+
+import torch.nn.functional as F
+
+from flashwave import _library as fw
+from flashwave import flash_attn_func, flash_attn_with_kvcache
+from flashwave.bench import svg
+from flashwave.bench.graphs import measure_graphs
+from flashwave.bench.report import markdown_table, ratio
+from flashwave.bench.timing import measure
+from flashwave.bench.verify import WrongResult
+from flashwave.bench.workloads import DTYPES
+
+_CUDA = torch.device("cuda")
+
+
+def _geomean(values: list[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+# ---------------------------------------------------------------------------------------------------------- measuring
+
+
+def _copy_rate(budget: float) -> float:
+    """GB/s of a copy inside the GPU's memory, bytes read and bytes written."""
+    source = torch.randn(1 << 29, device=_CUDA)
+    target = torch.empty_like(source)
+    seconds = measure({"copy": lambda: target.copy_(source)}, _CUDA, budget)["copy"].seconds
+    return 2.0 * source.numel() * source.element_size() / seconds / 1e9
+
+
+def _usable(cell: Cell) -> dict[str, Any]:
+    """The calls that run: a backend of torch may not take a problem."""
+    usable, why = {}, {}
+    for name, calls in cell.calls.items():
+        try:
+            calls[0]()
+            usable[name] = calls
+        except RuntimeError as error:
+            if name == OURS:
+                raise
+            why[name] = str(error).splitlines()[0]
+    return {"calls": usable, "refused": why}
+
+
+def _measure(cell: Cell, budget: float) -> dict[str, Any]:
+    cell.check()
+    found = _usable(cell)
+    measured = measure_graphs(found["calls"], _CUDA, budget, cell.repeats)
+    seconds = {name: samples.seconds for name, samples in measured.items() if samples.seconds}
+    return {
+        "group": cell.group,
+        "name": cell.name,
+        "unit": cell.unit,
+        "seconds": seconds,
+        "rate": {name: cell.amount / s for name, s in seconds.items()},
+        "ratio": {name: s / seconds[OURS] for name, s in seconds.items() if name != OURS},
+        "samples": {name: len(samples.samples) for name, samples in measured.items()},
+        "refused": found["refused"],
+    }
+
+
+def _host_cost() -> dict[str, float]:
+    """Microseconds that a call takes on the host, the GPU being idle: the least of batches of 200."""
+    q, k, v = (torch.randn(1, rows, 8, 64, device=_CUDA).bfloat16() for rows in (1, 64, 64))
+    lengths = torch.full((1,), 40, dtype=torch.int32, device=_CUDA)
+    heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+    calls = {
+        "flash_attn_func": lambda: flash_attn_func(q, k, v),
+        "flash_attn_with_kvcache, one token appended": lambda: flash_attn_with_kvcache(
+            q, k, v, q, q, cache_seqlens=lengths
+        ),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*heads_first),
+    }
+    cost = dict.fromkeys(calls, math.inf)
+    for _ in range(7):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(200):
+                call()
+            cost[name] = min(cost[name], (time.perf_counter() - start) / 200 * 1e6)
+    return cost
+
+
+# ----------------------------------------------------------------------------------------------------------- reporting
+
+
+def summaries(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric mean of the ratio to every peer, and the worst cell, for each group."""
+    found = []
+    for group in dict.fromkeys(result["group"] for result in results):
+        members = [result for result in results if result["group"] == group]
+        for peer in dict.fromkeys(name for result in members for name in result["ratio"]):
+            having = [result for result in members if peer in result["ratio"]]
+            worst = min(having, key=lambda result: result["ratio"][peer])
+            found.append(
+                {
+                    "group": group,
+                    "peer": peer,
+                    "cells": len(having),
+                    "geomean": _geomean([result["ratio"][peer] for result in having]),
+                    "worst": worst["name"],
+                    "worst_ratio": worst["ratio"][peer],
+                }
+            )
+    return found
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}" if seconds >= 1e-4 else f"{seconds * 1e3:.4f}"
+
+
+def _print_group(results: list[dict[str, Any]], floor: float | None) -> None:
+    peers = list(dict.fromkeys(name for result in results for name in result["ratio"]))
+    header = ["cell", "flashwave, ms", results[0]["unit"]]
+    for peer in peers:
+        header += [f"{peer}, {results[0]['unit']}", "ratio"]
+    rows = []
+    for result in results:
+        row = [result["name"], _time(result["seconds"][OURS]), f"{result['rate'][OURS]:.0f}"]
+        for peer in peers:
+            rate = result["rate"].get(peer)
+            row += ["-", "-"] if rate is None else [f"{rate:.0f}", ratio(result["ratio"][peer])]
+        if floor:
+            row.append(f"{result['rate'][OURS] / floor:.3f}")
+        rows.append(tuple(row))
+    if floor:
+        header.append("of the rate of a copy")
+    print("\n".join(["", *markdown_table(tuple(header), rows)]))
+
+
+def _print(results: list[dict[str, Any]], copy_rate: float, host: dict[str, float]) -> None:
+    print("Ratio: a peer's time over flashwave's; above 1 flashwave is faster.")
+    for group in dict.fromkeys(result["group"] for result in results):
+        members = [result for result in results if result["group"] == group]
+        _print_group(members, copy_rate if group == "tiny" else None)
+    rows = [
+        (s["group"], s["peer"], str(s["cells"]), ratio(s["geomean"]), f"{ratio(s['worst_ratio'])} ({s['worst']})")
+        for s in summaries(results)
+    ]
+    print("\n".join(["", *markdown_table(("group", "peer", "cells", "geometric mean", "worst cell"), rows)]))
+    for result in results:
+        for peer, reason in result["refused"].items():
+            print(f"- {result['name']}: {peer} does not take it: {reason}")
+    print(f"\nA copy in the GPU's memory: {copy_rate:.0f} GB/s.\n\nA call on the host, microseconds:\n")
+    print("\n".join(markdown_table(("call", "least"), [(name, f"{cost:.1f}") for name, cost in host.items()])))
+
+
+def charts(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
+    """Of the prefill by head dimension and mask, and of the decoding."""
+    found = []
+    for mask in ("full", "causal"):
+        for dim in (64, 128, 256):
+            members = [r for r in results if r["group"] == f"prefill {mask}" and r["name"].startswith(f"d={dim} ")]
+            if members:
+                found.append(_chart(f"Forward, head dim {dim}, {mask}", "sequence length", members, device))
+    for group in ("decode", "few queries", "pages", "tiny"):
+        members = [result for result in results if result["group"] == group]
+        if members:
+            found.append(_chart(group.capitalize(), "", members, device))
+    return found
+
+
+def _short(name: str) -> str:
+    """b=16 keys=8192 page=64 as 16 x 8192 p64, to stand below bars."""
+    for long, short in (("b=30720 ", ""), ("b=", ""), (" keys=", " x "), ("heads=", "h"), (" page=", " p")):
+        name = name.replace(long, short)
+    return name.replace(" queries=", " q").replace("d=", "d")
+
+
+def _chart(title: str, x_label: str, members: list[dict[str, Any]], device: str) -> svg.Chart:
+    names = list(dict.fromkeys(name for result in members for name in result["rate"]))
+    categories = [result["name"] for result in members]
+    categories = [name.split("s=")[1].split()[0] if x_label else _short(name) for name in categories]
+    series = {name: tuple(result["rate"].get(name) for result in members) for name in names}
+    subtitle = f"{members[0]['unit']} on {device}; higher is better"
+    return svg.Chart(title, subtitle, x_label, members[0]["unit"], tuple(categories), series)
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def _classic(dtype: str) -> str | None:
+    """The first kernel for head dimension 128 that takes every term of a score."""
+    names = fw.kernels(fw.device("cuda:0"))
+    return next((name for name in names if f"_{dtype.replace('fp', 'f')}_d128_" in name and "general" in name), None)
+
+
+def _facts(dtype: str) -> dict[str, str]:
+    device = fw.query(fw.device("cuda:0"))
+    return {
+        "device": device["description"],
+        "arch": device["arch"],
+        "dtype of the prefill": dtype,
+        "flashwave": fw.version(),
+        "torch": f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}",
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer cells")
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="of the prefill (default bf16)")
+    parser.add_argument("--budget", type=float, default=0.12, help="seconds of each side in a cell (default 0.12)")
+    parser.add_argument("--classic", metavar="KERNEL", help="the kernel to force for growing keys")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write charts there")
+    arguments = parser.parse_args(argv)
+    if not torch.cuda.is_available() or torch.version.hip:
+        print("error: torch sees no NVIDIA GPU", file=sys.stderr)
+        return 1
+    facts = _facts(arguments.dtype)
+    print("\n".join([*markdown_table(("", ""), list(facts.items())), ""]))
+    copy_rate, host = _copy_rate(arguments.budget), _host_cost()
+    results, failed = [], []
+    classic = arguments.classic or _classic(arguments.dtype)
+    for make in cells(arguments.groups, arguments.quick, DTYPES[arguments.dtype], classic):
+        try:
+            results.append(_measure(make(), arguments.budget))
+        except WrongResult as error:
+            failed.append(str(error))
+        torch.cuda.empty_cache()
+    if results:
+        _print(results, copy_rate, host)
+    for message in failed:
+        print(f"error: wrong result, not timed: {message}", file=sys.stderr)
+    content = {"environment": facts, "copy_gb_per_s": copy_rate, "host_us": host, "cells": results, "wrong": failed}
+    content["groups"] = summaries(results)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    if arguments.svg:
+        arguments.svg.write_text(svg.grid(charts(results, facts["device"]), columns=3))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

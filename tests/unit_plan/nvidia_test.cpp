@@ -1,0 +1,137 @@
+// Which kernels NVIDIA GPUs are given, and how their work is cut up, asked about GPUs that are not there.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+#include "tests/unit_plan/problems.h"
+
+namespace flashwave {
+namespace {
+
+DeviceInfo gpu(uint32_t isa, int64_t units, int64_t shared_memory) {
+  DeviceInfo d;
+  d.name = "cuda:0", d.kind = "cuda", d.arch = "a GPU";
+  d.isa = isa;
+  d.compute_units = units;
+  d.shared_memory_bytes = shared_memory;
+  return d;
+}
+DeviceInfo turing() { return gpu(kIsaSm75, 72, 65536); }
+DeviceInfo ada() { return gpu(kIsaSm75 | kIsaSm80, 128, 101376); }
+DeviceInfo ampere() { return gpu(kIsaSm75 | kIsaSm80, 108, 166912); }
+DeviceInfo hopper() { return gpu(kIsaSm75 | kIsaSm80 | kIsaSm90, 132, 232448); }
+
+Problem with_type(Problem p, fw_dtype dtype) {
+  for (fw_tensor* t : {&p.a.q, &p.a.k, &p.a.v, &p.a.o}) t->dtype = dtype;
+  return p;
+}
+
+class NvidiaPlan : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const KernelRow& row : catalog()) {
+      if (std::string_view(row.device) == "cuda") return;
+    }
+    GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  }
+};
+
+std::string chosen(const Problem& problem, const DeviceInfo& device) {
+  const Selection selection = select(problem, device, nullptr);
+  return selection.row != nullptr ? selection.row->name : "none";
+}
+void expect_chosen(const Problem& problem, const DeviceInfo& device, std::string_view prefix) {
+  const std::string name = chosen(problem, device);
+  EXPECT_TRUE(name.starts_with(prefix)) << name << " and not " << prefix;
+}
+
+TEST_F(NvidiaPlan, EachGenerationItsOwn) {
+  expect_chosen(forward_problem(), hopper(), "hopper_fwd_bf16_d64_");
+  expect_chosen(forward_problem(), ampere(), "ampere_fwd_bf16_d64_");
+  expect_chosen(forward_problem(), ada(), "ampere_fwd_bf16_d64_");
+  expect_chosen(forward_problem(), turing(), "nvidia_generic_fwd_bf16");
+  expect_chosen(with_type(forward_problem(), FW_F16), turing(), "ampere_fwd_f16_d64_");
+}
+
+TEST_F(NvidiaPlan, SinglePrecisionAndBackwardAreGeneric) {
+  for (const DeviceInfo& device : {turing(), ada(), ampere(), hopper()}) {
+    expect_chosen(with_type(forward_problem(), FW_F32), device, "nvidia_generic_fwd_f32");
+    expect_chosen(backward_problem(), device, "nvidia_generic_bwd_bf16");
+  }
+}
+
+TEST_F(NvidiaPlan, FewQueriesAndFewKeysHaveTheirKernels) {
+  expect_chosen(forward_problem(1), hopper(), "ampere_decode_bf16_d64");
+  expect_chosen(forward_problem(1), ada(), "ampere_decode_bf16_d64_small");
+  Problem few_keys = forward_problem(1);
+  few_keys.a.seqlen_k = 2;
+  expect_chosen(few_keys, hopper(), "ampere_tiny_bf16_d64_");
+}
+
+TEST_F(NvidiaPlan, NothingIsRefused) {
+  const auto all = [](Problem p) {
+    p.a.flags |= FW_CAUSAL;
+    p.a.softcap = 30;
+    p.a.alibi_slopes = present<float>();
+    p.a.bias = tensor(FW_F32, 0, 0, 256);
+    p.a.sinks = present<float>();
+    p.a.dropout_p = 0.1f;
+    return p;
+  };
+  for (const DeviceInfo& device : {turing(), ada(), ampere(), hopper()}) {
+    for (const fw_dtype dtype : {FW_F16, FW_BF16, FW_F32}) {
+      for (const int64_t dim : {1, 7, 64, 96, 200, 512}) {
+        Problem p = with_type(forward_problem(), dtype);
+        p.a.dim_qk = p.a.dim_v = dim;
+        EXPECT_NE(chosen(p, device), "none");
+        EXPECT_NE(chosen(all(p), device), "none");
+      }
+    }
+  }
+}
+
+TEST_F(NvidiaPlan, TooLittleSharedMemoryIsAReason) {
+  const Selection selection = select(forward_problem(), gpu(hopper().isa, 132, 100000), nullptr);
+  bool said = false;
+  for (const Refusal& refused : selection.refused) {
+    said = said || (refused.reason.starts_with("needs ") && refused.reason.ends_with(" this device has 100000"));
+  }
+  EXPECT_TRUE(said);
+  ASSERT_NE(selection.row, nullptr);
+  EXPECT_TRUE(std::string_view(selection.row->name).starts_with("ampere_fwd_"));
+}
+
+TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
+  Problem problem = forward_problem(8192);
+  Plan plan;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 132);
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
+  EXPECT_EQ(plan.workspace_bytes(), 64u);
+  problem = forward_problem(20);
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 8) << "no more than there are blocks";
+}
+
+TEST_F(NvidiaPlan, PassesOfABackwardFollow) {
+  Plan plan;
+  ASSERT_TRUE(make_plan(backward_problem(), hopper(), {}, &plan).ok());
+  ASSERT_FALSE(plan.after.empty());
+  for (const Step& step : plan.after) {
+    EXPECT_EQ(std::string_view(step.row->device), "cuda");
+    EXPECT_EQ(step.schedule.zeroed_bytes, 0);
+  }
+}
+
+TEST_F(NvidiaPlan, RotaryAndAppendRun) {
+  Plan plan;
+  EXPECT_TRUE(make_plan(rotary_problem(), turing(), {}, &plan).ok());
+  Plan append;
+  ASSERT_TRUE(make_plan(append_problem(), hopper(), {}, &append).ok());
+  EXPECT_NE(append.append, nullptr);
+}
+
+}  // namespace
+}  // namespace flashwave
