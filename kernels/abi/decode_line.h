@@ -30,6 +30,9 @@ struct DecodeParts {
   }
 };
 
+// Parts of one unit at most: more workgroups are not started, and no more splits can be asked for.
+inline constexpr int64_t kMostDecodeParts = 256;
+
 // Not a value that the memory has by accident: it need not be cleared before a launch. Whoever reads a part clears its
 // flag, so that none is left behind.
 inline constexpr uint64_t kReady = 0xD1B54A32D192ED03u;

@@ -242,7 +242,7 @@ struct Decode {
     const abi::DecodeParts parts(args.shared, abi::decode_slots(args.schedule.splits, args.schedule.tasks),
                                  Shape::kRows, p.dim_v);
     TileRequests<kTeams> requests(share, team, blocks);
-    TileRequest ahead[kAhead];
+    TileRequest ahead[kAhead] = {};
     uint32_t copy_to = 0, stage = 0;  // offsets in the ring
     const auto copy_next = [&](bool any) {
       if (any) {
@@ -286,9 +286,10 @@ struct Decode {
     }
     if (combine) {
       if (line.parts == 0) unit = Share(p, line, workgroup, blocks).unit;
-      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(p, parts,
-                                                                   Contributors(line, unit, workgroup, share.part),
-                                                                   slots_each, UnitRows(p, unit, group, Shape::kRows));
+      wait_copies<0>();  // none, but the ring is written to now
+      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(
+          p, parts, Contributors(line, unit, workgroup, share.part), slots_each, UnitRows(p, unit, group, Shape::kRows),
+          reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
     }
   }
 };

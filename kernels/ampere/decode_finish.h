@@ -51,12 +51,42 @@ FW_DEVICE void write_columns(const Params& p, const UnitRows& rows, int r, int c
   }
 }
 
-// Adds the parts of a unit in the order of the keys, whoever finishes when. Reads of kAtOnce parts are under way
-// together: one latency for all of them.
+// The weights of a unit's parts in each row: a warp for a row, a lane for a part. Left in shared memory:
+// weights[row][part] and (m, l) of each row.
+template <int kRows, int kThreads>
+FW_DEVICE void weigh_parts(const abi::DecodeParts& parts, const Contributors& from, int slots_each, int rows,
+                           float* weights, float2* totals) {
+  const int count = from.last - from.first + 1, lane = lane_index();
+  FW_NO_UNROLL for (int r = wave_index(); r < rows; r += kThreads / kWave) {
+    float m = kNoKey, l = 0.f;
+    FW_NO_UNROLL for (int j = lane; j - lane < count; j += kWave) {
+      float2 sums = make_float2(kNoKey, 0.f);
+      if (j < count) {
+        const int64_t row = int64_t{from.slot(from.first + j, slots_each)} * kRows + r;
+        sums = __ldcg(reinterpret_cast<const float2*>(parts.sums) + row);
+        weights[r * count + j] = sums.x;
+      }
+      float top = sums.x;
+      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) top = fmaxf(top, exchange(top, apart));
+      top = fmaxf(top, m);
+      float sum = sums.y * exp2_fast(sums.x - top);
+      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) sum += exchange(sum, apart);
+      l = l * exp2_fast(m - top) + sum, m = top;
+    }
+    FW_NO_UNROLL for (int j = lane; j < count; j += kWave) {
+      weights[r * count + j] = exp2_fast(weights[r * count + j] - m);
+    }
+    if (lane == 0) totals[r] = make_float2(m, l);
+  }
+}
+
+// Adds the parts of a unit in the order of the keys, whoever finishes when. The first reads are under way while the
+// weights are made.
 template <class Element, int kDimV, int kRows, int kThreads>
 FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, const Contributors& from, int slots_each,
-                             const UnitRows& rows) {
+                             const UnitRows& rows, float* weights, float2* totals) {
   constexpr int kAtOnce = 16;
+  const int count = from.last - from.first + 1, row_count = min(rows.count, kRows);
   for (int i = from.first + thread_index(); i < from.last; i += kThreads) {
     uint64_t* const ready = parts.ready + from.slot(i, slots_each);
     while (load_acquire(ready) != abi::kReady) {
@@ -64,33 +94,34 @@ FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, con
     *ready = 0;
   }
   workgroup_barrier();
-  for (int i = thread_index(); i < kRows * (kDimV / 2); i += kThreads) {
+
+  float2 o[kAtOnce];
+  const auto read = [&](int i, int first) {  // pair of columns i of parts first and on
     const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
-    if (!rows.exists(r) || column >= p.dim_v) continue;
-    float m = kNoKey, l = 0.f, x = 0.f, y = 0.f;
-    const int step = slots_each * kRows;  // rows from one workgroup's to the next one's
-    int64_t row = int64_t{from.first} * step + r;
-    for (int first = from.first; first <= from.last; first += kAtOnce) {
-      float2 sums[kAtOnce], o[kAtOnce];
+    const int64_t step = int64_t{slots_each * kRows} * p.dim_v;
+    const float* at = parts.o + (int64_t{(from.first + first) * slots_each} * kRows + r) * p.dim_v + column;
+    const int left = r < row_count && column < p.dim_v ? count - first : 0;
+    FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
+      o[j] = make_float2(0.f, 0.f);
+      const bool second = j == 0 && first == 0 && from.in_second;
+      if (j < left) o[j] = __ldcg(reinterpret_cast<const float2*>(at + (second ? kRows * p.dim_v : 0)));
+      at += step;
+    }
+  };
+  read(thread_index(), 0);
+  weigh_parts<kRows, kThreads>(parts, from, slots_each, row_count, weights, totals);
+  workgroup_barrier();
+  FW_NO_UNROLL for (int i = thread_index(); i < row_count * (kDimV / 2); i += kThreads) {
+    const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
+    float x = 0.f, y = 0.f;
+    FW_NO_UNROLL for (int first = 0; first < count; first += kAtOnce) {
+      if (first > 0 || i >= kThreads) read(i, first);
       FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
-        sums[j] = make_float2(kNoKey, 0.f), o[j] = make_float2(0.f, 0.f);
-        if (first + j <= from.last) {
-          const int64_t at = row + (from.in_second && first + j == from.first ? kRows : 0);
-          sums[j] = __ldcg(reinterpret_cast<const float2*>(parts.sums) + at);
-          o[j] = __ldcg(reinterpret_cast<const float2*>(parts.o + at * p.dim_v + column));
-        }
-        row += step;
-      }
-      float top = m;
-      FW_UNROLL for (int j = 0; j < kAtOnce; ++j) top = fmaxf(top, sums[j].x);
-      const float before = exp2_fast(m - top);
-      m = top, l *= before, x *= before, y *= before;
-      FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
-        const float weight = exp2_fast(sums[j].x - m);
-        l = fmaf(sums[j].y, weight, l), x = fmaf(o[j].x, weight, x), y = fmaf(o[j].y, weight, y);
+        const float weight = first + j < count ? weights[r * count + first + j] : 0.f;
+        x = fmaf(o[j].x, weight, x), y = fmaf(o[j].y, weight, y);
       }
     }
-    write_columns<Element>(p, rows, r, column, x, y, m, l);
+    if (column < p.dim_v) write_columns<Element>(p, rows, r, column, x, y, totals[r].x, totals[r].y);
   }
 }
 

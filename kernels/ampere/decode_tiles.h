@@ -21,6 +21,8 @@ struct DecodeShape {
   static constexpr int kRing = kWarps * kStages * kStage;
   static_assert(kStages >= 2 && kSharedBytes == kRing + kFixed, "shared_bytes of the row is not what its ring takes");
 
+  // When parts are combined, the ring holds their weights, and the sums those of all rows.
+  static_assert(abi::kMostDecodeParts * kRows * 4 <= kRing && kRows * 8 <= kSumBytes);
   static constexpr int kMergeAt = kRing, kSumsAt = kMergeAt + kMergeBytes;
 };
 

@@ -105,7 +105,7 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
 
   int b[kInFlight], head[kInFlight], first[kInFlight], seen[kInFlight];
   uint4 q[kInFlight], k[kInFlight][kKeys], v[kInFlight][kKeys];
-  int64_t row[kInFlight], lse_row[kInFlight];
+  int64_t row[kInFlight];
   FW_UNROLL for (int u = 0; u < kInFlight; ++u) {
     b[u] = first_b, head[u] = first_head + u * kPerWarp + int(uint32_t(lane_index()) / kLanes);
     while (head[u] >= p.heads_k) head[u] -= p.heads_k, ++b[u];
@@ -119,7 +119,7 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
       continue;
     }
     first[u] = seq.first_key(0), seen[u] = seq.end_key(0) - first[u];
-    row[u] = seq.query_head(p.o, head[u]) + d, lse_row[u] = seq.query_head(p.lse, head[u]);
+    row[u] = seq.query_head(p.o, head[u]) + d;
     if (in_qk) q[u] = load_once(elements<uint16_t>(p.q) + seq.query_head(p.q, head[u]) + d);
     const uint16_t* const keys = elements<uint16_t>(p.k) + seq.key_head(p.k, head[u]) + d;
     const uint16_t* const values = elements<uint16_t>(p.v) + seq.key_head(p.v, head[u]) + d;
@@ -167,7 +167,9 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
     }
     const float scale = sum == 0.f ? 0.f : rcp_fast(sum);
     if (in_v) store_once(elements<uint16_t>(p.o) + row[u], packed<Element>(o, scale));
-    if (p.lse.data && d == 0) elements<float>(p.lse)[lse_row[u]] = (reference + log2_fast(sum)) * kLn2;
+    if (p.lse.data && d == 0) {
+      elements<float>(p.lse)[TinySequence(p, b[u]).query_head(p.lse, head[u])] = (reference + log2_fast(sum)) * kLn2;
+    }
   }
 }
 
@@ -339,9 +341,14 @@ FW_DEVICE void tiny(const GpuArguments& args) {
     tiny_tile<Element, kDim, kThreads>(args);
   }
 }
+// Workgroups on an SM that registers are kept for; 1: as it comes.
+constexpr int tiny_workgroups(int dim, int keys) {
+  return keys == 8 ? (dim == 256 ? 4 : 5) : keys == 16 && dim == 128 ? 4 : 1;
+}
+
 #define FW_NVIDIA_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, max_queries, max_keys, tile_q, tile_k, threads, \
                          shared_bytes, features, needs, work)                                                          \
-  FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                                        \
+  extern "C" __global__ void __launch_bounds__(threads, tiny_workgroups(dim_qk, max_keys)) name(FW_ARGUMENTS(args)) {  \
     static_assert(dim_qk == dim_v && max_keys == tile_k && shared_bytes == 0);                                         \
     static_assert(max_queries != 1 || (features & kGqa) == 0);                                                         \
     tiny<ElementOf<dtypes>, dim_qk, max_queries, max_keys, tile_q, threads>(args);                                     \

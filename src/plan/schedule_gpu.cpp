@@ -54,6 +54,7 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
 abi::Schedule line(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   const int64_t units = abi::decode_units(a.batch, a.heads_k, a.seqlen_q * problem.group(), row.tile_q);
+  const int64_t workgroups = std::min<int64_t>(device.compute_units, abi::kMostDecodeParts);
   abi::Schedule s = one_part(problem, row.tile_q, 0);
   s.splits = a.num_splits;
   if (units == 0) return s;
@@ -61,9 +62,9 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
     const int64_t keys = a.seqlen_k + a.seqlen_new;
     const int64_t first = abi::decode_first_key(a.seqlen_q, keys, params_of(problem).window_left);
     s.splits = static_cast<int32_t>(
-        abi::decode_parts<int64_t>(abi::decode_tiles(keys - first), units, device.compute_units, row.threads / 32));
+        abi::decode_parts<int64_t>(abi::decode_tiles(keys - first), units, workgroups, row.threads / 32));
   }
-  s.tasks = s.splits > 0 ? units * s.splits : device.compute_units;
+  s.tasks = s.splits > 0 ? units * s.splits : workgroups;
   s.shared_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
   return s;
 }
