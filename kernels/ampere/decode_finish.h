@@ -13,8 +13,8 @@ struct UnitRows {
   Sequence seq;
   int first_head, group, first_row, rows;  // rows: all of the key head's
 
-  FW_METHOD UnitRows(const Params& p, const Unit& unit, int rows_per_unit)
-      : seq(sequence_of(p, unit.b)), group(p.heads_q / p.heads_k) {
+  FW_METHOD UnitRows(const Params& p, const Unit& unit, int group_size, int rows_per_unit)
+      : seq(sequence_of(p, unit.b)), group(group_size) {
     first_head = unit.head * group, first_row = unit.block * rows_per_unit, rows = int(seq.queries) * group;
   }
   FW_METHOD bool exists(int r) const { return first_row + r < rows; }

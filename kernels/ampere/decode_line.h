@@ -11,7 +11,7 @@
 
 namespace flashwave {
 
-inline constexpr int kTileKeys = 16;
+inline constexpr int kTileKeys = abi::kDecodeTileKeys;
 
 struct Unit {
   int b, head, block;
@@ -23,10 +23,9 @@ struct Unit {
   FW_METHOD void enter_sequence(const Params& p, int sequence) {
     const Sequence s = sequence_of(p, sequence);
     b = sequence, k_batch = int(s.k_batch), keys = int(s.keys), queries = int(s.queries);
-    first_key = queries > 0 ? int(visible_keys(p, s, 0).first) : keys;
+    first_key = int(abi::decode_first_key(queries, keys, p.window_left));
     k_row = int(s.k_row) + first_key;
-    // The last query sees the last key. One tile at the least, since results have to be written.
-    tiles = keys > first_key ? (keys - first_key + kTileKeys - 1) / kTileKeys : 1;
+    tiles = int(abi::decode_tiles(keys - first_key));
   }
   FW_METHOD void next(const Params& p, int blocks) {
     start += tiles;
@@ -58,7 +57,7 @@ struct Line {
     return past < 0 ? tile / (share + 1) : longer + past / share;
   }
 
-  // Called by whole warps, which all find the same. splits: 0 = choose. least: tiles that are worth a workgroup.
+  // Called by whole warps, which all find the same. splits: 0 = choose.
   FW_METHOD Line(const Params& p, int splits, int most_workgroups, int blocks, int least) {
     const int units = p.batch * p.heads_k * blocks;
     share = longer = 0;
@@ -80,13 +79,9 @@ struct Line {
       shortest = longest = tiles_of_sequence(p, 0), sum = p.batch * longest;
     }
     const int tiles = sum * p.heads_k * blocks;
-    workgroups = min(most_workgroups, (tiles + least - 1) / least);
-    parts = shortest == longest ? workgroups / units : 0;
-    if (parts * units * 16 >= workgroups * 15) {
-      workgroups = parts * units;
-    } else {
-      parts = 0, share = tiles / workgroups, longer = tiles - share * workgroups;
-    }
+    parts = shortest == longest ? abi::decode_parts(longest, units, most_workgroups, least) : 0;
+    workgroups = parts > 0 ? parts * units : min(most_workgroups, (tiles + least - 1) / least);
+    share = tiles / workgroups, longer = tiles - share * workgroups;
   }
 };
 

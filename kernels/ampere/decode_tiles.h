@@ -82,38 +82,58 @@ struct TileRequests {
   }
 };
 
-// Chunk i of a tile of K or V, in rows of kDim elements. Lane r knows where row r lies.
-template <int kDim>
-FW_DEVICE void copy_chunk(const abi::Tensor& t, int dim, const TileRequest& request, uint32_t i, int page, int row,
-                          uint32_t stage) {
-  const uint32_t r = i / (kDim / 8), chunk = i % (kDim / 8);
-  const uint16_t* const from = static_cast<const uint16_t*>(t.data) + page * t.stride[0] + row * t.stride[1] +
-                               request.head * t.stride[2] + chunk * 8;
-  copy_async(stage + chunk_at<kDim>(r, chunk), from, int(r) < request.count && int(chunk * 8) < dim);
+// The copies of a team's member: 16 bytes of a row for each lane. Dense rows lie a fixed step apart.
+template <int kDim, int kTeam>
+FW_DEVICE void copy_dense(const abi::Tensor& t, int dim, const TileRequest& request, int member, uint32_t stage) {
+  constexpr uint32_t kChunks = kDim / 8, kStep = kTeam * kWave;
+  const uint32_t i = member * kWave + lane_index();
+  const int64_t first_row = request.row - lane_index() % kTileKeys;
+  const uint16_t* from = static_cast<const uint16_t*>(t.data) + request.page * t.stride[0] + first_row * t.stride[1] +
+                         request.head * t.stride[2];
+  if constexpr (kStep % kChunks == 0) {
+    const int r = int(i / kChunks), column = int(i % kChunks) * 8;
+    const int count = column < dim ? request.count - r : 0;
+    from += r * t.stride[1] + column;
+    const int64_t step = kStep / kChunks * t.stride[1];
+    const uint32_t place = stage + chunk_at<kDim>(r, i % kChunks);
+    constexpr int kRows = kStep / kChunks;
+    FW_UNROLL for (int n = 0; n * kRows < kTileKeys; ++n) {
+      copy_async((place ^ ((n * kRows & 7) << 4)) + n * kRows * (kDim * 2), from, n * kRows < count);
+      from += step;
+    }
+  } else {
+    FW_UNROLL for (uint32_t n = 0; n * kStep < kTileKeys * kChunks; ++n) {
+      const uint32_t r = (i + n * kStep) / kChunks, chunk = (i + n * kStep) % kChunks;
+      copy_async(stage + chunk_at<kDim>(r, chunk), from + r * t.stride[1] + chunk * 8,
+                 int(r) < request.count && int(chunk * 8) < dim);
+    }
+  }
 }
 
-// The loops are not unrolled much: all at once, the addresses would need registers that O has.
+// In pages every row lies by itself; lane r knows where row r does. The loop is not unrolled much: all at once, the
+// addresses would need registers that O has.
+template <int kDim, int kTeam>
+FW_DEVICE void copy_paged(const abi::Tensor& t, int dim, const TileRequest& request, int member, uint32_t stage) {
+  constexpr uint32_t kChunks = kDim / 8;
+  const uint16_t* const head = static_cast<const uint16_t*>(t.data) + request.head * t.stride[2];
+#pragma unroll 2
+  for (uint32_t i = member * kWave + lane_index(); i < kTileKeys * kChunks; i += kTeam * kWave) {
+    const uint32_t r = i / kChunks, chunk = i % kChunks;
+    const int page = __shfl_sync(kAllLanes, request.page, int(r)), row = __shfl_sync(kAllLanes, request.row, int(r));
+    copy_async(stage + chunk_at<kDim>(r, chunk), head + page * t.stride[0] + row * t.stride[1] + chunk * 8,
+               int(r) < request.count && int(chunk * 8) < dim);
+  }
+}
+
 template <class Shape, int kTeam>
 FW_DEVICE void copy_tile(const Params& p, const TileRequest& request, int member, uint32_t stage) {
   if (request.count < 0) return;
-  constexpr uint32_t kChunksK = Shape::kTileK / 16, kChunksV = Shape::kTileV / 16;
-  const auto page_of = [&](uint32_t r) { return __shfl_sync(kAllLanes, request.page, int(r)); };
-  const auto row_of = [&](uint32_t r) { return __shfl_sync(kAllLanes, request.row, int(r)); };
-#pragma unroll 2
-  for (uint32_t i = member * kWave + lane_index(); i < kChunksK; i += kTeam * kWave) {
-    const uint32_t r = i / (Shape::kDimQK / 8);
-    const int page = page_of(r), row = row_of(r);
-    copy_chunk<Shape::kDimQK>(p.k, p.dim_qk, request, i, page, row, stage);
-    if constexpr (kChunksK == kChunksV) {
-      copy_chunk<Shape::kDimV>(p.v, p.dim_v, request, i, page, row, stage + Shape::kTileK);
-    }
-  }
-  if constexpr (kChunksK != kChunksV) {
-#pragma unroll 2
-    for (uint32_t i = member * kWave + lane_index(); i < kChunksV; i += kTeam * kWave) {
-      const uint32_t r = i / (Shape::kDimV / 8);
-      copy_chunk<Shape::kDimV>(p.v, p.dim_v, request, i, page_of(r), row_of(r), stage + Shape::kTileK);
-    }
+  if (p.block_table) {
+    copy_paged<Shape::kDimQK, kTeam>(p.k, p.dim_qk, request, member, stage);
+    copy_paged<Shape::kDimV, kTeam>(p.v, p.dim_v, request, member, stage + Shape::kTileK);
+  } else {
+    copy_dense<Shape::kDimQK, kTeam>(p.k, p.dim_qk, request, member, stage);
+    copy_dense<Shape::kDimV, kTeam>(p.v, p.dim_v, request, member, stage + Shape::kTileK);
   }
 }
 

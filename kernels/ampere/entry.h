@@ -6,23 +6,6 @@
 #include "kernels/ampere/fwd.h"
 
 namespace flashwave {
-namespace {
-
-template <uint32_t kType>
-struct ElementOf;
-template <>
-struct ElementOf<kRowF16> {
-  using Type = F16;
-};
-#if FW_SM80
-template <>
-struct ElementOf<kRowBF16> {
-  using Type = BF16;
-};
-#endif
-
-}  // namespace
-
 #define FW_FOR_kIsaSm75(...) __VA_ARGS__
 #if FW_SM80
 #define FW_FOR_kIsaSm80(...) __VA_ARGS__
@@ -30,14 +13,15 @@ struct ElementOf<kRowBF16> {
 #define FW_FOR_kIsaSm80(...)
 #endif
 
-#define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,       \
-                        shared_bytes, features, needs, work)                                                     \
-  FW_FOR_##isa(FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                     \
-    using Tiles = Config<dim_qk, dim_v, tile_q, tile_k, threads, shared_bytes>;                                  \
-    Forward<ElementOf<dtypes>::Type, Tiles, ((features) & (kSoftcap | kAlibi | kBias | kDropout)) != 0> forward( \
-        args.params, shared_address(dynamic_shared));                                                            \
-    if (forward.choose_task(args.schedule)) forward.run();                                                       \
-  })
+#define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,            \
+                        shared_bytes, features, needs, work)                                                          \
+  FW_FOR_##isa(                                                                                                       \
+      using Tiles_##name = Config<dim_qk, dim_v, tile_q, tile_k, threads, shared_bytes>;                              \
+      extern "C" __global__ void __launch_bounds__(threads, Tiles_##name::kCtas) name(FW_ARGUMENTS(args)) {           \
+        Forward<ElementOf<dtypes>, Tiles_##name, ((features) & (kSoftcap | kAlibi | kBias | kDropout)) != 0> forward( \
+            args.params, shared_address(dynamic_shared));                                                             \
+        if (forward.choose_task(args.schedule)) forward.run();                                                        \
+      })
 #define FW_NVIDIA_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)
 
 // Aligned to the period of the swizzle.

@@ -18,7 +18,6 @@ struct Forward {
 
   const Params& p;
   const uint32_t shared;  // Q, then K, then V
-  const int lane, row_group, column_part;
 
   int batch, head, head_k, block;
   int queries, keys;      // of the sequence
@@ -26,17 +25,15 @@ struct Forward {
   int left, right;    // first and last key that the CTA's first query sees by the mask alone; 1 more for each next one
   const char *k, *v;  // dense: key 0; paged: row 0 of page 0
   bool vectors;       // everything is at multiples of 16 bytes
-  uint32_t fragment_q, fragment_k, fragment_v;  // this lane's addresses of the first fragments
 
   float s[kRowTiles][kKeyTiles][4], o[kRowTiles][kColumnTiles][4];
   float reference[kRowTiles][2], sum[kRowTiles][2];  // in units of log2; of this lane's keys
 
-  FW_METHOD Forward(const Params& params, uint32_t shared_memory)
-      : p(params),
-        shared(shared_memory),
-        lane(lane_index()),
-        row_group(wave_index() / C::kColumnParts),
-        column_part(wave_index() % C::kColumnParts) {}
+  FW_METHOD Forward(const Params& params, uint32_t shared_memory) : p(params), shared(shared_memory) {}
+
+  // Of the warp.
+  FW_METHOD static int row_group() { return thread_index_again() / kWave / C::kColumnParts; }
+  FW_METHOD static int column_part() { return thread_index_again() / kWave % C::kColumnParts; }
 
   // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the L2 cache; the
   // last blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their
@@ -92,11 +89,11 @@ struct Forward {
   // Whether some query of the warp sees a key of the tile, and whether all of them see all of its keys. Both edges of
   // what a query sees rise with the query; those past the last query of the sequence do no harm here.
   FW_METHOD bool sees(int tile) const {
-    const int first = tile * C::kKeys, upper = row_group * C::kWarpRows, lower = upper + C::kWarpRows - 1;
+    const int first = tile * C::kKeys, upper = row_group() * C::kWarpRows, lower = upper + C::kWarpRows - 1;
     return first + C::kKeys > left + upper && first <= right + lower;
   }
   FW_METHOD bool sees_all(int tile) const {
-    const int first = tile * C::kKeys, upper = row_group * C::kWarpRows, lower = upper + C::kWarpRows - 1;
+    const int first = tile * C::kKeys, upper = row_group() * C::kWarpRows, lower = upper + C::kWarpRows - 1;
     return first >= left + lower && first + C::kKeys - 1 <= right + upper && first + C::kKeys <= keys;
   }
 
@@ -105,31 +102,33 @@ struct Forward {
 
   FW_METHOD void load_queries(const Sequence& seq) {
     using Rows = Share<C::kDimQk>;
+    const Rows mine;
     const int first = block * C::kTileRows;
     const char* const from =
-        static_cast<const char*>(p.q.data) + query_offset(p.q, seq, first + Rows::row(), head) * 2 + Rows::chunk() * 16;
+        static_cast<const char*>(p.q.data) + query_offset(p.q, seq, first + mine.row, head) * 2 + mine.chunk * 16;
     const int64_t step = Rows::kRows * p.q.stride[1] * 2;
-    load_rows<Rows, C::kTileRows, kGeneral>(shared, queries - first, p.dim_qk, vectors,
-                                            [&](int i) { return from + i * step; });
+    load_rows<C::kTileRows, kGeneral>(mine, shared, queries - first, p.dim_qk, vectors,
+                                      [&](int i) { return from + i * step; });
   }
 
   template <int kDim>
   FW_METHOD void load_keys(const abi::Tensor& t, const char* base, int dim, int tile, uint32_t to) {
     using Rows = Share<kDim>;
+    const Rows mine;
     const int first = tile * C::kKeys;
-    base += Rows::chunk() * 16;
+    base += mine.chunk * 16;
     if (p.block_table) {
       const int32_t* const table = p.block_table + batch * p.block_table_stride;
       const uint32_t pad = p.leftpad_k ? uint32_t(p.leftpad_k[batch]) : 0, size = uint32_t(p.page_size);
-      load_rows<Rows, C::kKeys, kGeneral>(to, keys - first, dim, vectors, [&](int i) {
-        const int key = first + Rows::row() + i * Rows::kRows;
+      load_rows<C::kKeys, kGeneral>(mine, to, keys - first, dim, vectors, [&](int i) {
+        const int key = first + mine.row + i * Rows::kRows;
         const uint32_t row = pad + uint32_t(key < keys ? key : first), page = row / size;
         return base + (table[page] * t.stride[0] + int64_t(row - page * size) * t.stride[1]) * 2;
       });
     } else {
-      const char* const from = base + (first + Rows::row()) * t.stride[1] * 2;
+      const char* const from = base + (first + mine.row) * t.stride[1] * 2;
       const int64_t step = Rows::kRows * t.stride[1] * 2;
-      load_rows<Rows, C::kKeys, kGeneral>(to, keys - first, dim, vectors, [&](int i) { return from + i * step; });
+      load_rows<C::kKeys, kGeneral>(mine, to, keys - first, dim, vectors, [&](int i) { return from + i * step; });
     }
   }
   FW_METHOD uint32_t buffer_of(int tile) const { return C::kStages == 1 ? 0 : uint32_t(tile & 1); }
@@ -142,14 +141,17 @@ struct Forward {
 
   // S = Q K^T. Operands are read by fours of 8x8 matrices: 16 queries x 16 columns of Q, 16 keys x 16 columns of K.
   FW_METHOD void multiply_qk(int tile) {
-    const uint32_t at_k = fragment_k + buffer_of(tile) * C::kBytesK;
+    const int lane = thread_index_again() % kWave;
+    const uint32_t at_q = shared + LayoutQk::offset(row_group() * C::kWarpRows + (lane & 15), lane >> 4);
+    const uint32_t at_k = shared + C::kOffsetK + buffer_of(tile) * C::kBytesK +
+                          LayoutQk::offset((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) { FW_UNROLL for (int i = 0; i < 4; ++i) s[r][n][i] = 0.f; }
     }
     FW_UNROLL for (int step = 0; step < C::kStepsQk; ++step) {
       uint32_t a[kRowTiles][4];
       FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
-        load_matrices(a[r], LayoutQk::advance(fragment_q, step) + r * 16 * LayoutQk::kPitch);
+        load_matrices(a[r], LayoutQk::advance(at_q, step) + r * 16 * LayoutQk::kPitch);
       }
       FW_UNROLL for (int n = 0; n < kKeyTiles; n += 2) {
         uint32_t b[4];
@@ -164,7 +166,9 @@ struct Forward {
 
   // O += P V, P = S rounded. V is transposed as it is read: 16 keys x 16 columns.
   FW_METHOD void multiply_pv(int tile) {
-    const uint32_t at_v = fragment_v + buffer_of(tile) * C::kBytesV;
+    const int lane = thread_index_again() % kWave;
+    const uint32_t at_v = shared + C::kOffsetV + buffer_of(tile) * C::kBytesV + LayoutV::offset(lane & 15, lane >> 4) +
+                          column_part() * (C::kColumns * 2);
     FW_UNROLL for (int n = 0; n < kKeyTiles; n += 2) {
       uint32_t a[kRowTiles][4];
       FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
@@ -184,10 +188,10 @@ struct Forward {
   }
 
   FW_METHOD TilePlace place_of(int tile, int r) const {
-    const int my_lane = again(lane);
+    const int my_lane = thread_index_again() % kWave;
     return {batch,
             head,
-            block * C::kTileRows + row_group * C::kWarpRows + r * 16 + my_lane / 4,
+            block * C::kTileRows + row_group() * C::kWarpRows + r * 16 + my_lane / 4,
             tile * C::kKeys + (my_lane & 3) * 2,
             queries,
             keys};
@@ -198,7 +202,8 @@ struct Forward {
       FW_UNROLL for (int r = 0; r < kRowTiles; ++r) modify_scores(s[r], p, place_of(tile, r));
     }
     if (sees_all(tile)) return;
-    const int first_key = tile * C::kKeys + (lane & 3) * 2, row = row_group * C::kWarpRows + lane / 4;
+    const int lane = thread_index_again() % kWave;
+    const int first_key = tile * C::kKeys + (lane & 3) * 2, row = row_group() * C::kWarpRows + lane / 4;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       const int shift = row + r * 16 - first_key;
       mask_scores(s[r], left + shift, right + shift + 1, keys - first_key);
@@ -263,7 +268,8 @@ struct Forward {
   // O and LSE. O goes through the rows of Q that belong to this warp, so that a thread stores 16 bytes.
   FW_METHOD void finish() {
     const Sequence seq = locate(task_index_again());  // cheaper than registers that hold it through the loop
-    const int row0 = row_group * C::kWarpRows, first_query = block * C::kTileRows + row0;
+    const int lane = lane_index(), part = column_part();
+    const int row0 = row_group() * C::kWarpRows, first_query = block * C::kTileRows + row0;
     const uint32_t staged = shared + row0 * LayoutQk::kPitch;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) {
@@ -280,14 +286,14 @@ struct Forward {
           }
         }
         const int row = r * 16 + h * 8 + lane / 4;
-        if (p.lse.data && (lane & 3) == 0 && column_part == 0 && first_query + row < queries) {
+        if (p.lse.data && (lane & 3) == 0 && part == 0 && first_query + row < queries) {
           static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + row, head)] =
               total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
         }
         float factor = total == 0.f ? 0.f : weight / total;
         if constexpr (kGeneral) factor /= 1.f - p.dropout_p;
         FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) {
-          const int chunk = column_part * kColumnTiles + d;
+          const int chunk = part * kColumnTiles + d;
           store_shared(staged + LayoutQk::offset(row, chunk) + (lane & 3) * 4,
                        T::pack(o[r][d][2 * h] * factor, o[r][d][2 * h + 1] * factor));
         }
@@ -296,7 +302,7 @@ struct Forward {
     wave_barrier();
     char* const base = static_cast<char*>(p.o.data) + query_offset(p.o, seq, first_query, head) * 2;
     FW_NO_UNROLL for (int i = lane; i < C::kWarpRows * kColumnTiles; i += kWave) {
-      const int row = i / kColumnTiles, chunk = column_part * kColumnTiles + i % kColumnTiles, column = chunk * 8;
+      const int row = i / kColumnTiles, chunk = part * kColumnTiles + i % kColumnTiles, column = chunk * 8;
       if (first_query + row >= queries || column >= p.dim_v) continue;
       const uint4 x = load_shared(staged + LayoutQk::offset(row, chunk));
       char* const to = base + row * p.o.stride[1] * 2 + column * 2;
@@ -316,9 +322,6 @@ struct Forward {
       FW_UNROLL for (int h = 0; h < 2; ++h) reference[r][h] = -kInf, sum[r][h] = 0.f;
       FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) { FW_UNROLL for (int i = 0; i < 4; ++i) o[r][d][i] = 0.f; }
     }
-    fragment_q = shared + LayoutQk::offset(row_group * C::kWarpRows + (lane & 15), lane >> 4);
-    fragment_k = shared + C::kOffsetK + LayoutQk::offset((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
-    fragment_v = shared + C::kOffsetV + LayoutV::offset(lane & 15, lane >> 4) + column_part * (C::kColumns * 2);
     if (first_tile < tiles) {
       load_k(first_tile);
       if constexpr (C::kStages == 2) load_v(first_tile);

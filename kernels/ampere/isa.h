@@ -16,14 +16,13 @@ inline constexpr bool kAsyncCopies = true;
 inline constexpr bool kAsyncCopies = false;
 #endif
 
-// The compiler takes x for a new value here: what follows from it is computed again, not kept in registers through a
-// loop.
-FW_DEVICE int again(int x) {
-  asm volatile("" : "+r"(x));
+// thread_index() and task_index() as new values to the compiler: what follows from them is computed again, not kept in
+// registers through a loop.
+FW_DEVICE int thread_index_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
-// task_index() by an instruction that the compiler does not take for the first one: nothing that follows from it need
-// stay in registers.
 FW_DEVICE uint32_t task_index_again() {
   uint32_t x, y;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));

@@ -14,8 +14,9 @@ struct RowShare {
   static constexpr int kLanes = Layout::kSwizzled ? 8 : 4, kRows = kThreads / kLanes, kTurns = Layout::kChunks / kLanes;
   static_assert(kTurns * kLanes == Layout::kChunks && kRows % 8 == 0);
 
-  FW_METHOD static int row() { return thread_index() / kLanes; }
-  FW_METHOD static int chunk() { return thread_index() % kLanes; }
+  const int row, chunk;  // of this thread: the first of each
+  FW_METHOD RowShare() : RowShare(thread_index_again()) {}
+  FW_METHOD explicit RowShare(int thread) : row(thread / kLanes), chunk(thread % kLanes) {}
 };
 
 // The 16 bytes at `from`, of which `count` elements are there, at any address; the others are 0.
@@ -30,10 +31,10 @@ FW_DEVICE uint4 gather(const char* from, int count) {
 // Copies kCount rows to the tile at `to`, of which the first `count` exist; the others become 0, and so do columns past
 // the head dim. address(i): this thread's first chunk of its i-th row, valid if the row exists. vectors: everything is
 // at multiples of 16 bytes.
-template <class Share, int kCount, bool kAnyAlignment, class Address>
-FW_DEVICE void load_rows(uint32_t to, int count, int dim, bool vectors, const Address& address) {
-  const int first = Share::row(), column0 = Share::chunk() * 8;
-  to += Share::Layout::offset(first, Share::chunk());
+template <int kCount, bool kAnyAlignment, class Share, class Address>
+FW_DEVICE void load_rows(const Share& share, uint32_t to, int count, int dim, bool vectors, const Address& address) {
+  const int first = share.row, column0 = share.chunk * 8;
+  to += Share::Layout::offset(first, share.chunk);
   constexpr int kPasses = (kCount + Share::kRows - 1) / Share::kRows, kTurn = Share::kLanes * 16;
   constexpr int kPass = Share::kRows * Share::Layout::kPitch;  // bytes, as kTurn
   if (kAnyAlignment && !vectors) {

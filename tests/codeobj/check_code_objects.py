@@ -86,7 +86,20 @@ def listed_rows():
             yield [cell.strip() for cell in match.group(1).split(",")][:12]
         for match in GENERIC_ROW.finditer(text):
             source, name, op, dtypes, tile_q, tile_k = [cell.strip() for cell in match.group(1).split(",")][:6]
-            yield [f"generic_{source}", f"amd_{name}", "kIsaAmd", op, dtypes, "512", "512", "0", "0", tile_q, tile_k, "256"]
+            yield [
+                f"generic_{source}",
+                f"amd_{name}",
+                "kIsaAmd",
+                op,
+                dtypes,
+                "512",
+                "512",
+                "0",
+                "0",
+                tile_q,
+                tile_k,
+                "256",
+            ]
 
 
 def rows():
@@ -151,7 +164,9 @@ def main():
             table.append((arch, kernel))
         bad += [f"{arch} {name}: is in {path.name}, but no list names it" for name in there]
     if options.table:
-        print("| GPU | Kernel | VGPRs | AGPRs | SGPRs | LDS, bytes | work-items | waves a SIMD |\n|---|---|---|---|---|---|---|---|")
+        print(
+            "| GPU | Kernel | VGPRs | AGPRs | SGPRs | LDS, bytes | work-items | waves a SIMD |\n|---|---|---|---|---|---|---|---|"
+        )
         for arch, k in table:
             print(f"| {arch} | `{k.name}` | {k.vgprs} | {k.agprs} | {k.sgprs} | {k.lds} | {k.threads} | {k.waves} |")
         return 0
