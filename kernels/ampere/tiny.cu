@@ -56,6 +56,12 @@ FW_DEVICE void divide(int64_t x, int by, int& quotient, int& rest) {
   }
 }
 
+// x / by without the instructions of an integer division. x < 2^21: half of 1 / by is more than the error.
+FW_DEVICE int small_quotient(int x, float reciprocal) { return int((float(x) + 0.5f) * reciprocal); }
+
+// The same for all lanes, and the compiler knows it.
+FW_DEVICE int warp_index() { return __shfl_sync(kAllLanes, int(threadIdx.x / kWave), 0); }
+
 FW_DEVICE bool modifies_scores(const Params& p) { return p.softcap > 0 || p.alibi_slopes || p.bias.data; }
 
 template <class T>
@@ -99,17 +105,17 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
   const Params& p = args.params;
   const int64_t task = task_index();
   if (task >= args.schedule.tasks) return;
-  const int d = lane_index() % kLanes * 8, longest = p.seqlen_k + int(p.seqlen_new);
+  const int d = int(uint32_t(lane_index()) % kLanes) * 8, longest = p.seqlen_k + int(p.seqlen_new);
   const bool in_qk = d < p.dim_qk, in_v = d < p.dim_v;
   // Streams count key heads first: neighbours in memory.
   int first_b, first_head;
-  divide((task * (kThreads / kWave) + wave_index()) * (kPerWarp * kInFlight), p.heads_k, first_b, first_head);
+  divide((task * (kThreads / kWave) + warp_index()) * (kPerWarp * kInFlight), p.heads_k, first_b, first_head);
 
   int b[kInFlight], head[kInFlight], first[kInFlight], seen[kInFlight];
   uint4 q[kInFlight], k[kInFlight][kKeys], v[kInFlight][kKeys];
   int64_t row[kInFlight], lse_row[kInFlight];
   FW_UNROLL for (int u = 0; u < kInFlight; ++u) {
-    b[u] = first_b, head[u] = first_head + u * kPerWarp + lane_index() / kLanes;
+    b[u] = first_b, head[u] = first_head + u * kPerWarp + int(uint32_t(lane_index()) / kLanes);
     while (head[u] >= p.heads_k) head[u] -= p.heads_k, ++b[u];
     q[u] = {0, 0, 0, 0};
     FW_UNROLL for (int j = 0; j < kKeys; ++j) k[u][j] = v[u][j] = {0, 0, 0, 0};
@@ -167,7 +173,7 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
         add_weighted<Element>(o, weight, v[u][j]);
       }
     }
-    const float scale = sum == 0.f ? 0.f : 1.f / sum;
+    const float scale = sum == 0.f ? 0.f : rcp_fast(sum);
     if (in_v) store_once(elements<uint16_t>(p.o) + row[u], packed<Element>(o, scale));
     if (p.lse.data && d == 0) elements<float>(p.lse)[lse_row[u]] = (reference + log2_fast(sum)) * kLn2;
   }
@@ -182,23 +188,25 @@ struct TinyTile {
   const int g, c;
   uint4 k[2][kChunks], v[2][kChunks];  // keys g and g + 8; V transposed: columns of lane g, keys 2c, 2c + 1 and + 8
 
-  FW_METHOD TinyTile() : g(lane_index() / 4), c(lane_index() % 4) {}
+  FW_METHOD TinyTile() : g(int(uint32_t(lane_index()) / 4)), c(lane_index() & 3) {}
 
-  // Lane 4g + c reads columns 32n + 8c .. of a row: with its neighbours 64 bytes.
+  // Lane 4g + c reads columns 32n + 8c .. of a row: with its neighbours 64 bytes. What does not exist stays as it is.
   FW_METHOD void load_row(uint4 (&x)[kChunks], const uint16_t* row, int dim, bool exists) const {
     const int columns = exists ? dim - 8 * c : 0;
+    row += 8 * c;
     FW_UNROLL for (int n = 0; n < kChunks; ++n) {
-      x[n] = {0, 0, 0, 0};
-      if (32 * n < columns) x[n] = load_once(row + 32 * n + 8 * c);
+      if (32 * n < columns) x[n] = load_once(row + 32 * n);
     }
   }
 
   // Keys [begin, end) of a key head; the others are 0.
-  FW_METHOD void load_keys(const Params& p, const TinySequence& seq, int head, int begin, int end) {
+  FW_METHOD void load_keys(const Params& p, const TinySequence& seq, int head, int begin, int end, bool second) {
     const uint16_t* const keys = elements<uint16_t>(p.k) + seq.key_head(p.k, head);
     const uint16_t* const values = elements<uint16_t>(p.v) + seq.key_head(p.v, head);
     FW_UNROLL for (int half = 0; half < 2; ++half) {
       const int j = g + 8 * half;
+      FW_UNROLL for (int n = 0; n < kChunks; ++n) k[half][n] = v[half][n] = {0, 0, 0, 0};
+      if (half == 1 && !second) continue;
       load_row(k[half], keys + j * p.k.stride[1], p.dim_qk, j >= begin && j < end);
       load_row(v[half], values + j * p.v.stride[1], p.dim_v, j >= begin && j < end);
     }
@@ -238,33 +246,43 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
   const int64_t task = task_index();
   if (task >= args.schedule.tasks) return;
   // Streams count key heads first, then blocks of queries, then sequences.
-  const int blocks = int(abi::tiny_blocks(p.seqlen_q));
-  int b, head, block;
-  divide(task * (kThreads / kWave) + wave_index(), p.heads_k, block, head);
-  b = block / blocks, block -= b * blocks;
+  int b, head, block = 0;
+  divide(task * (kThreads / kWave) + warp_index(), p.heads_k, b, head);
+  if (p.seqlen_q > int(abi::kTinyQueries)) {
+    const int blocks = (p.seqlen_q + int(abi::kTinyQueries) - 1) / int(abi::kTinyQueries);
+    block = b, b /= blocks, block -= b * blocks;
+  }
   if (b >= p.batch) return;
   const TinySequence seq(p, b);
   const int first_query = block * int(abi::kTinyQueries);
   const int end_query = min(seq.queries, first_query + int(abi::kTinyQueries));
   if (first_query >= end_query) return;
-  const int group = p.heads_q / p.heads_k, first_head = head * group, rows = (end_query - first_query) * group;
+  const int group = small_quotient(p.heads_q, rcp_fast(float(p.heads_k))), first_head = head * group;
+  const int rows = (end_query - first_query) * group;
+  const float per_group = rcp_fast(float(group));
   const bool second_keys = p.seqlen_k + int(p.seqlen_new) > 8, second_rows = rows > 8;  // anything in the upper halves
 
   Tile tile;
   uint4 q[2][Tile::kChunks];
-  int query[2], row_head[2];  // of this lane's rows
+  int query[2] = {}, row_head[2] = {};  // of this lane's rows
+  const auto row_offset = [&](const abi::Tensor& t, int64_t first, int half) {
+    return first + row_head[half] * t.stride[2] + query[half] * t.stride[1];
+  };
   const auto load_queries = [&](int from) {
+    const int64_t first = seq.query_head(p.q, 0);
     FW_UNROLL for (int half = 0; half < 2; ++half) {
-      const int r = min(from + tile.g + 8 * half, rows - 1), i = r / group;
+      const int r = min(from + tile.g + 8 * half, rows - 1), i = small_quotient(r, per_group);
       query[half] = first_query + i, row_head[half] = first_head + r - i * group;
-      tile.load_row(q[half],
-                    elements<uint16_t>(p.q) + seq.query_head(p.q, row_head[half]) + query[half] * p.q.stride[1],
-                    p.dim_qk, from + tile.g + 8 * half < rows);
+      FW_UNROLL for (int n = 0; n < Tile::kChunks; ++n) q[half][n] = {0, 0, 0, 0};
+      if (half == 0 || second_rows) {
+        tile.load_row(q[half], elements<uint16_t>(p.q) + row_offset(p.q, first, half), p.dim_qk,
+                      from + tile.g + 8 * half < rows);
+      }
     }
   };
   load_queries(0);
   // Both ends of what a query sees rise with the query.
-  tile.load_keys(p, seq, head, seq.first_key(first_query), seq.end_key(end_query - 1));
+  tile.load_keys(p, seq, head, seq.first_key(first_query), seq.end_key(end_query - 1), second_keys);
   tile.transpose_values(0);
   if (second_keys) tile.transpose_values(1);
 
@@ -313,12 +331,11 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
     float scale[2];
     FW_UNROLL for (int half = 0; half < 2; ++half) {
       const bool exists = from + tile.g + 8 * half < rows;
-      out[half] =
-          elements<uint16_t>(p.o) + seq.query_head(p.o, row_head[half]) + query[half] * p.o.stride[1] + 8 * tile.c;
+      out[half] = elements<uint16_t>(p.o) + row_offset(p.o, seq.query_head(p.o, 0), half) + 8 * tile.c;
       columns[half] = exists ? p.dim_v - 8 * tile.c : 0;
-      scale[half] = sum[half] == 0.f ? 0.f : 1.f / sum[half];
+      scale[half] = sum[half] == 0.f ? 0.f : rcp_fast(sum[half]);
       if (exists && p.lse.data && tile.c == 0) {
-        elements<float>(p.lse)[seq.query_head(p.lse, row_head[half]) + query[half] * p.lse.stride[1]] =
+        elements<float>(p.lse)[row_offset(p.lse, seq.query_head(p.lse, 0), half)] =
             (reference[half] + log2_fast(sum[half])) * kLn2;
       }
     }
