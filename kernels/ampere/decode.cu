@@ -12,7 +12,6 @@
 #include "kernels/abi/features.h"
 #include "kernels/ampere/decode_finish.h"
 #include "kernels/ampere/decode_tiles.h"
-#include "kernels/ampere/window.h"
 #include "kernels/common/score.h"
 
 namespace flashwave {
@@ -60,11 +59,11 @@ struct Decode {
       : p(params),
         shared(shared_memory),
         group(group_size),
-        lane(lane_index()),
-        g(lane / 4),
-        c(lane % 4),
-        team(wave_index() / kTeam),
-        member(wave_index() % kTeam),
+        lane(lane_index() & 31),
+        g(lane >> 2),
+        c(lane & 3),
+        team(warp_index() / kTeam),
+        member(warp_index() % kTeam),
         ring(shared_address(shared_memory) + team * kStages * Shape::kStage) {}
 
   FW_METHOD void team_barrier() const {
@@ -79,8 +78,8 @@ struct Decode {
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       const int r = member * kWarpRows + 8 * t + g;
       const bool exists = rows.exists(r);
-      const uint16_t* const row = static_cast<const uint16_t*>(p.q.data) +
-                                  (exists ? query_offset(p.q, rows.seq, rows.query(r), rows.head(r)) : 0);
+      const uint16_t* const row =
+          static_cast<const uint16_t*>(p.q.data) + (exists ? rows.offset(p.q, rows.place(r)) : 0);
       FW_UNROLL for (int k = 0; k < kStepsQK; ++k) {
         FW_UNROLL for (int half = 0; half < 2; ++half) {
           const int column = 16 * k + 8 * half + 2 * c;
@@ -242,10 +241,7 @@ struct Decode {
     const int slots_each = args.schedule.splits == 0 ? 2 : 1;
     const abi::DecodeParts parts(args.shared, abi::decode_slots(args.schedule.splits, args.schedule.tasks),
                                  Shape::kRows, p.dim_v);
-    Unit* const units = reinterpret_cast<Unit*>(shared + Shape::kUnitAt);
-    static_assert((Shape::kWarps + 1) * sizeof(Unit) <= Shape::kUnitBytes);
-    if (thread_index() == 0) units[Shape::kWarps] = share.unit;
-    TileRequests<kTeams> requests(share, units + wave_index(), team, blocks);
+    TileRequests<kTeams> requests(share, team, blocks);
     TileRequest ahead[kAhead];
     uint32_t copy_to = 0, stage = 0;  // offsets in the ring
     const auto copy_next = [&](bool any) {
@@ -277,7 +273,7 @@ struct Decode {
         multiply_values(ring + stage + Shape::kTileK, weights);
         stage = stage == (kStages - 1) * Shape::kStage ? 0 : stage + Shape::kStage;
       }
-      const Contributors all(line, unit, workgroup);
+      const Contributors all(line, unit, workgroup, share.part);
       const int slot = all.first == all.last ? -1 : slots_each * workgroup + (first || slots_each == 1 ? 0 : 1);
       merge(UnitRows(p, unit, group, Shape::kRows), parts, slot);
       if (slot >= 0 && workgroup == all.last) {
@@ -289,9 +285,10 @@ struct Decode {
       unit.next(p, blocks);
     }
     if (combine) {
-      const Unit first = units[Shape::kWarps];
-      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(p, parts, Contributors(line, first, workgroup),
-                                                                   slots_each, UnitRows(p, first, group, Shape::kRows));
+      if (line.parts == 0) unit = Share(p, line, workgroup, blocks).unit;
+      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(p, parts,
+                                                                   Contributors(line, unit, workgroup, share.part),
+                                                                   slots_each, UnitRows(p, unit, group, Shape::kRows));
     }
   }
 };
@@ -302,7 +299,7 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const Params& p = args.params;
   wait_for_launch_before();
   let_next_launch_start();
-  const int group = p.heads_q / p.heads_k, rows = p.seqlen_q * group;
+  const int group = quotient(p.heads_q, p.heads_k), rows = p.seqlen_q * group;
   const int blocks = rows > Shape::kRows ? (rows + Shape::kRows - 1) / Shape::kRows : 1;
   const Line line(p, args.schedule.splits, int(args.schedule.tasks), blocks, Shape::kWarps);
   const int workgroup = int(task_index());

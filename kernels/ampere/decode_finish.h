@@ -10,31 +10,44 @@ inline constexpr float kNoKey = -3e38f;
 
 // Rows of a unit: row = query * group + head in the group.
 struct UnitRows {
-  Sequence seq;
-  int first_head, group, first_row, rows;  // rows: all of the key head's
+  int q_batch, q_row;  // as in Sequence
+  int first_head, group, count;
+  int first_query, first_rest;  // of row 0: query, head in the group
+  float per_group;
 
-  FW_METHOD UnitRows(const Params& p, const Unit& unit, int group_size, int rows_per_unit)
-      : seq(sequence_of(p, unit.b)), group(group_size) {
-    first_head = unit.head * group, first_row = unit.block * rows_per_unit, rows = int(seq.queries) * group;
+  FW_METHOD UnitRows(const Params& p, const Unit& unit, int group_size, int rows_per_unit) : group(group_size) {
+    q_batch = unit.b, q_row = 0, first_query = first_rest = 0;
+    if (p.cu_seqlens_q) q_batch = 0, q_row = p.cu_seqlens_q[unit.b];
+    const int first_row = unit.block * rows_per_unit;
+    if (first_row > 0) first_query = first_row / group, first_rest = first_row - first_query * group;
+    first_head = unit.head * group, count = unit.queries * group - first_row, per_group = rcp_fast(float(group));
   }
-  FW_METHOD bool exists(int r) const { return first_row + r < rows; }
-  FW_METHOD int query(int r) const { return (first_row + r) / group; }
-  FW_METHOD int head(int r) const { return first_head + (first_row + r) % group; }
+  FW_METHOD bool exists(int r) const { return r < count; }
+
+  struct Place {
+    int query, head;
+  };
+  FW_METHOD Place place(int r) const {
+    const int i = small_quotient(first_rest + r, per_group);
+    return {first_query + i, first_head + first_rest + r - i * group};
+  }
+  FW_METHOD int64_t offset(const abi::Tensor& t, Place at) const {
+    return q_batch * t.stride[0] + (q_row + at.query) * t.stride[1] + at.head * t.stride[2];
+  }
 };
 
 // x, y: columns `column` and the next of row r, unnormalised.
 template <class Element>
 FW_DEVICE void write_columns(const Params& p, const UnitRows& rows, int r, int column, float x, float y, float m,
                              float l) {
-  const int head = rows.head(r), query = rows.query(r);
-  const float sink = p.sinks ? p.sinks[head] * kLog2e : -kInf;
+  const UnitRows::Place at = rows.place(r);
+  const float sink = p.sinks ? p.sinks[at.head] * kLog2e : -kInf;
   const float top = fmaxf(m, sink), weight = exp2_fast(m - top), total = l * weight + exp2_fast(sink - top);
-  const float scale = total == 0.f ? 0.f : weight / total;
-  uint16_t* const o = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, rows.seq, query, head) + column;
-  if (column < p.dim_v) *reinterpret_cast<uint32_t*>(o) = Element::pack(x * scale, y * scale);
+  const float scale = total == 0.f ? 0.f : weight * rcp_fast(total);
+  uint16_t* const o = static_cast<uint16_t*>(p.o.data) + rows.offset(p.o, at) + column;
+  *reinterpret_cast<uint32_t*>(o) = Element::pack(x * scale, y * scale);
   if (column == 0 && p.lse.data) {
-    static_cast<float*>(p.lse.data)[query_offset(p.lse, rows.seq, query, head)] =
-        total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
+    static_cast<float*>(p.lse.data)[rows.offset(p.lse, at)] = total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
   }
 }
 
@@ -55,15 +68,18 @@ FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, con
     const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
     if (!rows.exists(r) || column >= p.dim_v) continue;
     float m = kNoKey, l = 0.f, x = 0.f, y = 0.f;
+    const int step = slots_each * kRows;  // rows from one workgroup's to the next one's
+    int64_t row = int64_t{from.first} * step + r;
     for (int first = from.first; first <= from.last; first += kAtOnce) {
       float2 sums[kAtOnce], o[kAtOnce];
       FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
         sums[j] = make_float2(kNoKey, 0.f), o[j] = make_float2(0.f, 0.f);
         if (first + j <= from.last) {
-          const int64_t row = int64_t{from.slot(first + j, slots_each)} * kRows + r;
-          sums[j] = __ldcg(reinterpret_cast<const float2*>(parts.sums) + row);
-          o[j] = __ldcg(reinterpret_cast<const float2*>(parts.o + row * p.dim_v + column));
+          const int64_t at = row + (from.in_second && first + j == from.first ? kRows : 0);
+          sums[j] = __ldcg(reinterpret_cast<const float2*>(parts.sums) + at);
+          o[j] = __ldcg(reinterpret_cast<const float2*>(parts.o + at * p.dim_v + column));
         }
+        row += step;
       }
       float top = m;
       FW_UNROLL for (int j = 0; j < kAtOnce; ++j) top = fmaxf(top, sums[j].x);

@@ -5,15 +5,13 @@
 // Two forms. One query row against at most 8 keys: kDim / 8 lanes own 16 bytes of every row, dot products by shuffles.
 // All else: a warp owns the stream and multiplies with MMAs,
 //
-//   S = Q K^T    A: 16 rows (query, head of the group), B: 8 keys. The contraction may go over the columns in any
-//   order,
-//                so 16 bytes of a row as they are read serve two MMAs: no ldmatrix.
-//   O = P V      A: S's accumulators, rounded. B: V as it is read, transposed by movmatrix; then a lane has 8
-//   consecutive
-//                columns of O, 16 bytes.
+//   S = Q K^T    A: 8 rows (query, head of the group; the other 8 are 0), B: 8 keys. The contraction may go over the
+//                columns in any order, so 16 bytes of a row as they are read serve two MMAs: no ldmatrix.
+//   O = P V      A: S's accumulators, rounded. B: V as it is read, transposed by movmatrix. A lane then has 8
+//                neighbouring columns of O: 16 bytes.
 #include "kernels/abi/features.h"
 #include "kernels/abi/tiny_schedule.h"
-#include "kernels/ampere/window.h"
+#include "kernels/ampere/narrow.h"
 #include "kernels/common/score.h"
 #include "kernels/common/sequence.h"
 
@@ -55,12 +53,6 @@ FW_DEVICE void divide(int64_t x, int by, int& quotient, int& rest) {
     quotient = int(x / by), rest = int(x - int64_t{quotient} * by);
   }
 }
-
-// x / by without the instructions of an integer division. x < 2^21: half of 1 / by is more than the error.
-FW_DEVICE int small_quotient(int x, float reciprocal) { return int((float(x) + 0.5f) * reciprocal); }
-
-// The same for all lanes, and the compiler knows it.
-FW_DEVICE int warp_index() { return __shfl_sync(kAllLanes, int(threadIdx.x / kWave), 0); }
 
 FW_DEVICE bool modifies_scores(const Params& p) { return p.softcap > 0 || p.alibi_slopes || p.bias.data; }
 
@@ -218,22 +210,24 @@ struct TinyTile {
     }
   }
 
-  // S of 16 rows: q[0] is this lane's part of row g, q[1] of row g + 8. s: keys 8t + 2c, + 1 of both.
-  FW_METHOD void multiply_keys(const uint4 (&q)[2][kChunks], int t, float (&s)[4]) const {
+  // S of 8 rows (A has 16, the others are 0): q is this lane's part of row g. s: keys 8t + 2c, + 1.
+  FW_METHOD void multiply_keys(const uint4 (&q)[kChunks], int t, float (&s)[2]) const {
+    float d[4] = {};
     FW_UNROLL for (int n = 0; n < kChunks; ++n) {
-      Element::mma(s, {q[0][n].x, q[1][n].x, q[0][n].y, q[1][n].y}, k[t][n].x, k[t][n].y);
-      Element::mma(s, {q[0][n].z, q[1][n].z, q[0][n].w, q[1][n].w}, k[t][n].z, k[t][n].w);
+      Element::mma(d, {q[n].x, 0, q[n].y, 0}, k[t][n].x, k[t][n].y);
+      Element::mma(d, {q[n].z, 0, q[n].w, 0}, k[t][n].z, k[t][n].w);
     }
+    s[0] = d[0], s[1] = d[1];
   }
 
-  // Columns 32n + 8c .. of O of rows g (o[0]) and g + 8 (o[1]).
-  FW_METHOD void multiply_values(const uint32_t (&weights)[4], int n, float (&o)[2][8]) const {
+  // Columns 32n + 8c .. of O of row g.
+  FW_METHOD void multiply_values(const uint32_t (&weights)[2], int n, float (&o)[8]) const {
     const uint32_t low[4] = {v[0][n].x, v[0][n].y, v[0][n].z, v[0][n].w};
     const uint32_t high[4] = {v[1][n].x, v[1][n].y, v[1][n].z, v[1][n].w};
     FW_UNROLL for (int w = 0; w < 4; ++w) {
       float d[4] = {};
-      Element::mma(d, weights, low[w], high[w]);
-      o[0][2 * w] = d[0], o[0][2 * w + 1] = d[1], o[1][2 * w] = d[2], o[1][2 * w + 1] = d[3];
+      Element::mma(d, {weights[0], 0, weights[1], 0}, low[w], high[w]);
+      o[2 * w] = d[0], o[2 * w + 1] = d[1];
     }
   }
 };
@@ -241,7 +235,7 @@ struct TinyTile {
 template <class Element, int kDim, int kThreads>
 FW_DEVICE void tiny_tile(const GpuArguments& args) {
   using Tile = TinyTile<Element, kDim>;
-  constexpr int kRows = 16;
+  constexpr int kRows = 8;
   const Params& p = args.params;
   const int64_t task = task_index();
   if (task >= args.schedule.tasks) return;
@@ -260,25 +254,21 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
   const int group = small_quotient(p.heads_q, rcp_fast(float(p.heads_k))), first_head = head * group;
   const int rows = (end_query - first_query) * group;
   const float per_group = rcp_fast(float(group));
-  const bool second_keys = p.seqlen_k + int(p.seqlen_new) > 8, second_rows = rows > 8;  // anything in the upper halves
+  const bool second_keys = p.seqlen_k + int(p.seqlen_new) > 8;  // any in the upper half
 
   Tile tile;
-  uint4 q[2][Tile::kChunks];
-  int query[2] = {}, row_head[2] = {};  // of this lane's rows
-  const auto row_offset = [&](const abi::Tensor& t, int64_t first, int half) {
-    return first + row_head[half] * t.stride[2] + query[half] * t.stride[1];
+  uint4 q[Tile::kChunks];
+  // Query and head of this lane's row; rows past the last are the last one's.
+  const auto place_of = [&](int from, int& query, int& row_head) {
+    const int r = min(from + tile.g, rows - 1), i = small_quotient(r, per_group);
+    query = first_query + i, row_head = first_head + r - i * group;
   };
   const auto load_queries = [&](int from) {
-    const int64_t first = seq.query_head(p.q, 0);
-    FW_UNROLL for (int half = 0; half < 2; ++half) {
-      const int r = min(from + tile.g + 8 * half, rows - 1), i = small_quotient(r, per_group);
-      query[half] = first_query + i, row_head[half] = first_head + r - i * group;
-      FW_UNROLL for (int n = 0; n < Tile::kChunks; ++n) q[half][n] = {0, 0, 0, 0};
-      if (half == 0 || second_rows) {
-        tile.load_row(q[half], elements<uint16_t>(p.q) + row_offset(p.q, first, half), p.dim_qk,
-                      from + tile.g + 8 * half < rows);
-      }
-    }
+    int query, row_head;
+    place_of(from, query, row_head);
+    FW_UNROLL for (int n = 0; n < Tile::kChunks; ++n) q[n] = {0, 0, 0, 0};
+    tile.load_row(q, elements<uint16_t>(p.q) + seq.query_head(p.q, row_head) + query * p.q.stride[1], p.dim_qk,
+                  from + tile.g < rows);
   };
   load_queries(0);
   // Both ends of what a query sees rise with the query.
@@ -287,63 +277,54 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
   if (second_keys) tile.transpose_values(1);
 
   FW_NO_UNROLL for (int from = 0; from < rows; from += kRows) {
-    if (from > 0) load_queries(from);
-    float s[2][4] = {};
+    float s[2][2] = {};
     tile.multiply_keys(q, 0, s[0]);
     if (second_keys) tile.multiply_keys(q, 1, s[1]);
-    float sum[2] = {1.f, 1.f}, reference[2] = {};
-    FW_UNROLL for (int half = 0; half < 2; ++half) {
-      if (half == 1 && !second_rows) break;
-      const int begin = seq.first_key(query[half]), end = seq.end_key(query[half]);
-      if (modifies_scores(p)) {
-        const ScoreRow modify = seq.scores(p, row_head[half], query[half]);
-        FW_UNROLL for (int e = 0; e < 4; ++e) {
-          const int key = 8 * (e / 2) + 2 * tile.c + e % 2;
-          float& x = s[e / 2][2 * half + e % 2];
-          if (key >= begin && key < end) x = modify.modified(x, key);
-        }
-      } else {
-        FW_UNROLL for (int e = 0; e < 4; ++e) s[e / 2][2 * half + e % 2] *= p.softmax_scale * kLog2e;
-      }
-      const float sink = p.sinks ? p.sinks[row_head[half]] * kLog2e : -kInf;
-      float top = sink;
+    if (from + kRows < rows) load_queries(from + kRows);
+    int query, row_head;
+    place_of(from, query, row_head);
+    const int begin = seq.first_key(query), end = seq.end_key(query);
+    const auto sees = [&](int e) {
+      const int key = 8 * (e / 2) + 2 * tile.c + e % 2;
+      return key >= begin && key < end;
+    };
+    if (modifies_scores(p)) {
+      const ScoreRow modify = seq.scores(p, row_head, query);
       FW_UNROLL for (int e = 0; e < 4; ++e) {
-        const int key = 8 * (e / 2) + 2 * tile.c + e % 2;
-        float& x = s[e / 2][2 * half + e % 2];
-        if (key < begin || key >= end) x = -kInf;
-        top = fmaxf(top, x);
+        if (sees(e)) s[e / 2][e % 2] = modify.modified(s[e / 2][e % 2], 8 * (e / 2) + 2 * tile.c + e % 2);
       }
-      top = fmaxf(top, exchange(top, 1)), top = fmaxf(top, exchange(top, 2));
-      reference[half] = top == -kInf ? 0.f : top;  // a row that sees nothing: every weight is exp2(-inf) = 0
-      sum[half] = 0.f;
-      FW_UNROLL for (int e = 0; e < 4; ++e) {
-        float& x = s[e / 2][2 * half + e % 2];
-        x = exp2_fast(x - reference[half]);
-        sum[half] += x;
-      }
-      sum[half] += exchange(sum[half], 1), sum[half] += exchange(sum[half], 2);
-      sum[half] += exp2_fast(sink - reference[half]);
+    } else {
+      FW_UNROLL for (int e = 0; e < 4; ++e) s[e / 2][e % 2] *= p.softmax_scale * kLog2e;
     }
-    const uint32_t weights[4] = {Element::pack(s[0][0], s[0][1]), Element::pack(s[0][2], s[0][3]),
-                                 Element::pack(s[1][0], s[1][1]), Element::pack(s[1][2], s[1][3])};
-    uint16_t* out[2];
-    int columns[2];
-    float scale[2];
-    FW_UNROLL for (int half = 0; half < 2; ++half) {
-      const bool exists = from + tile.g + 8 * half < rows;
-      out[half] = elements<uint16_t>(p.o) + row_offset(p.o, seq.query_head(p.o, 0), half) + 8 * tile.c;
-      columns[half] = exists ? p.dim_v - 8 * tile.c : 0;
-      scale[half] = sum[half] == 0.f ? 0.f : rcp_fast(sum[half]);
-      if (exists && p.lse.data && tile.c == 0) {
-        elements<float>(p.lse)[row_offset(p.lse, seq.query_head(p.lse, 0), half)] =
-            (reference[half] + log2_fast(sum[half])) * kLn2;
-      }
+    const float sink = p.sinks ? p.sinks[row_head] * kLog2e : -kInf;
+    float top = sink;
+    FW_UNROLL for (int e = 0; e < 4; ++e) {
+      if (!sees(e)) s[e / 2][e % 2] = -kInf;
+      top = fmaxf(top, s[e / 2][e % 2]);
+    }
+    top = fmaxf(top, exchange(top, 1)), top = fmaxf(top, exchange(top, 2));
+    const float reference = top == -kInf ? 0.f : top;  // a row that sees nothing: every weight is exp2(-inf) = 0
+    float sum = 0.f;
+    FW_UNROLL for (int e = 0; e < 4; ++e) {
+      s[e / 2][e % 2] = exp2_fast(s[e / 2][e % 2] - reference);
+      sum += s[e / 2][e % 2];
+    }
+    sum += exchange(sum, 1), sum += exchange(sum, 2);
+    sum += exp2_fast(sink - reference);
+    const uint32_t weights[2] = {Element::pack(s[0][0], s[0][1]), Element::pack(s[1][0], s[1][1])};
+
+    const bool exists = from + tile.g < rows;
+    const float scale = sum == 0.f ? 0.f : rcp_fast(sum);
+    uint16_t* const out = elements<uint16_t>(p.o) + seq.query_head(p.o, row_head) + query * p.o.stride[1] + 8 * tile.c;
+    const int columns = exists ? p.dim_v - 8 * tile.c : 0;
+    if (exists && p.lse.data && tile.c == 0) {
+      elements<float>(p.lse)[seq.query_head(p.lse, row_head) + query * p.lse.stride[1]] =
+          (reference + log2_fast(sum)) * kLn2;
     }
     FW_UNROLL for (int n = 0; n < Tile::kChunks; ++n) {
-      float o[2][8];
+      float o[8];
       tile.multiply_values(weights, n, o);
-      if (32 * n < columns[0]) store_once(out[0] + 32 * n, packed<Element>(o[0], scale[0]));
-      if (second_rows && 32 * n < columns[1]) store_once(out[1] + 32 * n, packed<Element>(o[1], scale[1]));
+      if (32 * n < columns) store_once(out + 32 * n, packed<Element>(o, scale));
     }
   }
 }
