@@ -27,14 +27,14 @@ struct Config {
                                                              : 0;
   static constexpr int kQueryFragments = kStepsQk - kQueryFragmentsInLds;
 
-  // Global loads of a wave. K, and V on RDNA4: whole fragments, all of the same 16 keys. V on RDNA3: 8 rows x 64 columns,
-  // 2 columns to a lane.
+  // Global loads of a wave. K, and V on RDNA4: whole fragments, all of the same 16 keys. V on RDNA3: 8 rows x 64
+  // columns, 2 columns to a lane.
   static constexpr int kLoadsK = kKeys / 16 * kStepsQk / kWaves;
   static constexpr int kBlocksV = (kDimV + 63) / 64,
                        kLoadsV = kRdna4 ? kKeys / 16 * kStepsV / kWaves : kKeys / 8 * kBlocksV / kWaves;
 
   // K and V of the next tile take turns in one set of registers if there are several chunks to a tile, or many loads.
-  static constexpr bool kTakeTurns = kChunks > 1 || kLoadsK * 4 + kLoadsV * (kRdna4 ? 4 : 8) > 16;
+  static constexpr bool kTakeTurns = kChunks > 1 || kLoadsK * 4 + kLoadsV*(kRdna4 ? 4 : 8) > 16;
 
   // LDS: two buffers, each K then V, at addresses that differ in one bit; on RDNA3 also P of each wave, in the gap that
   // the power of two leaves if it fits.

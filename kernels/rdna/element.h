@@ -31,7 +31,7 @@ struct BF16 {
   // an integer of 24 bits, and g = 65536 u the unit of bf16, 65536 x is a multiple of g, and y = -65535 x rounds to a
   // multiple of g in the binade of 65536 x, so that 65536 x + y is x rounded to a multiple of g. In a tie m is even,
   // hence so is what is rounded to. In the binade below, where y's unit is g / 2, x is within g / 512 of a power of
-  // two, which it rounds to. |x| < 2^111; from 2^112 on, and for infinities, the result is NaN.
+  // two, which it rounds to. For |x| < 2^111; of what is larger the result is x rounded, or not finite.
   static constexpr bool kQuickRounding = true;
   FW_METHOD static F32x8 rounded(F32x8 x) {
     F32x8 y = x * in_scalar(-65535.f);

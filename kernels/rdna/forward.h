@@ -48,11 +48,9 @@ struct Forward {
   // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs
   // nothing.
   Vec<float, kGeneral ? 1 : 8> shift[kQueryTiles];
-  // Of this half's keys: the latest chunk's sum, and that of the chunks before, so that adding up this chunk and adding
-  // the last one to the rest are one pair of instructions.
-  float part[kQueryTiles], sum[kQueryTiles];
-  float scale;     // of scores to log2
-  uint32_t ready;  // all ones: every row that has met a key has a reference
+  float sum[kQueryTiles];  // of this half's keys
+  float scale;             // of scores to log2
+  uint32_t ready;          // all ones: every row that has met a key has a reference
 
   FW_METHOD Forward(const GpuArguments& args, char* shared)
       : p(args.params), schedule(args.schedule), lds(shared), lane(lane_index()), wave(wave_index()) {}
@@ -164,7 +162,6 @@ struct Forward {
     const float want = (T::gain + T::headroom) * rcp_fast(scale);  // what the maximum should become
     const float change = top == -kInf || (!fresh && top < want) ? 0.f : want - top;
     const float factor = fresh ? 1.f : exp2_fast(change * scale);
-    part[t] *= factor;
     sum[t] *= factor;
     if (ballot(factor != 1.f)) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
@@ -189,14 +186,11 @@ struct Forward {
   }
 
   // The row's sum, of both halves.
-  FW_METHOD float total(int t) const {
-    const float half = part[t] + sum[t];
-    return half + other_half(half);
-  }
+  FW_METHOD float total(int t) const { return sum[t] + other_half(sum[t]); }
 
-  // Scores to weights, packed unless some may yet be dropped, and their sums. The stages keep equal operations on
-  // consecutive registers together, which is what pairing needs.
-  FW_METHOD void softmax(F32x8* s, int t, U32x4* weights) {
+  // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal
+  // operations on consecutive registers together, which is what pairing needs.
+  FW_METHOD float softmax(F32x8* s, int t, U32x4* weights) {
     if constexpr (kGeneral) {
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += shift[t][0];
     } else {
@@ -220,12 +214,8 @@ struct Forward {
     if (kKeyTiles > 1) hold(x);
     F32x4 y = x.lo + x.hi;
     hold(y);
-    F32x2 z = y.lo + y.hi;
-    hold(z);
-    sum[t] += part[t];
-    part[t] = z.x + z.y;
-    hold(sum[t]);
-    hold(part[t]);
+    const F32x2 z = y.lo + y.hi;
+    return z.x + z.y;
   }
 
   // P^T as the B operand. RDNA4: as it is. RDNA3: both halves need the keys of both, exchanged through LDS, which costs
@@ -250,6 +240,7 @@ struct Forward {
     Fragment f[kChunkFragments + kAhead];
     F32x8 s[kQueryTiles][kKeyTiles];
     U32x4 weights[kQueryTiles][kKeyTiles];
+    float part[kQueryTiles];
     uint32_t optimistic = ready;
     for (;;) {
       FW_UNROLL for (int i = 0; i < kAhead; ++i) f[i] = ahead[i];
@@ -282,15 +273,15 @@ struct Forward {
       }
       float worst = 0.f;
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-        softmax(s[t], t, weights[t]);
+        part[t] = softmax(s[t], t, weights[t]);
         worst = t ? worst + part[t] : part[t];
       }
       if (__builtin_expect((ballot(!(worst <= T::limit)) & optimistic) == 0, 1)) break;
       // Overflow: the chunk again, S included (keeping it would cost registers), with new references.
       optimistic = 0;
-      FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) part[t] = 0.f;
       FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(kFirst + i);
     }
+    FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) sum[t] += part[t];
     if (__builtin_expect(optimistic == 0, 0)) note_ready(key0 + C::kChunk);
     if constexpr (C::kChunks == 1) turn();
     if constexpr (kGeneral) {
@@ -359,7 +350,7 @@ struct Forward {
   FW_METHOD void turn() {
     if constexpr (C::kTakeTurns) {
       k.store(lds, lane);
-      v.load(p, cursor, keys, lane);
+      v.load(cursor, keys, lane);
       schedule_fence();
     }
   }
@@ -407,11 +398,11 @@ struct Forward {
 
   FW_METHOD void tile(int t) {
     const int tile_key = origin + t * C::kKeys;
-    cursor.advance(p, C::kKeys);
+    cursor.advance(C::kKeys);
     k.rows.advance(cursor, C::kKeys);
     v.rows.advance(cursor, C::kKeys);
-    k.load(p, cursor, keys);
-    if constexpr (!C::kTakeTurns) v.load(p, cursor, keys, lane);
+    k.load(cursor, keys);
+    if constexpr (!C::kTakeTurns) v.load(cursor, keys, lane);
     schedule_fence();
     chunks<0, (C::kChunks + 1) / 2>(tile_key);
     if constexpr (C::kChunks > 1) {
@@ -462,21 +453,18 @@ struct Forward {
   }
 
   // A lane's columns of fragments of O^T, in pairs of elements. Values out of the quick rounding's range, if any, show
-  // as NaN in a sum of them all.
+  // in a sum of products, each of two of them.
   FW_METHOD static void pack_output(const F32x8* x, U32x4* packed) {
     constexpr auto place = ValueLoader<C>::register_of;
     if constexpr (T::kQuickRounding && C::kDimV <= 128) {  // else there is no room for both
-      F32x8 all = 0.f;
+      float all[4] = {};
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
         const F32x8 y = T::rounded(x[i]);
         FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::high_halves(y[place(2 * c)], y[place(2 * c + 1)]);
-        all = i ? all + y : y;
-        hold(all);
+        FW_UNROLL for (int r = 0; r < 4; ++r) all[r] = __builtin_fmaf(y[r], y[r + 4], all[r]);
       }
-      F32x4 some = all.lo + all.hi;
-      hold(some);
-      const F32x2 few = some.lo + some.hi;
-      if (__builtin_expect(ballot(!(__builtin_fabsf(few.x + few.y) < kInf)) == 0, 1)) return;
+      const float sum = (all[0] + all[1]) + (all[2] + all[3]);
+      if (__builtin_expect(ballot(!(__builtin_fabsf(sum) < kInf)) == 0, 1)) return;
     }
     FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
       FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::pack(x[i][place(2 * c)], x[i][place(2 * c + 1)]);
@@ -530,13 +518,13 @@ struct Forward {
   FW_METHOD void run() {
     if (!choose_task()) return;
     scale = kGeneral ? 1.f : uniform(p.softmax_scale * kLog2e);
-    k.load(p, cursor, keys);
-    v.load(p, cursor, keys, lane);
+    k.load(cursor, keys);
+    v.load(cursor, keys, lane);
     load_queries();
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) o[t][i] = F32x8(0.f);
       shift[t] = 0.f;
-      part[t] = sum[t] = 0.f;
+      sum[t] = 0.f;
     }
     ready = 0;
     fragments = operand_base(lane);

@@ -51,8 +51,8 @@ FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b, F32x8 c) {
 }
 
 #if defined(__GFX12__)
-// global_load_tr_b128: each group of 8 lanes reads 8 rows of 8 elements, 16 bytes a lane, and lane i of the group receives
-// element i of each row. `base` is uniform. The address must be a multiple of 16; nothing checks a range.
+// global_load_tr_b128: each group of 8 lanes reads 8 rows of 8 elements, 16 bytes a lane, and lane i of the group
+// receives element i of each row. `base` is uniform. The address must be a multiple of 16; nothing checks a range.
 FW_DEVICE U32x4 load_transposed(const char* base, uint32_t offset) {
   using Source = __attribute__((address_space(1))) I16x8;
   return __builtin_bit_cast(U32x4, __builtin_amdgcn_global_load_tr_b128_v8i16((Source*)(base + offset)));

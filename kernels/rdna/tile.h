@@ -24,10 +24,10 @@ struct TileCursor {
     }
   }
 
-  FW_METHOD void advance(const Params& p, int rows) {
+  FW_METHOD void advance(int rows) {
     key += rows;
     if (page) {
-      const int size = int(p.page_size);
+      const int size = int(arguments_again().params.page_size);
       for (row_in_page += rows; row_in_page >= size; row_in_page -= size) ++page;
     }
   }
@@ -49,13 +49,13 @@ struct WaveRows {
   FW_METHOD void advance(const TileCursor& tile, int rows) {
     if (!tile.page) base += rows * stride;
   }
-  FW_METHOD const char* first_row(const Params& p, const abi::Tensor& t, const TileCursor& tile, int keys) const {
+  FW_METHOD const char* first_row(const FW_CONSTANT abi::Tensor& t, const TileCursor& tile, int keys) const {
     // `here`: decided for K and for V apart, or the decision would be kept in a vector register.
     if (!tile.page || here(tile.key) + offset >= keys) return base;
     int row = tile.row_in_page + offset;
     const int32_t* page = tile.page;
     if (C::kKeys > 64) {
-      for (const int size = int(p.page_size); row >= size; row -= size) ++page;
+      for (const int size = int(arguments_again().params.page_size); row >= size; row -= size) ++page;
     }
     return base + load_uniform(page) * t.stride[0] * 2 + row * stride;
   }
@@ -82,8 +82,8 @@ struct KeyLoader {
   }
 
   // Rows past the last key and fragments past the head dim read 0.
-  FW_METHOD void load(const Params& p, const TileCursor& tile, int keys) {
-    const char* const row = rows.first_row(p, p.k, tile, keys);
+  FW_METHOD void load(const TileCursor& tile, int keys) {
+    const char* const row = rows.first_row(arguments_again().params.k, tile, keys);
     int count = keys - (tile.key + rows.offset);
     count = count < 16 ? count : 16;
     const uint32_t skipped = count > 0 ? uint32_t(count - 1) * uint32_t(rows.stride) : 0;
@@ -138,13 +138,13 @@ struct ValueLoader {
     target = wave * C::kLoadsV * kFragmentBytes + lane * 16;
   }
 
-  FW_METHOD void load(const Params& p, const TileCursor& tile, int keys, int lane) {
-    const char* const row = rows.first_row(p, p.v, tile, keys);
+  FW_METHOD void load(const TileCursor& tile, int keys, int lane) {
+    const char* const row = rows.first_row(arguments_again().params.v, tile, keys);
     const int key = here(tile.key) + rows.offset;
     if (__builtin_expect(uint32_t(key) < whole, 1)) {
       hold(source);  // extended to 64 bits here and not outside of a loop, or the load would not take it as 32
       FW_UNROLL for (int j = 0; j < C::kLoadsV; ++j) {  // past the head dim: columns that nobody wants
-        const int at = (step + j) * 32;
+        const int at = (here(step) + j) * 32;
         staged[j] = load_transposed(row + (at < columns ? at : 0), source);
       }
     } else {
@@ -152,8 +152,8 @@ struct ValueLoader {
     }
   }
 
-  // Rows at the end of the sequence or at odd places, element by element. Rows that are no keys read 0, columns past the
-  // head dim anything.
+  // Rows at the end of the sequence or at odd places, element by element. Rows that are no keys read 0, columns past
+  // the head dim anything.
   FW_METHOD void load_some(const char* row, int key, int keys, int lane) {
     hold(lane);
     const int first = key < 0 ? -key : 0, last = here(keys - key < 16 ? keys - key : 16);
@@ -206,8 +206,8 @@ struct ValueLoader {
   }
 
   // One descriptor a row: rows that are no keys, and columns past the head dim, read 0.
-  FW_METHOD void load(const Params& p, const TileCursor& tile, int keys, int) {
-    const char* row = rows.first_row(p, p.v, tile, keys);
+  FW_METHOD void load(const TileCursor& tile, int keys, int) {
+    const char* row = rows.first_row(arguments_again().params.v, tile, keys);
     const int64_t step = here(rows.stride) * 2;
     int key = here(tile.key) + rows.offset;
     FW_UNROLL for (int j = 0; j < 8; ++j) {
