@@ -147,6 +147,13 @@ FW_DEVICE int64_t uniform(int64_t x) {
   return int64_t(uint64_t{high} << 32 | low);
 }
 
+// Claims to change x, which is uniform: what is computed from it is computed behind this, not kept through a loop.
+template <class T>
+FW_DEVICE void renew(T& x) {
+  asm volatile("" : "+s"(x));
+}
+FW_DEVICE void renew_in_lanes(int& x) { asm volatile("" : "+v"(x)); }
+
 // The kernel's parameters, read anew: no scalar register holds them through a loop.
 FW_DEVICE const Params& params_again() {
   auto arguments = (const __attribute__((address_space(4))) GpuArguments*)__builtin_amdgcn_kernarg_segment_ptr();

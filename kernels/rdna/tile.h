@@ -222,8 +222,6 @@ struct ValueLoader {
 
   FW_METHOD void store(char* lds, int lane) {
     FW_UNROLL for (int l = 0; l < C::kLoadsV; ++l) {
-      // Not before this point: the compiler would transpose, and so wait, right behind the loads.
-      FW_UNROLL for (int j = 0; j < 8; ++j) hold(staged[l][j]);
       if (64 * (l + 1) > C::kDimV && 64 * l + 2 * lane >= C::kDimV) continue;
       FW_UNROLL for (int d0 = 0; d0 < 2; ++d0) {
         U32x4 unit;
