@@ -139,7 +139,6 @@ struct Forward {
   float m, negative_m;  // the reference
 
   int origin;                // key of row 0 of the workgroup's first tile, which is tile 0 (negative: paged, left pad)
-  int rows;                  // queries of this wave
   int keys;                  // of the sequence
   int diagonal;              // key that the wave's first query is aligned with
   int inner_from, inner_to;  // keys that all queries of the wave see
@@ -162,14 +161,12 @@ struct Forward {
   // ---- K and V on their way to LDS ----
 
   FW_METHOD void issue_k(int i, uint32_t buffer, uint32_t skip = 0) {
-    renew(direct_k);
-    load_to_lds<C::kDirectBytes>(k_tile, direct_k + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
+    load_to_lds<C::kDirectBytes>(k_tile, here(direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
                                  k_source[i] - skip);
   }
 #if defined(__gfx950__)
   FW_METHOD void load_v(int i, uint32_t buffer, uint32_t skip = 0) {
-    renew(direct_v);
-    load_to_lds<C::kDirectBytes>(v_tile, direct_v + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
+    load_to_lds<C::kDirectBytes>(v_tile, here(direct_v) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
                                  v_source[i] - skip);
   }
   FW_METHOD void swap_v(int) {}
@@ -353,7 +350,7 @@ struct Forward {
   }
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
-    renew(origin);
+    origin = here(origin);
     k_tile = k_stream.template next<kTileK>();
     v_tile = v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {
@@ -413,19 +410,18 @@ struct Forward {
 
   // From products to scores: modifiers, and the mask where the sub-tile from `key` on crosses an edge of it.
   FW_METHOD void finish_scores(Scores& s, int key) {
-    renew(key);
-    if constexpr (C::kGeneral) Modifier{params_again(), batch, head, first_query, rows, keys, diagonal}.apply(s, key);
+    key = here(key);
+    if constexpr (C::kGeneral) {
+      Modifier{params_again(), batch, head, first_query, rows(), keys, diagonal}.apply(s, key);
+    }
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
-      const int i = lane_index_again(), row = (i & 31) < rows ? i & 31 : rows - 1;
+      const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);
       // As visible_keys. The mask's edges for the wave's first query, from the parameters: registers are scarce.
       const Params& p = params_again();
-      int aligned = diagonal;
-      renew(aligned);
-      const int edge_from = int(clamped(int64_t{aligned} - p.window_left));
-      const int edge_to = int(clamped(int64_t{aligned} + p.window_right + 1));
+      const int64_t aligned = here(diagonal);
+      const int edge_from = int(clamped(aligned - p.window_left)), edge_to = int(clamped(aligned + p.window_right + 1));
       const int to = min_of(edge_to + row, keys), from = max_of(edge_from + row, 0);
-      int first = key + 4 * (i >> 5) - from;
-      renew_in_lanes(first);  // added to numbers that need no register
+      const int first = here_in_lanes(key + 4 * (i >> 5) - from);  // added to numbers that need no register
       const uint32_t count = max_of(to - from, 0);
       FW_UNROLL for (int r = 0; r < 16; ++r) s.s[r] = uint32_t(first + key_of_register(r)) < count ? s.s[r] : -kInf;
     }
@@ -438,16 +434,16 @@ struct Forward {
 
   FW_METHOD void find_keys(int workgroup_query) {
     const int queries = int(seq.queries);
-    keys = int(seq.keys);
+    keys = uniform(int(seq.keys));
     const int workgroup_last = min_of(workgroup_query + C::kTileQ, queries) - 1;
     const int last_query = min_of(first_query + kRowsPerWave, queries) - 1;
     const KeyRange top = visible_keys(p, seq, workgroup_query), bottom = visible_keys(p, seq, workgroup_last);
     const KeyRange first = visible_keys(p, seq, first_query), last = visible_keys(p, seq, last_query);
-    diagonal = first_query + keys - queries;
-    rows = rows_of(queries);
+    diagonal = uniform(first_query + keys - queries);
+    const int rows = this->rows();
     inner_from = int(last.first), inner_to = int(first.last);
     origin = p.block_table ? -int(uint32_t(seq.k_row) % kTileK) : 0;
-    origin += (int(top.first) - origin) / kTileK * kTileK;
+    origin = uniform(origin + (int(top.first) - origin) / kTileK * kTileK);
     end_tile = (int(bottom.last) - origin + kTileK - 1) / kTileK;
     if (int(bottom.last) <= int(top.first)) end_tile = 0;
     my_first = (int(first.first) - origin) / kTileK;
@@ -463,7 +459,8 @@ struct Forward {
     k_stream.start(p, seq, kv_head, origin, to);
     v_stream.start(p, seq, kv_head, origin, to);
   }
-  FW_METHOD int rows_of(int queries) const { return max_of(min_of(kRowsPerWave, queries - first_query), 0); }
+  // Queries of this wave.
+  FW_METHOD int rows() const { return max_of(min_of(kRowsPerWave, here(keys) - diagonal), 0); }
   FW_METHOD static int min_of(int a, int b) { return a < b ? a : b; }
   FW_METHOD static int max_of(int a, int b) { return a > b ? a : b; }
   FW_METHOD static int64_t clamped(int64_t x) {  // so that 32 may be added
@@ -487,6 +484,7 @@ struct Forward {
   }
 
   FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim) const {
+    const int rows = this->rows();
     return make_buffer(static_cast<const char*>(t.data) + uniform(query_offset(t, seq, first_query, head)) * 2,
                        rows > 0 ? (rows - 1) * uint32_t(t.stride[1] * 2) + dim * 2 : 0);
   }
@@ -591,7 +589,7 @@ struct Forward {
     const Params& p = params_again();
     const Sequence seq = sequence_of(p, batch);
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
-    rows = rows_of(int(seq.queries));
+    const int rows = this->rows();
     float total = sum + other_half(sum);
     if (p.sinks) {  // one more weight, of no value
       const float sink = p.sinks[head] * kLog2e, raised = __builtin_fmaxf(m, sink);

@@ -137,7 +137,7 @@ struct TileStream {
   int32_t left;          // keys from its start on
   uint32_t end;          // paged: the logical row behind the last key
   uint32_t stride, row;  // bytes: from row to row, of a row in use
-  uint32_t batch, kv_head;
+  uint32_t batch;
 
   FW_METHOD static const abi::Tensor& tensor(const Params& p) { return kOfV ? p.v : p.k; }
 
@@ -146,7 +146,6 @@ struct TileStream {
     const abi::Tensor& t = tensor(p);
     stride = uint32_t(t.stride[1] * 2), row = uint32_t(kOfV ? p.dim_v : p.dim_qk) * 2;
     left = to - from;
-    kv_head = uint32_t(head);
     batch = uint32_t(s.b);
     page = -1;
     end = uint32_t(s.k_row + to);
@@ -154,16 +153,18 @@ struct TileStream {
       const uint32_t first = uint32_t(s.k_row + from), page_size = uint32_t(p.page_size);
       page = int32_t(first / page_size);
       base = nullptr;
-      if (left > 0) base = page_base(p) + int64_t{first - uint32_t(page) * page_size} * stride;
+      if (left > 0) {
+        const int64_t place = entry(p, 0);
+        base = static_cast<const char*>(t.data) + (place * t.stride[0] + head * t.stride[2]) * 2 +
+               int64_t{first - uint32_t(page) * page_size} * stride;
+      }
     } else {
       base = static_cast<const char*>(t.data) + key_offset(p, t, s, from, head) * 2;
     }
   }
-  // The load may go through the vector unit; the descriptor needs a scalar.
-  FW_METHOD const char* page_base(const Params& p) const {
-    const abi::Tensor& t = tensor(p);
-    const int64_t place = __builtin_amdgcn_readfirstlane(p.block_table[batch * p.block_table_stride + page]);
-    return static_cast<const char*>(t.data) + (place * t.stride[0] + kv_head * t.stride[2]) * 2;
+  // Where the page is, or one after it. The load may go through the vector unit; the descriptor needs a scalar.
+  FW_METHOD int32_t entry(const Params& p, int after) const {
+    return __builtin_amdgcn_readfirstlane(p.block_table[batch * p.block_table_stride + page + after]);
   }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>
@@ -175,8 +176,9 @@ struct TileStream {
     if (__builtin_expect(page >= 0, 0)) {
       const Params& p = params_again();
       if (end - uint32_t(left) == uint32_t(page + 1) * uint32_t(p.page_size) && left > 0) {
+        const int64_t places = int64_t{entry(p, 1)} - entry(p, 0);
+        base += places * tensor(p).stride[0] * 2 - p.page_size * stride;
         ++page;
-        base = page_base(p);
       }
     }
     return tile;

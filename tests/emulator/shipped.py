@@ -97,19 +97,18 @@ def bf16(x):
 
 
 class Launch:
-    """One head of a forward: `queries` against `keys`."""
+    """One head of a forward: `queries` against `keys`, of which a query sees `window` to the left and right."""
 
-    def __init__(self, row, queries, keys, causal, ramp):
-        self.row, self.queries, self.keys, self.causal, self.ramp = row, queries, keys, causal, ramp
+    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ramp=False):
+        self.row, self.queries, self.keys, self.window, self.ramp = row, queries, keys, window, ramp
 
     def run(self, session, code):
         row, rng = self.row, np.random.default_rng(1)
-        q, k, v = (
-            rng.standard_normal((n, d)) for n, d in ((self.queries, row.dim_qk), (self.keys, row.dim_qk), (self.keys, row.dim_v))
-        )
+        shapes = ((self.queries, row.dim_qk), (self.keys, row.dim_qk), (self.keys, row.dim_v))
+        q, k, v = (rng.standard_normal(shape) for shape in shapes)
         if self.ramp:  # scores grow by thousands from key to key: the reference must be chosen again and again
             q[:], k[:] = 8.0, np.arange(self.keys)[:, None] * 8.0
-        args = Arguments(window_left=NO_WINDOW, window_right=0 if self.causal else NO_WINDOW)
+        args = Arguments(window_left=self.window[0], window_right=self.window[1])
         args.batch = args.heads_q = args.heads_k = args.splits = 1
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, row.dim_qk, row.dim_v
         args.softmax_scale = row.dim_qk**-0.5
@@ -121,7 +120,8 @@ class Launch:
         for name, array in zip("q k v o lse".split(), (bf16(q), bf16(k), bf16(v), *out)):
             width = array.shape[1] if array.ndim > 1 else 1
             strides = (I64 * 4)(array.size, width, width, 1)
-            setattr(args, name, Tensor(session.buffer(array).address, strides, BF16 if array.dtype == np.uint16 else FLOAT))
+            dtype = BF16 if array.dtype == np.uint16 else FLOAT
+            setattr(args, name, Tensor(session.buffer(array).address, strides, dtype))
         return session.run(code, row.name, tasks, row.threads, [bytes(args)], check=False)
 
 
@@ -136,8 +136,10 @@ class Subject(mutation.Subject):
         self.any_size = self.kernel = waits.Kernel(self.lines, arch, row.threads)
         tiles = 3 * row.tile_k
         self.runs = [
-            Launch(row, row.tile_q + 40, tiles + 40, True, False),  # diagonal, window edges, waves that only move data
-            Launch(row, 20, tiles, False, True),  # overflow
+            Launch(row, row.tile_q + 40, tiles + 40),  # a diagonal, a last tile that is not whole
+            Launch(row, row.tile_q + 40, tiles, window=(16, 0)),  # waves that only move data, before and after
+            Launch(row, 20, tiles, window=(NO_WINDOW, NO_WINDOW), ramp=True),  # overflow
+            Launch(row, row.tile_q + 40, 24),  # a workgroup without keys
         ]
 
     def says(self, code, **options):
