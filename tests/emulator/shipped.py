@@ -2,14 +2,15 @@
 
     shipped.py [--arch A,B] [--kernel PATTERN] [--sample N] [--jobs N] [--list]
 
-Each s_waitcnt*, s_wait_*cnt* and barrier of a kernel's machine code, one at a time, becomes an s_nop, as in mutation.py,
-and is
+Each s_waitcnt*, s_wait_*cnt* and barrier of a kernel's machine code, one at a time, becomes an s_nop, as in
+mutation.py, and is
     noticed     the checkers report it in one of the launches below
     strict      they do if reads of LDS, too, must have been waited for before a barrier (option strict)
     redundant   proven so on every path (waits.py)
     unexecuted  no launch gets there: a trap in its place stays silent
     unproven    executed, not reported, not proven redundant
---sample N: N of them, evenly spread over the kernel, instead of all. The code objects are those in build/kernels.
+--sample N: instead of all, N of those between the first and the last matrix instruction, evenly spread. The code
+objects are those in build/kernels.
 """
 
 import argparse
@@ -25,9 +26,9 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-import hip  # noqa: E402
-import mutation  # noqa: E402
-import waits  # noqa: E402
+import hip
+import mutation
+import waits
 
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
 LISTS = {"cdna": "cdna/variants.def", "rdna": "rdna/variants.def"}
@@ -117,7 +118,7 @@ class Launch:
         tasks = -(-self.queries // row.tile_q)
         args.tasks = tasks
         out = np.zeros((self.queries, row.dim_v), np.uint16), np.zeros(self.queries, np.float32)
-        for name, array in zip("q k v o lse".split(), (bf16(q), bf16(k), bf16(v), *out)):
+        for name, array in zip(["q", "k", "v", "o", "lse"], (bf16(q), bf16(k), bf16(v), *out)):
             width = array.shape[1] if array.ndim > 1 else 1
             strides = (I64 * 4)(array.size, width, width, 1)
             dtype = BF16 if array.dtype == np.uint16 else FLOAT
@@ -176,9 +177,13 @@ def mutate(job):
     mutants = waits.mutants(subject.lines)
     if clean:
         return job, len(mutants), [("unchanged", "FALSE", clean)]
-    step = max(1, len(mutants) // sample) if sample else 1
+    chosen = mutants
+    if sample:
+        matrix = [i for i, line in enumerate(subject.lines) if re.match("v_(s?mfma|s?wmma)", line.name)]
+        inside = [mutant for mutant in mutants if matrix[0] < mutant[0] < matrix[-1]]
+        chosen = [inside[len(inside) * (2 * i + 1) // (2 * sample)] for i in range(min(sample, len(inside)))]
     found = []
-    for mutant in mutants[step // 2 :: step]:
+    for mutant in chosen:
         first = subject.lines[mutant[0]]
         found.append((f"{first.address:#x} {first.text}", *subject.verdict(mutant)))
     return job, len(mutants), found
