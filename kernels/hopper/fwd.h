@@ -145,18 +145,19 @@ struct Producer {
       };
       const auto take_next = [&] { return take(order, gridDim.x + __shfl_sync(kAllLanes, next, 0), n + 1); };
 
-      // The next task is taken as soon as the place for its queries is certainly about to be free.
+      // The next task is taken when its queries can come in time, not sooner: the CTAs are to end together. Its place
+      // in the rings is free by then, as that of the task before is: kStages blocks of this one are done with.
       int j = task.last_block;
-      const int early = j - C::kStages;
+      const int take_at = min(j - C::kStages, task.first_block + 2);
       load_k(j);
       if constexpr (C::kQSlots == 1) load_queries<false>(task, n);
       for (; j > task.first_block; --j) {
         load_k(j - 1);
-        if (j == early) more = take_next();
         load_v(j);
+        if (j == take_at) more = take_next();
       }
       load_v(j);
-      if (j >= early) more = take_next();
+      if (j >= take_at) more = take_next();
     }
     if (lane == 0) {
       __threadfence();
@@ -318,7 +319,8 @@ struct Consumer {
     }
   }
 
-  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums.
+  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: P may be too large.
+  template <bool kWatched>
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
     uint32_t largest = Element::kLargest;
     float x0 = 0, x1 = 0;
@@ -330,13 +332,17 @@ struct Consumer {
         if constexpr (!C::kSumByMma) (i & 1 ? x1 : x0) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
-      largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
-      largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+      if constexpr (kWatched) {
+        largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
+        largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+      }
     }
-    too_large = __any_sync(~0u, largest != Element::kLargest);
+    if constexpr (kWatched) too_large = __any_sync(kAllLanes, largest != Element::kLargest);
     return make_float2(x0, x1);
   }
-  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) { return exponentials(weights, finite(m0), finite(m1)); }
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) {
+    return exponentials<false>(weights, finite(m0), finite(m1));
+  }
   FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
 
   FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
@@ -372,13 +378,13 @@ struct Consumer {
     issue_both(before, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
-      x = exponentials(weights, m0, m1);
+      x = exponentials<true>(weights, m0, m1);
       hold(weights);
       if (!last) wait_k(done + 2);  // as above
       wait_output(before);
     } else {
       wait_output(before);
-      x = exponentials(weights, m0, m1);
+      x = exponentials<true>(weights, m0, m1);
       if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
