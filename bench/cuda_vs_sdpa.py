@@ -85,15 +85,15 @@ def _measure(cell: Cell, budget: float) -> dict[str, Any]:
 
 def _host_cost() -> dict[str, float]:
     """Microseconds that a call takes on the host, the GPU being idle: the least of batches of 200."""
-    q, k = torch.randn(1, 1, 8, 64, device=_CUDA).bfloat16(), torch.randn(1, 64, 8, 64, device=_CUDA).bfloat16()
+    q, k, v = (torch.randn(1, rows, 8, 64, device=_CUDA).bfloat16() for rows in (1, 64, 64))
     lengths = torch.full((1,), 40, dtype=torch.int32, device=_CUDA)
-    qt, kt = q.transpose(1, 2), k.transpose(1, 2)
+    heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
     calls = {
-        "flash_attn_func": lambda: flash_attn_func(q, k, k),
+        "flash_attn_func": lambda: flash_attn_func(q, k, v),
         "flash_attn_with_kvcache, one token appended": lambda: flash_attn_with_kvcache(
-            q, k, k, q, q, cache_seqlens=lengths
+            q, k, v, q, q, cache_seqlens=lengths
         ),
-        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(qt, kt, kt),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*heads_first),
     }
     cost = dict.fromkeys(calls, math.inf)
     for _ in range(7):

@@ -22,7 +22,7 @@ struct ForwardConfig {
   // Two buffers for the weights of a block: those of the next are made while the second product still reads the first.
   static constexpr bool kTwoWeights = !kGeneral && kConsumers == 2 && kDimV / 2 + kTileK <= 200;
   static constexpr int kColumns = kDimV + (kSumByMma ? 8 : 0);  // of the second product
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160, kProducerRegisters = kConsumers == 2 ? 40 : 32;
 
   // Tiles in shared memory are panels of 64 columns.
   static constexpr int kPanelsQk = (kDimQk + kPanel - 1) / kPanel, kPanelsV = (kDimV + kPanel - 1) / kPanel;

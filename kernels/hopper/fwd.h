@@ -72,17 +72,24 @@ struct Producer {
     return {__shfl_sync(~0u, x.row, from), __shfl_sync(~0u, x.fine, from), __shfl_sync(~0u, x.coarse, from)};
   }
 
-  FW_METHOD void load_queries(const ForwardTask& task, uint32_t tasks_done) const {
+  // Queries of the n-th task; to L2 alone, or to their place when that is free.
+  template <bool kOnlyToL2>
+  FW_METHOD void load_queries(const ForwardTask& task, uint32_t n) const {
     const MapPlace first = query_place(p, p.q, task);
     for (int w = 0; w < C::kConsumers; ++w) {
-      const uint32_t slot = slot_of<C::kQSlots>(tasks_done) * C::kConsumers + w;
-      barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(tasks_done) ^ 1);
+      const uint32_t slot = slot_of<C::kQSlots>(n) * C::kConsumers + w, full = C::kQFull + 8 * slot;
+      const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
+      if constexpr (!kOnlyToL2) barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(n) ^ 1);
       if (lane == 0) {
-        barrier_expect(C::kQFull + 8 * slot, C::kQBytes);
-        const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
-        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
-            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, C::kQFull + 8 * slot,
-                     panel * kPanel, task.head, at, kEvictFirst);
+        if constexpr (!kOnlyToL2) barrier_expect(full, C::kQBytes);
+        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel) {
+          if constexpr (kOnlyToL2) {
+            tma_prefetch(maps.q, panel * kPanel, task.head, at);
+          } else {
+            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, full, panel * kPanel, task.head,
+                     at, kEvictFirst);
+          }
+        }
       }
       __syncwarp();
     }
@@ -98,51 +105,60 @@ struct Producer {
     __syncwarp();
   }
 
+  // Makes a task of this number in the order of all the n-th of this CTA. False: there is none.
+  FW_METHOD bool take(const TaskOrder& order, uint32_t index, uint32_t n) const {
+    const TaskOrder::Place at = order.at(index);
+    ForwardTask task = {.query = -1};
+    if (at.batch >= 0) {
+      const Sequence seq = sequence_of(p, at.batch);
+      task = {int32_t(at.block * C::kTileQ), at.head,           at.batch, int32_t(seq.q_row),
+              int32_t(seq.queries),          int32_t(seq.keys), 0,        0};
+      const BlockKeys seen(p, task.queries, task.keys, task.query, min(C::kTileQ, task.queries - task.query));
+      task.first_block = seen.some_first / C::kTileK;
+      // Without a key, one block of which no row sees any: every task has scores and an output.
+      task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
+    }
+    publish(task, n);
+    if (at.batch < 0) return false;
+    load_queries<C::kQSlots == 1>(task, n);
+    return true;
+  }
+
   // counters: tasks that were taken, over all CTAs, after the first of each; CTAs that are done. The last one leaves
   // zeros for the next launch.
   FW_METHOD void run(uint32_t* counters) {
     const TaskOrder order(p, C::kTileQ);
-    const uint32_t count = order.count();
-    uint32_t done = 0;
-    for (uint32_t index = blockIdx.x; index < count;) {
-      uint32_t block, column, next = 0;
-      order.at(index, block, column);
-      ForwardTask task;
-      task.batch = int32_t(column / uint32_t(p.heads_q)), task.head = int32_t(column - task.batch * p.heads_q);
+    bool more = take(order, blockIdx.x, 0);
+    for (uint32_t n = 0; more; ++n) {
+      uint32_t next = 0;
+      if (lane == 0) next = atomicAdd(counters, 1u);
+      const ForwardTask task = load_task(C::kTasks + 32 * slot_of<2>(n));
       const Sequence seq = sequence_of(p, task.batch);
-      task.query = int32_t(block * C::kTileQ), task.queries = int32_t(seq.queries), task.keys = int32_t(seq.keys);
-      task.q_row = int32_t(seq.q_row);
-      if (task.query < task.queries) {
-        const int rows = min(C::kTileQ, task.queries - task.query);
-        const BlockKeys seen(p, task.queries, task.keys, task.query, rows);
-        task.first_block = seen.some_first / C::kTileK;
-        task.last_block = (seen.some_last + C::kTileK - 1) / C::kTileK - 1;
-        // Without a key, one block of which no row sees any: every task has scores and an output.
-        if (task.last_block < task.first_block) task.last_block = task.first_block;
-        publish(task, done);
-        const int kv_head = task.head / (p.heads_q / p.heads_k);
-        MapPlace k_place{}, v_place{};
-        if (!p.block_table) k_place = place(p.k, seq, 0), v_place = place(p.v, seq, 0);
-        const auto load_k = [&](int j) {
-          load_block<C::kPanelsQk>(p.k, maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, k_place, kv_head, j);
-        };
-        const auto load_v = [&](int j) {
-          load_block<C::kPanelsV>(p.v, maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, v_place, kv_head, j);
-        };
-        int j = task.last_block;
-        load_k(j);
-        load_queries(task, done);
-        for (; j > task.first_block; --j) load_k(j - 1), load_v(j);
-        // Asked for as late as that costs no time: the CTAs end together.
-        if (lane == 0) next = atomicAdd(counters, 1u);
+      const int kv_head = task.head / (p.heads_q / p.heads_k);
+      MapPlace k_place{}, v_place{};
+      if (!p.block_table) k_place = place(p.k, seq, 0), v_place = place(p.v, seq, 0);
+      const auto load_k = [&](int j) {
+        load_block<C::kPanelsQk>(p.k, maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, k_place, kv_head, j);
+      };
+      const auto load_v = [&](int j) {
+        load_block<C::kPanelsV>(p.v, maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, v_place, kv_head, j);
+      };
+      const auto take_next = [&] { return take(order, gridDim.x + __shfl_sync(kAllLanes, next, 0), n + 1); };
+
+      // The next task is taken when its queries can come in time, not sooner: the CTAs are to end together. Its place
+      // in the rings is free by then, as that of the task before is: kStages blocks of this one are done with.
+      int j = task.last_block;
+      const int take_at = min(j - C::kStages, task.first_block + 2);
+      load_k(j);
+      if constexpr (C::kQSlots == 1) load_queries<false>(task, n);
+      for (; j > task.first_block; --j) {
+        load_k(j - 1);
         load_v(j);
-        ++done;
-      } else if (lane == 0) {
-        next = atomicAdd(counters, 1u);
+        if (j == take_at) more = take_next();
       }
-      index = gridDim.x + __shfl_sync(~0u, next, 0);
+      load_v(j);
+      if (j >= take_at) more = take_next();
     }
-    publish({.query = -1}, done);
     if (lane == 0) {
       __threadfence();
       if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = counters[1] = 0;
@@ -303,7 +319,8 @@ struct Consumer {
     }
   }
 
-  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums.
+  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: P may be too large.
+  template <bool kWatched>
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
     uint32_t largest = Element::kLargest;
     float x0 = 0, x1 = 0;
@@ -315,13 +332,17 @@ struct Consumer {
         if constexpr (!C::kSumByMma) (i & 1 ? x1 : x0) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
-      largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
-      largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+      if constexpr (kWatched) {
+        largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
+        largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+      }
     }
-    too_large = __any_sync(~0u, largest != Element::kLargest);
+    if constexpr (kWatched) too_large = __any_sync(kAllLanes, largest != Element::kLargest);
     return make_float2(x0, x1);
   }
-  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) { return exponentials(weights, finite(m0), finite(m1)); }
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) {
+    return exponentials<false>(weights, finite(m0), finite(m1));
+  }
   FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
 
   FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
@@ -357,13 +378,13 @@ struct Consumer {
     issue_both(before, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
-      x = exponentials(weights, m0, m1);
+      x = exponentials<true>(weights, m0, m1);
       hold(weights);
       if (!last) wait_k(done + 2);  // as above
       wait_output(before);
     } else {
       wait_output(before);
-      x = exponentials(weights, m0, m1);
+      x = exponentials<true>(weights, m0, m1);
       if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
@@ -377,7 +398,7 @@ struct Consumer {
     barrier_wait(C::kTaskFull + 8 * slot_of<2>(n), parity_of<2>(n));
     return uniform(load_task(C::kTasks + 32 * slot_of<2>(n)).query) >= 0;
   }
-  // The first scores of the n-th task, of the block of this number.
+  // The first scores of the n-th task, whose first block has this number.
   FW_METHOD void begin(uint32_t n, uint32_t block) {
     barrier_wait(C::kQFull + 8 * q_slot(n), parity_of<C::kQSlots>(n));
     wait_k(block);
@@ -441,7 +462,7 @@ struct Consumer {
     }
     float f0 = 1.f, f1 = 1.f;
     if (p.sinks) add_sink(p.sinks[task.head] * kLog2e, f0, f1);
-    f0 = l0 > 0 ? f0 / l0 : 0.f, f1 = l1 > 0 ? f1 / l1 : 0.f;
+    f0 = l0 > 0 ? f0 * rcp_fast(l0) : 0.f, f1 = l1 > 0 ? f1 * rcp_fast(l1) : 0.f;
     if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
 
     const int row = row_of(task), query = row + first_row();

@@ -44,7 +44,7 @@ FW_DEVICE int thread_again() {
 }
 
 // The same in all lanes: ptxas then keeps it, and what branches on it, in uniform registers, as descriptors have to be.
-FW_DEVICE int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
+FW_DEVICE int uniform(int x) { return __reduce_max_sync(kAllLanes, x); }
 
 // "Parallel Synchronization and Communication Instructions: mbarrier".
 FW_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
@@ -85,6 +85,11 @@ FW_DEVICE void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int
       " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse), "l"(priority)
       : "memory");
+}
+FW_DEVICE void tma_prefetch(const TensorMap& map, int column, int head, const MapPlace& at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(column),
+               "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse)
+               : "memory");
 }
 FW_DEVICE void tma_store(const TensorMap& map, uint32_t from, int column, int head, const MapPlace& at) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
@@ -165,11 +170,11 @@ FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
   }
 }
 
-// The element types. Weights above 2^8 (bf16) or 2^15 (fp16) are too large to go on with the same reference: as the
-// bits of positive numbers are ordered like the numbers, and infinity and NaN come after them, an integer comparison
-// finds them.
+// The element types. Weights above 2^16 (bf16) or 2^15 (fp16) are too large to go on with the same reference: sums stay
+// far from infinity. As the bits of positive numbers are ordered like the numbers, and infinity and NaN come after
+// them, an integer comparison finds them.
 struct BF16 {
-  static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x43804380;
+  static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x47804780;
   FW_METHOD static uint32_t pack(float low, float high) {
     uint32_t x;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
