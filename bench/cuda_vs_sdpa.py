@@ -250,21 +250,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="of the prefill (default bf16)")
     parser.add_argument("--budget", type=float, default=0.12, help="seconds of each side in a cell (default 0.12)")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="start no more cells after so long")
     parser.add_argument("--classic", metavar="KERNEL", help="the kernel to force for growing keys")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cuda_vs_sdpa.md, .json and .svg there")
     arguments = parser.parse_args(argv)
     if not torch.cuda.is_available() or torch.version.hip:
         print("error: torch sees no NVIDIA GPU", file=sys.stderr)
         return 1
+    start = time.perf_counter()
     copy_rate, host = _copy_rate(arguments.budget), _host_cost()
     results, failed = [], []
     classic = arguments.classic or _classic(arguments.dtype)
     for make in cells(arguments.groups, arguments.quick, DTYPES[arguments.dtype], classic):
+        if arguments.limit and time.perf_counter() - start > arguments.limit:
+            print("error: out of time, cells are left out", file=sys.stderr)
+            break
         try:
             results.append(_measure(make(), arguments.budget))
-        except WrongResult as error:
-            failed.append(str(error))
-            print(f"error: wrong result, not timed: {error}", file=sys.stderr)
+        except (WrongResult, RuntimeError) as error:
+            failed.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            print(f"error: not timed: {failed[-1]}", file=sys.stderr)
         torch.cuda.empty_cache()
     content = {
         "environment": _facts(arguments.dtype),
