@@ -34,6 +34,8 @@ struct Config {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileK / 8, kColumnTiles = kColumns / 8;
   static constexpr int kStepsQk = kDimQk / 16;
 
+  // O and S take 192 registers of the 255.
+  static constexpr bool kFewRegisters = kRowTiles * (kColumnTiles + kKeyTiles) * 4 >= 192;
   // CTAs of a multiprocessor that the registers are to suffice for: 255 of a thread for two of 4 warps, 168 for three
   // where O and S are small. sm_75 has shared memory for one or two.
   static constexpr int kCtas = !kAsyncCopies || kWarps > 4 ? 1 : kRowTiles == 1 && kColumns <= 128 ? 3 : 2;

@@ -18,6 +18,7 @@ struct Forward {
 
   const Params& p;
   const uint32_t shared;  // Q, then K, then V
+  const int thread;
 
   int batch, head, head_k, block;
   int queries, keys;      // of the sequence
@@ -29,11 +30,15 @@ struct Forward {
   float s[kRowTiles][kKeyTiles][4], o[kRowTiles][kColumnTiles][4];
   float reference[kRowTiles][2], sum[kRowTiles][2];  // in units of log2; of this lane's keys
 
-  FW_METHOD Forward(const Params& params, uint32_t shared_memory) : p(params), shared(shared_memory) {}
+  FW_METHOD Forward(const Params& params, uint32_t shared_memory)
+      : p(params), shared(shared_memory), thread(thread_index()) {}
 
-  // Of the warp.
-  FW_METHOD static int row_group() { return thread_index_again() / kWave / C::kColumnParts; }
-  FW_METHOD static int column_part() { return thread_index_again() / kWave % C::kColumnParts; }
+  // Places in the CTA. Where registers are short, what follows from them is computed where it is used and not kept
+  // through the loop.
+  FW_METHOD int place() const { return C::kFewRegisters || kGeneral ? opaque(thread) : thread; }
+  FW_METHOD int lane() const { return place() % kWave; }
+  FW_METHOD int row_group() const { return place() / kWave / C::kColumnParts; }
+  FW_METHOD int column_part() const { return place() / kWave % C::kColumnParts; }
 
   // Blocks of queries run fastest within the heads that share a key head, so that K and V stay in the L2 cache; the
   // last blocks, which see the most keys under a causal mask, start first. There are fewer than 2^32 tasks: their
@@ -102,7 +107,7 @@ struct Forward {
 
   FW_METHOD void load_queries(const Sequence& seq) {
     using Rows = Share<C::kDimQk>;
-    const Rows mine;
+    const Rows mine(place());
     const int first = block * C::kTileRows;
     const char* const from =
         static_cast<const char*>(p.q.data) + query_offset(p.q, seq, first + mine.row, head) * 2 + mine.chunk * 16;
@@ -114,7 +119,7 @@ struct Forward {
   template <int kDim>
   FW_METHOD void load_keys(const abi::Tensor& t, const char* base, int dim, int tile, uint32_t to) {
     using Rows = Share<kDim>;
-    const Rows mine;
+    const Rows mine(place());
     const int first = tile * C::kKeys;
     base += mine.chunk * 16;
     if (p.block_table) {
@@ -141,7 +146,7 @@ struct Forward {
 
   // S = Q K^T. Operands are read by fours of 8x8 matrices: 16 queries x 16 columns of Q, 16 keys x 16 columns of K.
   FW_METHOD void multiply_qk(int tile) {
-    const int lane = thread_index_again() % kWave;
+    const int lane = this->lane();
     const uint32_t at_q = shared + LayoutQk::offset(row_group() * C::kWarpRows + (lane & 15), lane >> 4);
     const uint32_t at_k = shared + C::kOffsetK + buffer_of(tile) * C::kBytesK +
                           LayoutQk::offset((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
@@ -166,7 +171,7 @@ struct Forward {
 
   // O += P V, P = S rounded. V is transposed as it is read: 16 keys x 16 columns.
   FW_METHOD void multiply_pv(int tile) {
-    const int lane = thread_index_again() % kWave;
+    const int lane = this->lane();
     const uint32_t at_v = shared + C::kOffsetV + buffer_of(tile) * C::kBytesV + LayoutV::offset(lane & 15, lane >> 4) +
                           column_part() * (C::kColumns * 2);
     FW_UNROLL for (int n = 0; n < kKeyTiles; n += 2) {
@@ -188,7 +193,7 @@ struct Forward {
   }
 
   FW_METHOD TilePlace place_of(int tile, int r) const {
-    const int my_lane = thread_index_again() % kWave;
+    const int my_lane = lane();
     return {batch,
             head,
             block * C::kTileRows + row_group() * C::kWarpRows + r * 16 + my_lane / 4,
@@ -202,7 +207,7 @@ struct Forward {
       FW_UNROLL for (int r = 0; r < kRowTiles; ++r) modify_scores(s[r], p, place_of(tile, r));
     }
     if (sees_all(tile)) return;
-    const int lane = thread_index_again() % kWave;
+    const int lane = this->lane();
     const int first_key = tile * C::kKeys + (lane & 3) * 2, row = row_group() * C::kWarpRows + lane / 4;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       const int shift = row + r * 16 - first_key;
@@ -268,7 +273,7 @@ struct Forward {
   // O and LSE. O goes through the rows of Q that belong to this warp, so that a thread stores 16 bytes.
   FW_METHOD void finish() {
     const Sequence seq = locate(task_index_again());  // cheaper than registers that hold it through the loop
-    const int lane = lane_index(), part = column_part();
+    const int lane = this->lane(), part = column_part();
     const int row0 = row_group() * C::kWarpRows, first_query = block * C::kTileRows + row0;
     const uint32_t staged = shared + row0 * LayoutQk::kPitch;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {

@@ -16,13 +16,7 @@ inline constexpr bool kAsyncCopies = true;
 inline constexpr bool kAsyncCopies = false;
 #endif
 
-// thread_index() and task_index() as new values to the compiler: what follows from them is computed again, not kept in
-// registers through a loop.
-FW_DEVICE int thread_index_again() {
-  int x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-  return x;
-}
+// task_index() as a new value to the compiler: what follows from it is computed again, not kept in registers.
 FW_DEVICE uint32_t task_index_again() {
   uint32_t x, y;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));

@@ -15,7 +15,6 @@ struct RowShare {
   static_assert(kTurns * kLanes == Layout::kChunks && kRows % 8 == 0);
 
   const int row, chunk;  // of this thread: the first of each
-  FW_METHOD RowShare() : RowShare(thread_index_again()) {}
   FW_METHOD explicit RowShare(int thread) : row(thread / kLanes), chunk(thread % kLanes) {}
 };
 

@@ -161,8 +161,9 @@ struct Forward {
   // ---- K and V on their way to LDS ----
 
   FW_METHOD void issue_k(int i, uint32_t buffer, uint32_t skip = 0) {
-    load_to_lds<C::kDirectBytes>(k_tile, here(direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
-                                 k_source[i] - skip);
+    load_to_lds<C::kDirectBytes>(
+        k_tile, (C::kGeneral ? here(direct_k) : direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
+        k_source[i] - skip);
   }
 #if defined(__gfx950__)
   FW_METHOD void load_v(int i, uint32_t buffer, uint32_t skip = 0) {
@@ -350,7 +351,7 @@ struct Forward {
   }
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
-    origin = here(origin);
+    if (C::kGeneral) origin = here(origin);
     k_tile = k_stream.template next<kTileK>();
     v_tile = v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {

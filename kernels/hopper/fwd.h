@@ -21,75 +21,132 @@ FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const Forw
   return abi::map_place(t, abi::query_map_rows(p), task.queries, batch * t.stride[0] + task.q_row * t.stride[1]);
 }
 
+// Three warps produce, so that none waits for what another waits for: one hands out the tasks and loads their queries,
+// one loads the blocks of K, one those of V.
 template <class C>
 struct Producer {
   const Params& p;
   const TensorMaps& maps;
   const int lane;
-  const int part_rows;  // of a tile of keys that are loaded at once
-  uint32_t k_count = 0, v_count = 0;
 
   FW_METHOD Producer(const Params& params, const TensorMaps& tensor_maps)
-      : p(params), maps(tensor_maps), lane(lane_index()), part_rows(abi::key_map_box(params, C::kTileK)) {}
+      : p(params), maps(tensor_maps), lane(lane_index()) {}
 
-  // Row 0 of the sequence in the map of k or v. In pages: of the page that holds `row`.
-  FW_METHOD MapPlace place(const abi::Tensor& t, const Sequence& seq, int32_t row) const {
-    const int64_t map_rows = abi::key_map_rows(p);
-    if (!p.block_table)
-      return abi::map_place(t, map_rows, seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);
-    const int32_t page = row / int32_t(map_rows),
-                  used = min(int32_t(seq.keys) - page * int32_t(map_rows), int32_t(map_rows));
-    if (used <= 0) return {int32_t(map_rows), 0, 0};  // all out of bounds
+  // counters: tasks that were taken, over all CTAs, after the first of each; CTAs that are done. The last one leaves
+  // zeros for the next launch.
+  FW_METHOD void tasks_and_queries(uint32_t* counters) const {
+    const TaskOrder order(p, C::kTileQ);
+    uint32_t index = blockIdx.x;
+    for (uint32_t n = 0;; ++n) {
+      const TaskOrder::Place at = order.at(index);
+      if (at.batch < 0) {
+        publish({.query = -1}, n);
+        break;
+      }
+      const Sequence seq = sequence_of(p, at.batch);
+      ForwardTask task = {int32_t(at.block * C::kTileQ), at.head,           at.batch, int32_t(seq.q_row),
+                          int32_t(seq.queries),          int32_t(seq.keys), 0,        0};
+      const BlockKeys seen(p, task.queries, task.keys, task.query, min(C::kTileQ, task.queries - task.query));
+      task.first_block = seen.some_first / C::kTileK;
+      // Without a key, one block of which no row sees any: every task has scores and an output.
+      task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
+      publish(task, n);
+      load_queries(task, n);
+      // The next one is asked for when its queries can come in time, not sooner: the CTAs are to end together.
+      barrier_wait(C::kAsk, n & 1);
+      if (lane == 0) index = gridDim.x + atomicAdd(counters, 1u);
+      index = __shfl_sync(kAllLanes, index, 0);
+    }
+    if (lane == 0) {
+      __threadfence();
+      if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = counters[1] = 0;
+    }
+  }
+
+  // All blocks of K or of V, one task after another.
+  template <bool kOfV>
+  FW_METHOD void blocks() const {
+    constexpr int kPanels = kOfV ? C::kPanelsV : C::kPanelsQk;
+    const abi::Tensor& t = kOfV ? p.v : p.k;
+    const int part_rows = abi::key_map_box(p, C::kTileK);  // of a block that are loaded at once
+    uint32_t count = 0;
+    for (uint32_t n = 0;; ++n) {
+      const uint32_t slot = slot_of<2>(n);
+      barrier_wait(C::kTaskFull + 8 * slot, parity_of<2>(n));
+      const ForwardTask task = load_task(C::kTasks + 32 * slot);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(C::kTaskFree + 8 * slot);
+      if (task.query < 0) break;
+      const Sequence seq = sequence_of(p, task.batch);
+      const int kv_head = task.head / (p.heads_q / p.heads_k), ask_at = min(task.last_block, task.first_block + 3);
+      MapPlace place{};
+      if (!p.block_table) place = sequence_place(t, seq);
+      for (int j = task.last_block; j >= task.first_block; --j, ++count) {
+        load_block<kPanels>(t, kOfV ? maps.v : maps.k, kOfV ? C::kV : C::kK, kOfV ? C::kVFull : C::kKFull,
+                            kOfV ? C::kVFree : C::kKFree, count, seq, place, kv_head, j * C::kTileK, part_rows);
+        if (!kOfV && j == ask_at && lane == 0) barrier_arrive(C::kAsk);
+      }
+    }
+  }
+
+ private:
+  // Row 0 of the sequence in the map of k or v.
+  FW_METHOD MapPlace sequence_place(const abi::Tensor& t, const Sequence& seq) const {
+    return abi::map_place(t, abi::key_map_rows(p), seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);
+  }
+  // The same in pages, for the page that holds `row`.
+  FW_METHOD MapPlace page_place(const abi::Tensor& t, const Sequence& seq, int32_t row) const {
+    const int32_t map_rows = int32_t(abi::key_map_rows(p)), page = row / map_rows;
+    const int32_t used = min(int32_t(seq.keys) - page * map_rows, map_rows);
+    if (used <= 0) return {map_rows, 0, 0};  // all out of bounds
     MapPlace at = abi::map_place(t, map_rows, used, p.block_table[seq.b * p.block_table_stride + page] * t.stride[0]);
-    at.row -= page * int32_t(map_rows);
+    at.row -= page * map_rows;
     return at;
   }
 
-  // Block of keys to slot n of a ring. Rows past the last key are written as 0.
+  // The block of keys that starts with `row`, to slot n of a ring. Rows past the last key are written as 0.
   template <int kPanels>
   FW_METHOD void load_block(const abi::Tensor& t, const TensorMap& map, uint32_t ring, uint32_t full, uint32_t free,
-                            uint32_t& n, const Sequence& seq, MapPlace at, int kv_head, int block) {
+                            uint32_t n, const Sequence& seq, const MapPlace& place, int kv_head, int row,
+                            int part_rows) const {
     constexpr int kBytes = C::kTileK * kPanelRowBytes * kPanels;
     const uint32_t slot = slot_of<C::kStages>(n), to = ring + slot * kBytes, barrier = full + 8 * slot;
-    const int row = block * C::kTileK;
-    MapPlace mine;
-    if (p.block_table) mine = place(t, seq, row + lane * part_rows);  // lane 0: the first part, ...
-    barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
-    if (lane == 0) barrier_expect(barrier, kBytes);
-    for (int part = 0; part * part_rows < C::kTileK; ++part) {
-      if (p.block_table) at = shuffled(mine, part);
+    if (!p.block_table) {
+      barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
       if (lane == 0) {
-        const MapPlace first = {at.row + row + part * part_rows, at.fine, at.coarse};
-        FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
-            tma_load(to + (panel * C::kTileK + part * part_rows) * kPanelRowBytes, map, barrier, panel * kPanel,
-                     kv_head, first, kEvictLast);
+        barrier_expect(barrier, kBytes);
+        load_panels<kPanels>(to, map, barrier, kv_head, {place.row + row, place.fine, place.coarse});
+      }
+    } else {
+      const MapPlace mine = page_place(t, seq, row + lane * part_rows);  // lane 0: the first part, ...
+      barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
+      if (lane == 0) barrier_expect(barrier, kBytes);
+      for (int part = 0; part * part_rows < C::kTileK; ++part) {
+        const MapPlace at = {__shfl_sync(kAllLanes, mine.row, part) + row + part * part_rows,
+                             __shfl_sync(kAllLanes, mine.fine, part), __shfl_sync(kAllLanes, mine.coarse, part)};
+        if (lane == 0) load_panels<kPanels>(to + part * part_rows * kPanelRowBytes, map, barrier, kv_head, at);
       }
     }
     __syncwarp();
-    ++n;
   }
-  FW_METHOD static MapPlace shuffled(const MapPlace& x, int from) {
-    return {__shfl_sync(~0u, x.row, from), __shfl_sync(~0u, x.fine, from), __shfl_sync(~0u, x.coarse, from)};
+  template <int kPanels>
+  FW_METHOD static void load_panels(uint32_t to, const TensorMap& map, uint32_t barrier, int kv_head,
+                                    const MapPlace& at) {
+    FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
+        tma_load(to + panel * C::kTileK * kPanelRowBytes, map, barrier, panel * kPanel, kv_head, at, kEvictLast);
   }
 
-  // Queries of the n-th task; to L2 alone, or to their place when that is free.
-  template <bool kOnlyToL2>
   FW_METHOD void load_queries(const ForwardTask& task, uint32_t n) const {
     const MapPlace first = query_place(p, p.q, task);
     for (int w = 0; w < C::kConsumers; ++w) {
       const uint32_t slot = slot_of<C::kQSlots>(n) * C::kConsumers + w, full = C::kQFull + 8 * slot;
-      const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
-      if constexpr (!kOnlyToL2) barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(n) ^ 1);
+      barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(n) ^ 1);
       if (lane == 0) {
-        if constexpr (!kOnlyToL2) barrier_expect(full, C::kQBytes);
-        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel) {
-          if constexpr (kOnlyToL2) {
-            tma_prefetch(maps.q, panel * kPanel, task.head, at);
-          } else {
+        barrier_expect(full, C::kQBytes);
+        const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
+        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
             tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, full, panel * kPanel, task.head,
                      at, kEvictFirst);
-          }
-        }
       }
       __syncwarp();
     }
@@ -103,66 +160,6 @@ struct Producer {
       barrier_arrive(C::kTaskFull + 8 * slot);
     }
     __syncwarp();
-  }
-
-  // Makes a task of this number in the order of all the n-th of this CTA. False: there is none.
-  FW_METHOD bool take(const TaskOrder& order, uint32_t index, uint32_t n) const {
-    const TaskOrder::Place at = order.at(index);
-    ForwardTask task = {.query = -1};
-    if (at.batch >= 0) {
-      const Sequence seq = sequence_of(p, at.batch);
-      task = {int32_t(at.block * C::kTileQ), at.head,           at.batch, int32_t(seq.q_row),
-              int32_t(seq.queries),          int32_t(seq.keys), 0,        0};
-      const BlockKeys seen(p, task.queries, task.keys, task.query, min(C::kTileQ, task.queries - task.query));
-      task.first_block = seen.some_first / C::kTileK;
-      // Without a key, one block of which no row sees any: every task has scores and an output.
-      task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
-    }
-    publish(task, n);
-    if (at.batch < 0) return false;
-    load_queries<C::kQSlots == 1>(task, n);
-    return true;
-  }
-
-  // counters: tasks that were taken, over all CTAs, after the first of each; CTAs that are done. The last one leaves
-  // zeros for the next launch.
-  FW_METHOD void run(uint32_t* counters) {
-    const TaskOrder order(p, C::kTileQ);
-    bool more = take(order, blockIdx.x, 0);
-    for (uint32_t n = 0; more; ++n) {
-      uint32_t next = 0;
-      if (lane == 0) next = atomicAdd(counters, 1u);
-      const ForwardTask task = load_task(C::kTasks + 32 * slot_of<2>(n));
-      const Sequence seq = sequence_of(p, task.batch);
-      const int kv_head = task.head / (p.heads_q / p.heads_k);
-      MapPlace k_place{}, v_place{};
-      if (!p.block_table) k_place = place(p.k, seq, 0), v_place = place(p.v, seq, 0);
-      const auto load_k = [&](int j) {
-        load_block<C::kPanelsQk>(p.k, maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, k_place, kv_head, j);
-      };
-      const auto load_v = [&](int j) {
-        load_block<C::kPanelsV>(p.v, maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, v_place, kv_head, j);
-      };
-      const auto take_next = [&] { return take(order, gridDim.x + __shfl_sync(kAllLanes, next, 0), n + 1); };
-
-      // The next task is taken when its queries can come in time, not sooner: the CTAs are to end together. Its place
-      // in the rings is free by then, as that of the task before is: kStages blocks of this one are done with.
-      int j = task.last_block;
-      const int take_at = min(j - C::kStages, task.first_block + 2);
-      load_k(j);
-      if constexpr (C::kQSlots == 1) load_queries<false>(task, n);
-      for (; j > task.first_block; --j) {
-        load_k(j - 1);
-        load_v(j);
-        if (j == take_at) more = take_next();
-      }
-      load_v(j);
-      if (j >= take_at) more = take_next();
-    }
-    if (lane == 0) {
-      __threadfence();
-      if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = counters[1] = 0;
-    }
   }
 };
 
@@ -572,7 +569,8 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
     for (int i = 0; i < C::kQSlots * C::kConsumers; ++i)
       barrier_init(C::kQFull + 8 * i, 1), barrier_init(C::kQFree + 8 * i, 1);
     for (int i = 0; i < 2; ++i)
-      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers);
+      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers + 2);
+    barrier_init(C::kAsk, 1);
     barrier_init_done();
   }
   if constexpr (C::kSumByMma) {
@@ -582,7 +580,10 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
   __syncthreads();
   if (warpgroup == 0) {
     give_registers<C::kProducerRegisters>();
-    if (wave_index() == 0) Producer<C>(args.params, maps).run(reinterpret_cast<uint32_t*>(args.shared));
+    const Producer<C> producer(args.params, maps);
+    if (wave_index() == 0) producer.tasks_and_queries(reinterpret_cast<uint32_t*>(args.shared));
+    if (wave_index() == 1) producer.template blocks<false>();
+    if (wave_index() == 2) producer.template blocks<true>();
   } else {
     take_registers<C::kConsumerRegisters>();
     Consumer<C>(args.params, maps, warpgroup - 1).run();

@@ -86,11 +86,6 @@ FW_DEVICE void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int
       "l"(&map), "r"(barrier), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse), "l"(priority)
       : "memory");
 }
-FW_DEVICE void tma_prefetch(const TensorMap& map, int column, int head, const MapPlace& at) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(column),
-               "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse)
-               : "memory");
-}
 FW_DEVICE void tma_store(const TensorMap& map, uint32_t from, int column, int head, const MapPlace& at) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
                "r"(from), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse)

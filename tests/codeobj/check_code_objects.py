@@ -34,10 +34,8 @@ EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the
 # loop, in the stage that modifies scores, and in the epilogue. No kernel may spill vector registers, and none but the
 # slow path may have scratch memory. First pattern that matches "ARCH NAME" wins; the others may spill nothing.
 SCALARS_IN_LANES = [
-    (r" cdna1?_fwd_\w*_general$", 90),
-    (r"^gfx908 cdna1_fwd_", 6),
-    (r"^gfx90a cdna_fwd_\w*_d(192v128|256)_", 21),
-    (r"^gfx942 cdna_fwd_\w*_d192v128_", 4),
+    (r"^gfx90a cdna_fwd_\w*_general$", 3),
+    (r"^gfx908 cdna1_fwd_\w*_general$", 4),
     (r" amd_generic_", 300),
 ]
 GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32
