@@ -298,8 +298,6 @@ template <class Element, class Shape>
 FW_DEVICE void decode(const GpuArguments& args) {
   extern __shared__ __align__(1024) char shared[];
   const Params& p = args.params;
-  wait_for_launch_before();
-  let_next_launch_start();
   const int group = quotient(p.heads_q, p.heads_k), rows = p.seqlen_q * group;
   const int blocks = rows > Shape::kRows ? (rows + Shape::kRows - 1) / Shape::kRows : 1;
   const Line line(p, args.schedule.splits, int(args.schedule.tasks), blocks, Shape::kWarps);

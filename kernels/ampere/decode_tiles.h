@@ -14,7 +14,7 @@ struct DecodeShape {
   static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kRows = kRows_, kWarps = kWarps_, kThreads = kWave * kWarps;
   static constexpr int kTileK = kTileKeys * kDimQK * 2, kTileV = kTileKeys * kDimV * 2, kStage = kTileK + kTileV;
   static constexpr int kMergeRows = kThreads * 2 / kDimV > 4 ? 4 : kThreads * 2 / kDimV < 1 ? 1 : kThreads * 2 / kDimV;
-  static constexpr int kWarpRows = kDimQK > 128 || kDimV > 128 ? 8 : 16;
+  static constexpr int kWarpRows = kDimV > 128 ? 8 : 16;
   static constexpr int kMergeBytes = kWarps * kMergeRows * kDimV * 4, kSumBytes = kWarps * kWarpRows * 8;
   static constexpr int kFixed = kMergeBytes + kSumBytes;
   static constexpr int kStages = (kSharedBytes - kFixed) / (kWarps * kStage);
