@@ -36,46 +36,24 @@ endif()
 
 set(nvidia_code)
 set(nvidia_words)
-# Compiles kernels/FOLDER/NAME.cu for each of the TARGETS: sm_90a and the like give machine code, compute_80 and the like
-# PTX. Serialised wgmma and spills are warnings of ptxas, and warnings are errors.
-function(nvidia_code_objects folder name)
+set(nvidia_flags -std=c++20 -O3 --expt-relaxed-constexpr -Werror all-warnings -I${PROJECT_SOURCE_DIR})
+
+# kernels/FOLDER/NAME.cu for one GPU alone (sm_90a), by nvcc. ptxas warns where it serialises wgmma, and warnings are errors.
+function(nvidia_code_object folder name target)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${name}.cu)
-  foreach(target IN LISTS ARGN)
-    string(REGEX REPLACE "^(sm|compute)_" "" number ${target})
-    set(output ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${name}_${target})
-    set(flags -std=c++20 -O3 --expt-relaxed-constexpr -Werror all-warnings -I${PROJECT_SOURCE_DIR} -MD -MF ${output}.d -MT ${output})
-    if(target MATCHES "^sm_")
-      set(compile COMMAND ${FLASHWAVE_NVCC} -cubin -gencode arch=compute_${number},code=${target} -Xptxas -Werror ${flags}
-                          ${source} -o ${output})
-    else()
-      set(compile COMMAND ${FLASHWAVE_NVCC} -ptx -arch=${target} ${flags} ${source} -o ${output}
-                  # Drivers refuse PTX that says it is newer than they are, whatever is in it.
-                  COMMAND sed -i "s/^[.]version .*/.version ${ptx_version}/" ${output})
-    endif()
-    add_custom_command(OUTPUT ${output} ${compile} DEPENDS ${source} DEPFILE ${output}.d VERBATIM
-                       COMMENT "NVIDIA kernels ${folder}/${name} for ${target}")
-    list(APPEND nvidia_code ${output})
-    list(APPEND nvidia_words ${folder}_${name} ${target} ${output})
-  endforeach()
-  set(nvidia_code ${nvidia_code} PARENT_SCOPE)
-  set(nvidia_words ${nvidia_words} PARENT_SCOPE)
+  string(REPLACE sm_ compute_ virtual ${target})
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${name}_${target})
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${FLASHWAVE_NVCC} -cubin -gencode arch=${virtual},code=${target} -Xptxas -Werror ${nvidia_flags}
+            -MD -MF ${output}.d -MT ${output} ${source} -o ${output}
+    DEPENDS ${source} DEPFILE ${output}.d VERBATIM COMMENT "NVIDIA kernels ${folder}/${name} for ${target}")
+  set(nvidia_code ${nvidia_code} ${output} PARENT_SCOPE)
+  set(nvidia_words ${nvidia_words} ${folder}_${name} ${target} ${output} PARENT_SCOPE)
 endfunction()
 
-# The same for kernels/FOLDER/NAME.hip, which AMD GPUs share: clang makes PTX of it, without CUDA's headers, and ptxas the
-# machine code. PTX comes for the oldest of the TARGETS.
-function(nvidia_shared_code_objects folder name)
-  set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${name}.hip)
-  list(GET ARGN 0 oldest)
-  string(REPLACE sm_ compute_ virtual ${oldest})
-  set(ptx ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${name}_${virtual})
-  add_custom_command(
-    OUTPUT ${ptx}
-    COMMAND ${FLASHWAVE_CUDA_CLANG} -x cuda --cuda-device-only --cuda-gpu-arch=${oldest} -nocudainc -nocudalib -std=c++20 -O3
-            -Wall -Wextra -Werror -ffp-contract=fast -I${PROJECT_SOURCE_DIR} -S ${source} -o ${ptx}
-            -Xclang -target-feature -Xclang +ptx${ptx_feature}
-            # The driver's -MD does nothing for device code.
-            -Xclang -dependency-file -Xclang ${ptx}.d -Xclang -MT -Xclang ${ptx}
-    DEPENDS ${source} DEPFILE ${ptx}.d VERBATIM COMMENT "NVIDIA kernels ${folder}/${name} for ${virtual}")
+# Machine code of the TARGETS by ptxas from PTX, and the PTX itself. That it assembles shows that its version may be named.
+function(nvidia_assemble folder name virtual ptx)
   list(APPEND nvidia_code ${ptx})
   list(APPEND nvidia_words ${folder}_${name} ${virtual} ${ptx})
   foreach(target IN LISTS ARGN)
@@ -85,6 +63,39 @@ function(nvidia_shared_code_objects folder name)
     list(APPEND nvidia_code ${output})
     list(APPEND nvidia_words ${folder}_${name} ${target} ${output})
   endforeach()
+  set(nvidia_code ${nvidia_code} PARENT_SCOPE)
+  set(nvidia_words ${nvidia_words} PARENT_SCOPE)
+endfunction()
+
+# kernels/FOLDER/NAME.cu: PTX of VIRTUAL (compute_80) by nvcc, machine code of the TARGETS from it.
+function(nvidia_code_objects folder name virtual)
+  set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${name}.cu)
+  set(ptx ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${name}_${virtual})
+  add_custom_command(
+    OUTPUT ${ptx}
+    COMMAND ${FLASHWAVE_NVCC} -ptx -arch=${virtual} ${nvidia_flags} -MD -MF ${ptx}.d -MT ${ptx} ${source} -o ${ptx}
+    # Drivers refuse PTX that says it is newer than they are, whatever is in it.
+    COMMAND sed -i "s/^[.]version .*/.version ${ptx_version}/" ${ptx}
+    DEPENDS ${source} DEPFILE ${ptx}.d VERBATIM COMMENT "NVIDIA kernels ${folder}/${name} for ${virtual}")
+  nvidia_assemble(${folder} ${name} ${virtual} ${ptx} ${ARGN})
+  set(nvidia_code ${nvidia_code} PARENT_SCOPE)
+  set(nvidia_words ${nvidia_words} PARENT_SCOPE)
+endfunction()
+
+# The same for kernels/FOLDER/NAME.hip, which AMD GPUs share: clang makes the PTX, without CUDA's headers.
+function(nvidia_shared_code_objects folder name virtual)
+  set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${name}.hip)
+  string(REPLACE compute_ sm_ real ${virtual})
+  set(ptx ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${name}_${virtual})
+  add_custom_command(
+    OUTPUT ${ptx}
+    COMMAND ${FLASHWAVE_CUDA_CLANG} -x cuda --cuda-device-only --cuda-gpu-arch=${real} -nocudainc -nocudalib -std=c++20 -O3
+            -Wall -Wextra -Werror -ffp-contract=fast -I${PROJECT_SOURCE_DIR} -S ${source} -o ${ptx}
+            -Xclang -target-feature -Xclang +ptx${ptx_feature}
+            # The driver's -MD does nothing for device code.
+            -Xclang -dependency-file -Xclang ${ptx}.d -Xclang -MT -Xclang ${ptx}
+    DEPENDS ${source} DEPFILE ${ptx}.d VERBATIM COMMENT "NVIDIA kernels ${folder}/${name} for ${virtual}")
+  nvidia_assemble(${folder} ${name} ${virtual} ${ptx} ${ARGN})
   set(nvidia_code ${nvidia_code} PARENT_SCOPE)
   set(nvidia_words ${nvidia_words} PARENT_SCOPE)
 endfunction()
