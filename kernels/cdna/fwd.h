@@ -161,8 +161,11 @@ struct Forward {
   // ---- K and V on their way to LDS ----
 
   FW_METHOD void issue_k(int i, uint32_t buffer, uint32_t skip = 0) {
+    // Not kept for each i in general kernels. On gfx908 clang 22 takes the assembly for an instruction between reading
+    // an accumulator and the load, which leaves one wait state too few: `window` sees to it.
+    constexpr bool kHere = C::kGeneral && !kIsGfx908;
     load_to_lds<C::kDirectBytes>(
-        k_tile, (C::kGeneral ? here(direct_k) : direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
+        k_tile, (kHere ? here(direct_k) : direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
         k_source[i] - skip);
   }
 #if defined(__gfx950__)
@@ -352,6 +355,7 @@ struct Forward {
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
     if (C::kGeneral) origin = here(origin);
+    if (C::kGeneral && kIsGfx908) direct_k = here(direct_k);
     k_tile = k_stream.template next<kTileK>();
     v_tile = v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {

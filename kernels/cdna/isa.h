@@ -22,6 +22,11 @@ inline constexpr int kXcds = 8, kUnitsPerXcd = 38;
 inline constexpr bool kIsGfx950 = false;
 inline constexpr int kXcds = 1, kUnitsPerXcd = 110;
 #endif
+#if defined(__gfx908__)
+inline constexpr bool kIsGfx908 = true;
+#else
+inline constexpr bool kIsGfx908 = false;
+#endif
 
 // Whether packed f32 arithmetic pays in the shadow of matrix instructions. On gfx950 others measured gains of 4 %;
 // before, hand-written kernels avoid it there.

@@ -35,7 +35,7 @@ EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the
 # slow path may have scratch memory. First pattern that matches "ARCH NAME" wins; the others may spill nothing.
 SCALARS_IN_LANES = [
     (r"^gfx90a cdna_fwd_\w*_general$", 3),
-    (r"^gfx908 cdna1_fwd_\w*_general$", 4),
+    (r"^gfx908 cdna1_fwd_\w*_general$", 3),
     (r" amd_generic_", 300),
 ]
 GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32
