@@ -85,15 +85,15 @@ def _measure(cell: Cell, budget: float) -> dict[str, Any]:
 
 def _host_cost() -> dict[str, float]:
     """Microseconds that a call takes on the host, the GPU being idle: the least of batches of 200."""
-    q, k = torch.randn(1, 1, 8, 64, device=_CUDA).bfloat16(), torch.randn(1, 64, 8, 64, device=_CUDA).bfloat16()
+    q, k, v = (torch.randn(1, rows, 8, 64, device=_CUDA).bfloat16() for rows in (1, 64, 64))
     lengths = torch.full((1,), 40, dtype=torch.int32, device=_CUDA)
-    qt, kt = q.transpose(1, 2), k.transpose(1, 2)
+    heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
     calls = {
-        "flash_attn_func": lambda: flash_attn_func(q, k, k),
+        "flash_attn_func": lambda: flash_attn_func(q, k, v),
         "flash_attn_with_kvcache, one token appended": lambda: flash_attn_with_kvcache(
-            q, k, k, q, q, cache_seqlens=lengths
+            q, k, v, q, q, cache_seqlens=lengths
         ),
-        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(qt, kt, kt),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*heads_first),
     }
     cost = dict.fromkeys(calls, math.inf)
     for _ in range(7):
@@ -134,7 +134,7 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3f}" if seconds >= 1e-4 else f"{seconds * 1e3:.4f}"
 
 
-def _print_group(results: list[dict[str, Any]], floor: float | None) -> None:
+def _group_lines(results: list[dict[str, Any]], floor: float | None) -> list[str]:
     peers = list(dict.fromkeys(name for result in results for name in result["ratio"]))
     header = ["cell", "flashwave, ms", results[0]["unit"]]
     for peer in peers:
@@ -150,24 +150,38 @@ def _print_group(results: list[dict[str, Any]], floor: float | None) -> None:
         rows.append(tuple(row))
     if floor:
         header.append("of the rate of a copy")
-    print("\n".join(["", *markdown_table(tuple(header), rows)]))
+    return ["", *markdown_table(tuple(header), rows)]
 
 
-def _print(results: list[dict[str, Any]], copy_rate: float, host: dict[str, float]) -> None:
-    print("Ratio: a peer's time over flashwave's; above 1 flashwave is faster.")
+def markdown(content: dict[str, Any]) -> str:
+    """All that was measured, as a page."""
+    results = content["cells"]
+    lines = [
+        "# flashwave against torch's attention",
+        "",
+        *markdown_table(("", ""), list(content["environment"].items())),
+    ]
+    lines += ["", "Ratio: a peer's time over flashwave's; above 1 flashwave is faster. Times are of CUDA graphs."]
     for group in dict.fromkeys(result["group"] for result in results):
         members = [result for result in results if result["group"] == group]
-        _print_group(members, copy_rate if group == "tiny" else None)
+        lines += ["", f"## {group.capitalize()}"]
+        lines += _group_lines(members, content["copy_gb_per_s"] if group == "tiny" else None)
     rows = [
         (s["group"], s["peer"], str(s["cells"]), ratio(s["geomean"]), f"{ratio(s['worst_ratio'])} ({s['worst']})")
-        for s in summaries(results)
+        for s in content["groups"]
     ]
-    print("\n".join(["", *markdown_table(("group", "peer", "cells", "geometric mean", "worst cell"), rows)]))
-    for result in results:
-        for peer, reason in result["refused"].items():
-            print(f"- {result['name']}: {peer} does not take it: {reason}")
-    print(f"\nA copy in the GPU's memory: {copy_rate:.0f} GB/s.\n\nA call on the host, microseconds:\n")
-    print("\n".join(markdown_table(("call", "least"), [(name, f"{cost:.1f}") for name, cost in host.items()])))
+    lines += ["", "## Summary", ""]
+    lines += markdown_table(("group", "peer", "cells", "geometric mean", "worst cell"), rows)
+    refused = [(r["name"], peer, reason) for r in results for peer, reason in r["refused"].items()]
+    if refused:
+        lines += ["", *[f"- {name}: {peer} does not take it: {reason}" for name, peer, reason in refused]]
+    lines += [
+        "",
+        f"A copy in the GPU's memory: {content['copy_gb_per_s']:.0f} GB/s. A call on the host, microseconds:",
+        "",
+    ]
+    costs = [(name, f"{cost:.1f}") for name, cost in content["host_us"].items()]
+    return "\n".join([*lines, *markdown_table(("call", "least"), costs)]) + "\n"
 
 
 def charts(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
@@ -201,6 +215,15 @@ def _chart(title: str, x_label: str, members: list[dict[str, Any]], device: str)
     return svg.Chart(title, subtitle, x_label, members[0]["unit"], tuple(categories), series)
 
 
+def write(folder: Path, content: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cuda_vs_sdpa.json").write_text(json.dumps(content, indent=1) + "\n")
+    (folder / "cuda_vs_sdpa.md").write_text(markdown(content))
+    drawn = charts(content["cells"], content["environment"]["device"])
+    if drawn:
+        (folder / "cuda_vs_sdpa.svg").write_text(svg.grid(drawn, columns=3))
+
+
 # ---------------------------------------------------------------------------------------------------------------- main
 
 
@@ -227,35 +250,38 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="of the prefill (default bf16)")
     parser.add_argument("--budget", type=float, default=0.12, help="seconds of each side in a cell (default 0.12)")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="start no more cells after so long")
     parser.add_argument("--classic", metavar="KERNEL", help="the kernel to force for growing keys")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write charts there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write cuda_vs_sdpa.md, .json and .svg there")
     arguments = parser.parse_args(argv)
     if not torch.cuda.is_available() or torch.version.hip:
         print("error: torch sees no NVIDIA GPU", file=sys.stderr)
         return 1
-    facts = _facts(arguments.dtype)
-    print("\n".join([*markdown_table(("", ""), list(facts.items())), ""]))
+    start = time.perf_counter()
     copy_rate, host = _copy_rate(arguments.budget), _host_cost()
     results, failed = [], []
     classic = arguments.classic or _classic(arguments.dtype)
     for make in cells(arguments.groups, arguments.quick, DTYPES[arguments.dtype], classic):
+        if arguments.limit and time.perf_counter() - start > arguments.limit:
+            print("error: out of time, cells are left out", file=sys.stderr)
+            break
         try:
             results.append(_measure(make(), arguments.budget))
-        except WrongResult as error:
-            failed.append(str(error))
+        except (WrongResult, RuntimeError) as error:
+            failed.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            print(f"error: not timed: {failed[-1]}", file=sys.stderr)
         torch.cuda.empty_cache()
-    if results:
-        _print(results, copy_rate, host)
-    for message in failed:
-        print(f"error: wrong result, not timed: {message}", file=sys.stderr)
-    content = {"environment": facts, "copy_gb_per_s": copy_rate, "host_us": host, "cells": results, "wrong": failed}
-    content["groups"] = summaries(results)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    if arguments.svg:
-        arguments.svg.write_text(svg.grid(charts(results, facts["device"]), columns=3))
+    content = {
+        "environment": _facts(arguments.dtype),
+        "copy_gb_per_s": copy_rate,
+        "host_us": host,
+        "cells": results,
+        "wrong": failed,
+        "groups": summaries(results),
+    }
+    print(markdown(content), end="")
+    if arguments.out:
+        write(arguments.out, content)
     return 1 if failed else 0
 
 

@@ -30,6 +30,9 @@ struct DecodeParts {
   }
 };
 
+// Parts of one unit at most: more workgroups are not started, and no more splits can be asked for.
+inline constexpr int64_t kMostDecodeParts = 256;
+
 // Not a value that the memory has by accident: it need not be cleared before a launch. Whoever reads a part clears its
 // flag, so that none is left behind.
 inline constexpr uint64_t kReady = 0xD1B54A32D192ED03u;
@@ -39,6 +42,27 @@ FW_ABI_FN constexpr int64_t decode_slots(int64_t splits, int64_t tasks) {
 }
 FW_ABI_FN constexpr int64_t decode_units(int64_t batch, int64_t heads_k, int64_t rows, int64_t rows_per_unit) {
   return batch * heads_k * (rows > rows_per_unit ? (rows + rows_per_unit - 1) / rows_per_unit : 1);
+}
+
+// Tiles of the keys that any query of a sequence sees: the last query sees the last key. One at the least, since
+// results have to be written.
+inline constexpr int kDecodeTileKeys = 16;
+FW_ABI_FN constexpr int64_t decode_first_key(int64_t queries, int64_t keys, int64_t window_left) {
+  const int64_t first = keys - queries - window_left;
+  return queries <= 0 ? keys : first > 0 ? first : 0;
+}
+FW_ABI_FN constexpr int64_t decode_tiles(int64_t seen_keys) {
+  return seen_keys > 0 ? (seen_keys + kDecodeTileKeys - 1) / kDecodeTileKeys : 1;
+}
+
+// Parts of each unit, where all have `tiles` tiles and that gives nearly every workgroup a part; else 0. least: tiles
+// that are worth a workgroup.
+template <class Int>
+FW_ABI_FN constexpr Int decode_parts(Int tiles, Int units, Int most_workgroups, Int least) {
+  const Int worth = (tiles * units + least - 1) / least;
+  const Int workgroups = worth < most_workgroups ? worth : most_workgroups;
+  const Int parts = workgroups / units;
+  return parts * units * 16 >= workgroups * 15 ? parts : 0;
 }
 
 }  // namespace flashwave::abi

@@ -23,21 +23,18 @@ inline constexpr float kPeak = __is_same(Element, F16) ? 8.f : 0.f;
 template <class Element>
 inline constexpr float kSlack = __is_same(Element, F16) ? 6.f : 8.f;
 
-// Keys that all rows of a unit see. Window sides fit 32 bits beside a position.
+// Keys that all rows of a unit see, and those that one of its queries does.
 struct UnitMask {
-  int all_first, all_last, left, right;
+  const Window window;
+  int all_first, all_last;
 
-  FW_METHOD UnitMask(const Params& p, const Unit& unit) {
-    constexpr int64_t kFar = 1 << 30;
-    left = int(p.window_left < kFar ? p.window_left : kFar);
-    right = int(p.window_right < kFar ? p.window_right : kFar);
-    all_first = unit.keys - 1 - left;
-    all_last = min(unit.keys, unit.keys - unit.queries + right + 1);
+  FW_METHOD UnitMask(const Params& p, const Unit& unit) : window(p) {
+    all_first = window.first(unit.keys - 1), all_last = window.end(unit.keys - unit.queries, unit.keys);
   }
   FW_METHOD bool hides_some(int first_key) const { return first_key < all_first || first_key + kTileKeys > all_last; }
   FW_METHOD bool sees(const Unit& unit, int query, int key) const {
     const int diagonal = query + unit.keys - unit.queries;
-    return key >= diagonal - left && key <= diagonal + right && key < unit.keys;
+    return key >= window.first(diagonal) && key < window.end(diagonal, unit.keys);
   }
 };
 
@@ -53,19 +50,20 @@ struct Decode {
 
   const Params& p;
   char* const shared;
-  const int lane, g, c, team, member;
+  const int group, lane, g, c, team, member;
   const uint32_t ring;
   uint32_t q[kRowTiles][kStepsQK][2];
   float o[kRowTiles][kStepsV][4], m[kRowTiles][2], l[kRowTiles][2];
 
-  FW_METHOD Decode(const Params& params, char* shared_memory)
+  FW_METHOD Decode(const Params& params, char* shared_memory, int group_size)
       : p(params),
         shared(shared_memory),
-        lane(lane_index()),
-        g(lane / 4),
-        c(lane % 4),
-        team(wave_index() / kTeam),
-        member(wave_index() % kTeam),
+        group(group_size),
+        lane(lane_index() & 31),
+        g(lane >> 2),
+        c(lane & 3),
+        team(warp_index() / kTeam),
+        member(warp_index() % kTeam),
         ring(shared_address(shared_memory) + team * kStages * Shape::kStage) {}
 
   FW_METHOD void team_barrier() const {
@@ -80,8 +78,8 @@ struct Decode {
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       const int r = member * kWarpRows + 8 * t + g;
       const bool exists = rows.exists(r);
-      const uint16_t* const row = static_cast<const uint16_t*>(p.q.data) +
-                                  (exists ? query_offset(p.q, rows.seq, rows.query(r), rows.head(r)) : 0);
+      const uint16_t* const row =
+          static_cast<const uint16_t*>(p.q.data) + (exists ? rows.offset(p.q, rows.place(r)) : 0);
       FW_UNROLL for (int k = 0; k < kStepsQK; ++k) {
         FW_UNROLL for (int half = 0; half < 2; ++half) {
           const int column = 16 * k + 8 * half + 2 * c;
@@ -111,7 +109,6 @@ struct Decode {
 
   // Scores in units of log2. first_key: of the tile.
   FW_METHOD void scale(float (&s)[kRowTiles][4], const Unit& unit, const UnitMask& mask, int first_key) {
-    const int group = p.heads_q / p.heads_k;
     if (p.softcap > 0 || p.alibi_slopes || p.bias.data) {
       const int first_row =
           opaque(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
@@ -244,11 +241,8 @@ struct Decode {
     const int slots_each = args.schedule.splits == 0 ? 2 : 1;
     const abi::DecodeParts parts(args.shared, abi::decode_slots(args.schedule.splits, args.schedule.tasks),
                                  Shape::kRows, p.dim_v);
-    Unit* const units = reinterpret_cast<Unit*>(shared + Shape::kUnitAt);
-    static_assert((Shape::kWarps + 1) * sizeof(Unit) <= Shape::kUnitBytes);
-    if (thread_index() == 0) units[Shape::kWarps] = share.unit;
-    TileRequests<kTeams> requests(share, units + wave_index(), team, blocks);
-    TileRequest ahead[kAhead];
+    TileRequests<kTeams> requests(share, team, blocks);
+    TileRequest ahead[kAhead] = {};
     uint32_t copy_to = 0, stage = 0;  // offsets in the ring
     const auto copy_next = [&](bool any) {
       if (any) {
@@ -265,7 +259,7 @@ struct Decode {
     bool combine = false;  // the first unit's parts, when all else is done
     for (bool first = true;; first = false) {
       const UnitMask mask(p, unit);
-      start_unit(UnitRows(p, unit, Shape::kRows));
+      start_unit(UnitRows(p, unit, group, Shape::kRows));
       const int last = min(unit.tiles, share.end - unit.start);
       FW_NO_UNROLL for (int tile = max(share.begin - unit.start, 0) + team; tile < last; tile += kTeams) {
         wait_copies<kStages - 2>();
@@ -279,9 +273,9 @@ struct Decode {
         multiply_values(ring + stage + Shape::kTileK, weights);
         stage = stage == (kStages - 1) * Shape::kStage ? 0 : stage + Shape::kStage;
       }
-      const Contributors all(line, unit, workgroup);
+      const Contributors all(line, unit, workgroup, share.part);
       const int slot = all.first == all.last ? -1 : slots_each * workgroup + (first || slots_each == 1 ? 0 : 1);
-      merge(UnitRows(p, unit, Shape::kRows), parts, slot);
+      merge(UnitRows(p, unit, group, Shape::kRows), parts, slot);
       if (slot >= 0 && workgroup == all.last) {
         combine = true;
       } else if (slot >= 0 && thread_index() == 0) {
@@ -291,9 +285,11 @@ struct Decode {
       unit.next(p, blocks);
     }
     if (combine) {
-      const Unit first = units[Shape::kWarps];
-      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(p, parts, Contributors(line, first, workgroup),
-                                                                   slots_each, UnitRows(p, first, Shape::kRows));
+      if (line.parts == 0) unit = Share(p, line, workgroup, blocks).unit;
+      wait_copies<0>();  // none, but the ring is written to now
+      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(
+          p, parts, Contributors(line, unit, workgroup, share.part), slots_each, UnitRows(p, unit, group, Shape::kRows),
+          reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
     }
   }
 };
@@ -302,9 +298,7 @@ template <class Element, class Shape>
 FW_DEVICE void decode(const GpuArguments& args) {
   extern __shared__ __align__(1024) char shared[];
   const Params& p = args.params;
-  wait_for_launch_before();
-  let_next_launch_start();
-  const int rows = p.seqlen_q * (p.heads_q / p.heads_k);
+  const int group = quotient(p.heads_q, p.heads_k), rows = p.seqlen_q * group;
   const int blocks = rows > Shape::kRows ? (rows + Shape::kRows - 1) / Shape::kRows : 1;
   const Line line(p, args.schedule.splits, int(args.schedule.tasks), blocks, Shape::kWarps);
   const int workgroup = int(task_index());
@@ -312,7 +306,7 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const Share share(p, line, workgroup, blocks);
   constexpr int kMostTiles = Shape::kWarpRows / 8;
   const auto run = [&]<int kRowTiles, int kTeam>() {
-    Decode<Element, Shape, kRowTiles, kTeam>(p, shared).run(args, workgroup, line, share, blocks);
+    Decode<Element, Shape, kRowTiles, kTeam>(p, shared, group).run(args, workgroup, line, share, blocks);
   };
   if (rows <= 8) {
     run.template operator()<1, 1>();

@@ -10,40 +10,83 @@ inline constexpr float kNoKey = -3e38f;
 
 // Rows of a unit: row = query * group + head in the group.
 struct UnitRows {
-  Sequence seq;
-  int first_head, group, first_row, rows;  // rows: all of the key head's
+  int q_batch, q_row;  // as in Sequence
+  int first_head, group, count;
+  int first_query, first_rest;  // of row 0: query, head in the group
+  float per_group;
 
-  FW_METHOD UnitRows(const Params& p, const Unit& unit, int rows_per_unit)
-      : seq(sequence_of(p, unit.b)), group(p.heads_q / p.heads_k) {
-    first_head = unit.head * group, first_row = unit.block * rows_per_unit, rows = int(seq.queries) * group;
+  FW_METHOD UnitRows(const Params& p, const Unit& unit, int group_size, int rows_per_unit) : group(group_size) {
+    q_batch = unit.b, q_row = 0, first_query = first_rest = 0;
+    if (p.cu_seqlens_q) q_batch = 0, q_row = p.cu_seqlens_q[unit.b];
+    const int first_row = unit.block * rows_per_unit;
+    if (first_row > 0) first_query = first_row / group, first_rest = first_row - first_query * group;
+    first_head = unit.head * group, count = unit.queries * group - first_row, per_group = rcp_fast(float(group));
   }
-  FW_METHOD bool exists(int r) const { return first_row + r < rows; }
-  FW_METHOD int query(int r) const { return (first_row + r) / group; }
-  FW_METHOD int head(int r) const { return first_head + (first_row + r) % group; }
+  FW_METHOD bool exists(int r) const { return r < count; }
+
+  struct Place {
+    int query, head;
+  };
+  FW_METHOD Place place(int r) const {
+    const int i = small_quotient(first_rest + r, per_group);
+    return {first_query + i, first_head + first_rest + r - i * group};
+  }
+  FW_METHOD int64_t offset(const abi::Tensor& t, Place at) const {
+    return q_batch * t.stride[0] + (q_row + at.query) * t.stride[1] + at.head * t.stride[2];
+  }
 };
 
 // x, y: columns `column` and the next of row r, unnormalised.
 template <class Element>
 FW_DEVICE void write_columns(const Params& p, const UnitRows& rows, int r, int column, float x, float y, float m,
                              float l) {
-  const int head = rows.head(r), query = rows.query(r);
-  const float sink = p.sinks ? p.sinks[head] * kLog2e : -kInf;
+  const UnitRows::Place at = rows.place(r);
+  const float sink = p.sinks ? p.sinks[at.head] * kLog2e : -kInf;
   const float top = fmaxf(m, sink), weight = exp2_fast(m - top), total = l * weight + exp2_fast(sink - top);
-  const float scale = total == 0.f ? 0.f : weight / total;
-  uint16_t* const o = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, rows.seq, query, head) + column;
-  if (column < p.dim_v) *reinterpret_cast<uint32_t*>(o) = Element::pack(x * scale, y * scale);
+  const float scale = total == 0.f ? 0.f : weight * rcp_fast(total);
+  uint16_t* const o = static_cast<uint16_t*>(p.o.data) + rows.offset(p.o, at) + column;
+  *reinterpret_cast<uint32_t*>(o) = Element::pack(x * scale, y * scale);
   if (column == 0 && p.lse.data) {
-    static_cast<float*>(p.lse.data)[query_offset(p.lse, rows.seq, query, head)] =
-        total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
+    static_cast<float*>(p.lse.data)[rows.offset(p.lse, at)] = total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
   }
 }
 
-// Adds the parts of a unit in the order of the keys, whoever finishes when. Reads of kAtOnce parts are under way
-// together: one latency for all of them.
+// The weights of a unit's parts in each row: a warp for a row, a lane for a part. Left in shared memory:
+// weights[row][part] and (m, l) of each row.
+template <int kRows, int kThreads>
+FW_DEVICE void weigh_parts(const abi::DecodeParts& parts, const Contributors& from, int slots_each, int rows,
+                           float* weights, float2* totals) {
+  const int count = from.last - from.first + 1, lane = lane_index();
+  FW_NO_UNROLL for (int r = wave_index(); r < rows; r += kThreads / kWave) {
+    float m = kNoKey, l = 0.f;
+    FW_NO_UNROLL for (int j = lane; j - lane < count; j += kWave) {
+      float2 sums = make_float2(kNoKey, 0.f);
+      if (j < count) {
+        const int64_t row = int64_t{from.slot(from.first + j, slots_each)} * kRows + r;
+        sums = __ldcg(reinterpret_cast<const float2*>(parts.sums) + row);
+        weights[r * count + j] = sums.x;
+      }
+      float top = sums.x;
+      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) top = fmaxf(top, exchange(top, apart));
+      top = fmaxf(top, m);
+      float sum = sums.y * exp2_fast(sums.x - top);
+      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) sum += exchange(sum, apart);
+      l = l * exp2_fast(m - top) + sum, m = top;
+    }
+    FW_NO_UNROLL for (int j = lane; j < count; j += kWave) {
+      weights[r * count + j] = exp2_fast(weights[r * count + j] - m);
+    }
+    if (lane == 0) totals[r] = make_float2(m, l);
+  }
+}
+
+// Adds the parts of a unit in the order of the keys, whoever finishes when. The first reads are under way while the
+// weights are made.
 template <class Element, int kDimV, int kRows, int kThreads>
 FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, const Contributors& from, int slots_each,
-                             const UnitRows& rows) {
+                             const UnitRows& rows, float* weights, float2* totals) {
   constexpr int kAtOnce = 16;
+  const int count = from.last - from.first + 1, row_count = min(rows.count, kRows);
   for (int i = from.first + thread_index(); i < from.last; i += kThreads) {
     uint64_t* const ready = parts.ready + from.slot(i, slots_each);
     while (load_acquire(ready) != abi::kReady) {
@@ -51,30 +94,34 @@ FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, con
     *ready = 0;
   }
   workgroup_barrier();
-  for (int i = thread_index(); i < kRows * (kDimV / 2); i += kThreads) {
+
+  float2 o[kAtOnce];
+  const auto read = [&](int i, int first) {  // pair of columns i of parts first and on
     const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
-    if (!rows.exists(r) || column >= p.dim_v) continue;
-    float m = kNoKey, l = 0.f, x = 0.f, y = 0.f;
-    for (int first = from.first; first <= from.last; first += kAtOnce) {
-      float2 sums[kAtOnce], o[kAtOnce];
+    const int64_t step = int64_t{slots_each * kRows} * p.dim_v;
+    const float* at = parts.o + (int64_t{(from.first + first) * slots_each} * kRows + r) * p.dim_v + column;
+    const int left = r < row_count && column < p.dim_v ? count - first : 0;
+    FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
+      o[j] = make_float2(0.f, 0.f);
+      const bool second = j == 0 && first == 0 && from.in_second;
+      if (j < left) o[j] = __ldcg(reinterpret_cast<const float2*>(at + (second ? kRows * p.dim_v : 0)));
+      at += step;
+    }
+  };
+  read(thread_index(), 0);
+  weigh_parts<kRows, kThreads>(parts, from, slots_each, row_count, weights, totals);
+  workgroup_barrier();
+  FW_NO_UNROLL for (int i = thread_index(); i < row_count * (kDimV / 2); i += kThreads) {
+    const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;
+    float x = 0.f, y = 0.f;
+    FW_NO_UNROLL for (int first = 0; first < count; first += kAtOnce) {
+      if (first > 0 || i >= kThreads) read(i, first);
       FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
-        sums[j] = make_float2(kNoKey, 0.f), o[j] = make_float2(0.f, 0.f);
-        if (first + j <= from.last) {
-          const int64_t row = int64_t{from.slot(first + j, slots_each)} * kRows + r;
-          sums[j] = __ldcg(reinterpret_cast<const float2*>(parts.sums) + row);
-          o[j] = __ldcg(reinterpret_cast<const float2*>(parts.o + row * p.dim_v + column));
-        }
-      }
-      float top = m;
-      FW_UNROLL for (int j = 0; j < kAtOnce; ++j) top = fmaxf(top, sums[j].x);
-      const float before = exp2_fast(m - top);
-      m = top, l *= before, x *= before, y *= before;
-      FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
-        const float weight = exp2_fast(sums[j].x - m);
-        l = fmaf(sums[j].y, weight, l), x = fmaf(o[j].x, weight, x), y = fmaf(o[j].y, weight, y);
+        const float weight = first + j < count ? weights[r * count + first + j] : 0.f;
+        x = fmaf(o[j].x, weight, x), y = fmaf(o[j].y, weight, y);
       }
     }
-    write_columns<Element>(p, rows, r, column, x, y, m, l);
+    if (column < p.dim_v) write_columns<Element>(p, rows, r, column, x, y, totals[r].x, totals[r].y);
   }
 }
 

@@ -6,12 +6,16 @@
 #pragma once
 
 #include "kernels/abi/decode_line.h"
-#include "kernels/ampere/isa.h"
+#include "kernels/ampere/narrow.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
 
-inline constexpr int kTileKeys = 16;
+inline constexpr int kTileKeys = abi::kDecodeTileKeys;
+
+FW_DEVICE bool lengths_differ(const Params& p) {
+  return p.cu_seqlens_q || p.cu_seqlens_k || p.seqused_k || p.leftpad_k;
+}
 
 struct Unit {
   int b, head, block;
@@ -21,12 +25,14 @@ struct Unit {
 
   // All that follows from the sequence.
   FW_METHOD void enter_sequence(const Params& p, int sequence) {
-    const Sequence s = sequence_of(p, sequence);
-    b = sequence, k_batch = int(s.k_batch), keys = int(s.keys), queries = int(s.queries);
-    first_key = queries > 0 ? int(visible_keys(p, s, 0).first) : keys;
-    k_row = int(s.k_row) + first_key;
-    // The last query sees the last key. One tile at the least, since results have to be written.
-    tiles = keys > first_key ? (keys - first_key + kTileKeys - 1) / kTileKeys : 1;
+    b = k_batch = sequence, keys = p.seqlen_k + int(p.seqlen_new), queries = p.seqlen_q, k_row = 0;
+    if (lengths_differ(p) || p.cache_batch_idx) {
+      const Sequence s = sequence_of(p, sequence);
+      k_batch = int(s.k_batch), keys = int(s.keys), queries = int(s.queries), k_row = int(s.k_row);
+    }
+    first_key = int(abi::decode_first_key(queries, keys, p.window_left));
+    k_row += first_key;
+    tiles = int(abi::decode_tiles(keys - first_key));
   }
   FW_METHOD void next(const Params& p, int blocks) {
     start += tiles;
@@ -38,9 +44,6 @@ struct Unit {
   }
 };
 
-FW_DEVICE bool lengths_differ(const Params& p) {
-  return p.cu_seqlens_q || p.cu_seqlens_k || p.seqused_k || p.leftpad_k;
-}
 FW_DEVICE int tiles_of_sequence(const Params& p, int b) {
   Unit unit;
   unit.enter_sequence(p, b);
@@ -55,10 +58,10 @@ struct Line {
   FW_METHOD int start_of(int workgroup) const { return workgroup * share + min(workgroup, longer); }
   FW_METHOD int workgroup_at(int tile) const {
     const int past = tile - longer * (share + 1);
-    return past < 0 ? tile / (share + 1) : longer + past / share;
+    return past < 0 ? quotient(tile, share + 1) : longer + quotient(past, share);
   }
 
-  // Called by whole warps, which all find the same. splits: 0 = choose. least: tiles that are worth a workgroup.
+  // Called by whole warps, which all find the same. splits: 0 = choose.
   FW_METHOD Line(const Params& p, int splits, int most_workgroups, int blocks, int least) {
     const int units = p.batch * p.heads_k * blocks;
     share = longer = 0;
@@ -67,7 +70,7 @@ struct Line {
       return;
     }
     int shortest, longest, sum;
-    if (lengths_differ(p)) {
+    if (p.batch > 1 && lengths_differ(p)) {
       shortest = 1 << 30, longest = 0, sum = 0;
 #pragma unroll 4
       for (int b = lane_index(); b < p.batch; b += kWave) {
@@ -80,13 +83,10 @@ struct Line {
       shortest = longest = tiles_of_sequence(p, 0), sum = p.batch * longest;
     }
     const int tiles = sum * p.heads_k * blocks;
-    workgroups = min(most_workgroups, (tiles + least - 1) / least);
-    parts = shortest == longest ? workgroups / units : 0;
-    if (parts * units * 16 >= workgroups * 15) {
-      workgroups = parts * units;
-    } else {
-      parts = 0, share = tiles / workgroups, longer = tiles - share * workgroups;
-    }
+    parts = shortest == longest ? abi::decode_parts(longest, units, most_workgroups, least) : 0;
+    workgroups = parts > 0 ? parts * units : min(most_workgroups, (tiles + least - 1) / least);
+    if (parts > 0) return;
+    share = quotient(tiles, workgroups), longer = tiles - share * workgroups;
   }
 };
 
@@ -94,17 +94,16 @@ struct Line {
 struct Share {
   Unit unit;  // the one that holds tile `begin`
   int begin, end;
+  int part;  // of the unit, where each has parts
 
-  FW_METHOD Share(const Params& p, const Line& line, int workgroup, int blocks) {
+  FW_METHOD Share(const Params& p, const Line& line, int workgroup, int blocks) : part(0) {
     if (line.parts > 0) {
-      const int index = workgroup / line.parts, part = workgroup - index * line.parts;
-      const int head_index = index / blocks;
-      unit.block = index - head_index * blocks;
-      const int b = head_index / p.heads_k;
-      unit.head = head_index - b * p.heads_k;
+      const int index = quotient(workgroup, line.parts), head_index = blocks > 1 ? quotient(index, blocks) : index;
+      const int b = quotient(head_index, p.heads_k);
+      part = workgroup - index * line.parts;
+      unit.block = index - head_index * blocks, unit.head = head_index - b * p.heads_k, unit.start = 0;
       unit.enter_sequence(p, b);
-      unit.start = 0;
-      const int tiles = unit.tiles / line.parts, more = unit.tiles - tiles * line.parts;
+      const int tiles = quotient(unit.tiles, line.parts), more = unit.tiles - tiles * line.parts;
       begin = part * tiles + min(part, more);
       end = begin + tiles + (part < more ? 1 : 0);
       return;
@@ -116,11 +115,11 @@ struct Share {
       find_sequence(p, repeats, b, first);
     } else {
       const int tiles = tiles_of_sequence(p, 0) * repeats;
-      b = begin / tiles, first = b * tiles;
+      b = quotient(begin, tiles), first = b * tiles;
     }
     unit.enter_sequence(p, b);
-    const int index = (begin - first) / unit.tiles;
-    unit.head = index / blocks, unit.block = index - unit.head * blocks;
+    const int index = quotient(begin - first, unit.tiles);
+    unit.head = quotient(index, blocks), unit.block = index - unit.head * blocks;
     unit.start = first + index * unit.tiles;
   }
 
@@ -150,9 +149,9 @@ struct Contributors {
   int first, last;
   bool in_second;
 
-  FW_METHOD Contributors(const Line& line, const Unit& unit, int workgroup) {
+  FW_METHOD Contributors(const Line& line, const Unit& unit, int workgroup, int part) {
     if (line.parts > 0) {
-      first = workgroup / line.parts * line.parts, last = first + line.parts - 1;
+      first = workgroup - part, last = first + line.parts - 1;
       in_second = false;
     } else {
       first = line.workgroup_at(unit.start), last = line.workgroup_at(unit.start + unit.tiles - 1);

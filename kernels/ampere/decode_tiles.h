@@ -16,13 +16,14 @@ struct DecodeShape {
   static constexpr int kMergeRows = kThreads * 2 / kDimV > 4 ? 4 : kThreads * 2 / kDimV < 1 ? 1 : kThreads * 2 / kDimV;
   static constexpr int kWarpRows = kDimV > 128 ? 8 : 16;
   static constexpr int kMergeBytes = kWarps * kMergeRows * kDimV * 4, kSumBytes = kWarps * kWarpRows * 8;
-  static constexpr int kUnitBytes = 64 * (kWarps + 1);  // each warp's next, and the workgroup's first
-  static constexpr int kFixed = kMergeBytes + kSumBytes + kUnitBytes;
+  static constexpr int kFixed = kMergeBytes + kSumBytes;
   static constexpr int kStages = (kSharedBytes - kFixed) / (kWarps * kStage);
   static constexpr int kRing = kWarps * kStages * kStage;
   static_assert(kStages >= 2 && kSharedBytes == kRing + kFixed, "shared_bytes of the row is not what its ring takes");
 
-  static constexpr int kMergeAt = kRing, kSumsAt = kMergeAt + kMergeBytes, kUnitAt = kSumsAt + kSumBytes;
+  // When parts are combined, the ring holds their weights, and the sums those of all rows.
+  static_assert(abi::kMostDecodeParts * kRows * 4 <= kRing && kRows * 8 <= kSumBytes);
+  static constexpr int kMergeAt = kRing, kSumsAt = kMergeAt + kMergeBytes;
 };
 
 // Bytes from the start of a tile to a 16-byte chunk, and from there to the one `chunks` (even) further in the same row.
@@ -41,80 +42,119 @@ struct TileRequest {
   int head;
 };
 
-// A team's tiles, one after the other: every warp of it finds the same. The unit they are of lies in shared memory:
-// registers are scarce.
+// A team's tiles, one after the other: every warp of it finds the same.
 template <int kTeams>
 struct TileRequests {
-  Unit* const unit;
+  Unit unit;
   const int team, end, blocks;
   int tile, last;  // of the unit
 
-  FW_METHOD TileRequests(const Share& share, Unit* memory, int team_, int blocks_)
-      : unit(memory),
+  FW_METHOD TileRequests(const Share& share, int team_, int blocks_)
+      : unit(share.unit),
         team(team_),
         end(share.end),
         blocks(blocks_),
         tile(share.begin - share.unit.start + team_),
-        last(min(share.unit.tiles, share.end - share.unit.start)) {
-    if (lane_index() == 0) *unit = share.unit;
-    wave_barrier();
-  }
+        last(min(share.unit.tiles, share.end - share.unit.start)) {}
 
   FW_METHOD TileRequest next(const Params& p) {
     while (tile >= last) {
-      Unit following = *unit;
-      if (following.start + following.tiles >= end) return {0, 0, -1, 0};
-      following.next(p, blocks);
-      wave_barrier();
-      if (lane_index() == 0) *unit = following;
-      wave_barrier();
-      tile = team, last = min(following.tiles, end - following.start);
+      if (unit.start + unit.tiles >= end) return {0, 0, -1, 0};
+      unit.next(p, blocks);
+      tile = team, last = min(unit.tiles, end - unit.start);
     }
     const int first = tile * kTileKeys, mine = lane_index() % kTileKeys;
-    TileRequest request{unit->k_batch, unit->k_row + first + mine, unit->keys - unit->first_key - first, unit->head};
+    TileRequest request{unit.k_batch, unit.k_row + first + mine, unit.keys - unit.first_key - first, unit.head};
     if (p.block_table) {
       const uint32_t size = uint32_t(p.page_size), page = uint32_t(request.row) / size;
       request.row -= int(page * size);
-      request.page = mine < request.count ? __ldg(p.block_table + unit->b * p.block_table_stride + page) : 0;
+      request.page = mine < request.count ? __ldg(p.block_table + unit.b * p.block_table_stride + page) : 0;
     }
     tile += kTeams;
     return request;
   }
 };
 
-// Chunk i of a tile of K or V, in rows of kDim elements. Lane r knows where row r lies.
-template <int kDim>
-FW_DEVICE void copy_chunk(const abi::Tensor& t, int dim, const TileRequest& request, uint32_t i, int page, int row,
-                          uint32_t stage) {
-  const uint32_t r = i / (kDim / 8), chunk = i % (kDim / 8);
-  const uint16_t* const from = static_cast<const uint16_t*>(t.data) + page * t.stride[0] + row * t.stride[1] +
-                               request.head * t.stride[2] + chunk * 8;
-  copy_async(stage + chunk_at<kDim>(r, chunk), from, int(r) < request.count && int(chunk * 8) < dim);
+// The copies of a team's member: 16 bytes of a row for each lane. Dense rows lie a fixed step apart.
+template <int kDim, int kTeam>
+FW_DEVICE void copy_dense(const abi::Tensor& t, int dim, const TileRequest& request, int member, uint32_t stage) {
+  constexpr uint32_t kChunks = kDim / 8, kStep = kTeam * kWave;
+  const uint32_t i = member * kWave + lane_index();
+  const int64_t first_row = request.row - lane_index() % kTileKeys;
+  const uint16_t* from = static_cast<const uint16_t*>(t.data) + request.page * t.stride[0] + first_row * t.stride[1] +
+                         request.head * t.stride[2];
+  if constexpr (kStep % kChunks == 0) {
+    const int r = int(i / kChunks), column = int(i % kChunks) * 8;
+    const int count = column < dim ? request.count - r : 0;
+    from += r * t.stride[1] + column;
+    const int64_t step = kStep / kChunks * t.stride[1];
+    const uint32_t place = stage + chunk_at<kDim>(r, i % kChunks);
+    constexpr int kRows = kStep / kChunks;
+    FW_UNROLL for (int n = 0; n * kRows < kTileKeys; ++n) {
+      copy_async((place ^ ((n * kRows & 7) << 4)) + n * kRows * (kDim * 2), from, n * kRows < count);
+      from += step;
+    }
+  } else {
+    FW_UNROLL for (uint32_t n = 0; n * kStep < kTileKeys * kChunks; ++n) {
+      const uint32_t r = (i + n * kStep) / kChunks, chunk = (i + n * kStep) % kChunks;
+      copy_async(stage + chunk_at<kDim>(r, chunk), from + r * t.stride[1] + chunk * 8,
+                 int(r) < request.count && int(chunk * 8) < dim);
+    }
+  }
 }
 
-// The loops are not unrolled much: all at once, the addresses would need registers that O has.
+// Where every row may lie in a page of its own: lane r knows where row r does. The loop is not unrolled much: all at
+// once, the addresses would need registers that O has.
 template <class Shape, int kTeam>
-FW_DEVICE void copy_tile(const Params& p, const TileRequest& request, int member, uint32_t stage) {
+FW_DEVICE void copy_scattered(const Params& p, const TileRequest& request, int member, uint32_t stage) {
+  constexpr uint32_t kStep = kTeam * kWave;
+  const auto copy = [&]<int kDim>(const abi::Tensor& t, int dim, uint32_t i, int64_t row_offset, uint32_t to) {
+    const uint32_t r = i / (kDim / 8), chunk = i % (kDim / 8);
+    copy_async(to + chunk_at<kDim>(r, chunk), static_cast<const uint16_t*>(t.data) + row_offset + chunk * 8,
+               int(r) < request.count && int(chunk * 8) < dim);
+  };
+  const auto offset_in = [&](const abi::Tensor& t) {
+    return request.page * t.stride[0] + request.row * t.stride[1] + request.head * t.stride[2];
+  };
+  const int64_t k_row = offset_in(p.k), v_row = offset_in(p.v);
+  const uint32_t first = member * kWave + lane_index();
+  if constexpr (Shape::kDimQK == Shape::kDimV) {
+#pragma unroll 2
+    for (uint32_t i = first; i < Shape::kTileK / 16; i += kStep) {
+      const int r = int(i / (Shape::kDimQK / 8));
+      const int64_t from_k = __shfl_sync(kAllLanes, k_row, r), from_v = __shfl_sync(kAllLanes, v_row, r);
+      copy.template operator()<Shape::kDimQK>(p.k, p.dim_qk, i, from_k, stage);
+      copy.template operator()<Shape::kDimV>(p.v, p.dim_v, i, from_v, stage + Shape::kTileK);
+    }
+  } else {
+#pragma unroll 2
+    for (uint32_t i = first; i < Shape::kTileK / 16; i += kStep) {
+      const int64_t from = __shfl_sync(kAllLanes, k_row, int(i / (Shape::kDimQK / 8)));
+      copy.template operator()<Shape::kDimQK>(p.k, p.dim_qk, i, from, stage);
+    }
+#pragma unroll 2
+    for (uint32_t i = first; i < Shape::kTileV / 16; i += kStep) {
+      const int64_t from = __shfl_sync(kAllLanes, v_row, int(i / (Shape::kDimV / 8)));
+      copy.template operator()<Shape::kDimV>(p.v, p.dim_v, i, from, stage + Shape::kTileK);
+    }
+  }
+}
+
+template <class Shape, int kTeam>
+FW_DEVICE void copy_tile(const Params& p, TileRequest request, int member, uint32_t stage) {
   if (request.count < 0) return;
-  constexpr uint32_t kChunksK = Shape::kTileK / 16, kChunksV = Shape::kTileV / 16;
-  const auto page_of = [&](uint32_t r) { return __shfl_sync(kAllLanes, request.page, int(r)); };
-  const auto row_of = [&](uint32_t r) { return __shfl_sync(kAllLanes, request.row, int(r)); };
-#pragma unroll 2
-  for (uint32_t i = member * kWave + lane_index(); i < kChunksK; i += kTeam * kWave) {
-    const uint32_t r = i / (Shape::kDimQK / 8);
-    const int page = page_of(r), row = row_of(r);
-    copy_chunk<Shape::kDimQK>(p.k, p.dim_qk, request, i, page, row, stage);
-    if constexpr (kChunksK == kChunksV) {
-      copy_chunk<Shape::kDimV>(p.v, p.dim_v, request, i, page, row, stage + Shape::kTileK);
+  if (p.block_table) {
+    // Pages of 16 rows and more mostly hold all of the tile.
+    const int mine = lane_index() % kTileKeys, page = __shfl_sync(kAllLanes, request.page, 0);
+    const int row = __shfl_sync(kAllLanes, request.row, 0) + mine;
+    if (!__all_sync(kAllLanes, mine >= request.count || (request.page == page && request.row == row))) {
+      copy_scattered<Shape, kTeam>(p, request, member, stage);
+      return;
     }
+    request.page = page, request.row = row;
   }
-  if constexpr (kChunksK != kChunksV) {
-#pragma unroll 2
-    for (uint32_t i = member * kWave + lane_index(); i < kChunksV; i += kTeam * kWave) {
-      const uint32_t r = i / (Shape::kDimV / 8);
-      copy_chunk<Shape::kDimV>(p.v, p.dim_v, request, i, page_of(r), row_of(r), stage + Shape::kTileK);
-    }
-  }
+  copy_dense<Shape::kDimQK, kTeam>(p.k, p.dim_qk, request, member, stage);
+  copy_dense<Shape::kDimV, kTeam>(p.v, p.dim_v, request, member, stage + Shape::kTileK);
 }
 
 }  // namespace flashwave

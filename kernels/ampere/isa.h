@@ -138,12 +138,11 @@ FW_DEVICE void store_once(void* p, uint4 x) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
 }
-// The compiler may not look through these: x stays packed in its register; what follows from x is computed here.
+// The compiler may not look through this: what follows from x is computed here.
 FW_DEVICE int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-FW_DEVICE void keep_packed(uint4& x) { asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)); }
 
 // 9.7.13.1 bar.sync: until `threads` threads have called it with this number; 0 is the workgroup's own.
 FW_DEVICE void barrier_of(int number, int threads) {
@@ -159,19 +158,6 @@ FW_DEVICE uint64_t load_acquire(const uint64_t* p) {
 }
 FW_DEVICE void store_release(uint64_t* p, uint64_t x) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
-}
-
-// 9.7.13.13 griddepcontrol, from sm_90 on: until the launch before has finished and its writes are seen; the launch
-// after may begin to start. Without the attribute of programmatic stream serialization they do nothing.
-FW_DEVICE void wait_for_launch_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-FW_DEVICE void let_next_launch_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 
 // Two 16-bit numbers of a word.

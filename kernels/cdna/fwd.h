@@ -122,7 +122,8 @@ struct Forward {
   const int batch, head, kv_head, lane, half, wave;
   const int first_query;  // of this wave, in its sequence
 
-  uint32_t lds_k, lds_v;  // addresses of the buffers
+  uint32_t lds_k, lds_v;        // addresses of the buffers
+  uint32_t direct_k, direct_v;  // where this wave's direct loads go
   TileStream<false> k_stream;
   TileStream<true> v_stream;
   Buffer k_tile, v_tile;
@@ -137,11 +138,9 @@ struct Forward {
   float sum;            // this lane's part of the row sum
   float m, negative_m;  // the reference
 
-  int origin;                // key of row 0 of tile 0 (negative: paged, with a left pad)
-  int rows;                  // queries of this wave
+  int origin;                // key of row 0 of the workgroup's first tile, which is tile 0 (negative: paged, left pad)
   int keys;                  // of the sequence
   int diagonal;              // key that the wave's first query is aligned with
-  int edge_from, edge_to;    // of the mask for the wave's first query, not cut off at 0 and keys
   int inner_from, inner_to;  // keys that all queries of the wave see
 
   FW_METHOD Forward(const Params& params, const Sequence& sequence, int h, int query, uint32_t lds)
@@ -155,17 +154,20 @@ struct Forward {
         wave(wave_index()),
         first_query(query + kRowsPerWave * wave_index()),
         lds_k(lds),
-        lds_v(lds + 2 * C::kKBytes) {}
+        lds_v(lds + 2 * C::kKBytes),
+        direct_k(lds + wave_index() * (kWave * C::kDirectBytes)),
+        direct_v(direct_k + 2 * C::kKBytes) {}
 
   // ---- K and V on their way to LDS ----
 
   FW_METHOD void issue_k(int i, uint32_t buffer, uint32_t skip = 0) {
-    load_to_lds<C::kDirectBytes>(k_tile, lds_k + buffer + (wave + C::kWaves * i) * (kWave * C::kDirectBytes),
-                                 k_source[i] - skip);
+    load_to_lds<C::kDirectBytes>(
+        k_tile, (C::kGeneral ? here(direct_k) : direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
+        k_source[i] - skip);
   }
 #if defined(__gfx950__)
   FW_METHOD void load_v(int i, uint32_t buffer, uint32_t skip = 0) {
-    load_to_lds<C::kDirectBytes>(v_tile, lds_v + buffer + (wave + C::kWaves * i) * (kWave * C::kDirectBytes),
+    load_to_lds<C::kDirectBytes>(v_tile, here(direct_v) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
                                  v_source[i] - skip);
   }
   FW_METHOD void swap_v(int) {}
@@ -183,8 +185,8 @@ struct Forward {
     VTileOf::write(v_write[round] + buffer, even + kPairs * round, odd + kPairs * round);
   }
 #endif
-  FW_METHOD uint32_t k_buffer(int tile) const { return ((tile - first_tile) & 1) * C::kKBytes; }
-  FW_METHOD uint32_t v_buffer(int tile) const { return ((tile - first_tile) & 1) * C::kVBytes; }
+  FW_METHOD uint32_t k_buffer(int tile) const { return (tile & 1) * C::kKBytes; }
+  FW_METHOD uint32_t v_buffer(int tile) const { return (tile & 1) * C::kVBytes; }
 
   // Rows at the start of a tile that are before the first key: only of the first tile of a sequence in pages.
   FW_METHOD int rows_before(int tile) const {
@@ -215,7 +217,7 @@ struct Forward {
   FW_METHOD void open_window(int w) {
     bring_k<false>(w + kLead + 1);
     if constexpr (kIsGfx950) {
-      if (kSubs == 2 || w + 1 >= first_tile) bring_v<true>(w + 1);
+      if (kSubs == 2 || w + 1 >= 0) bring_v<true>(w + 1);
     } else {
       FW_UNROLL for (int i = 0; i < kRowsV / 2; ++i) swap_v(i);
       FW_UNROLL for (int i = 0; i < kRounds; ++i) store_v(i, v_buffer(w + 1));
@@ -349,6 +351,7 @@ struct Forward {
   }
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
+    if (C::kGeneral) origin = here(origin);
     k_tile = k_stream.template next<kTileK>();
     v_tile = v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {
@@ -408,51 +411,57 @@ struct Forward {
 
   // From products to scores: modifiers, and the mask where the sub-tile from `key` on crosses an edge of it.
   FW_METHOD void finish_scores(Scores& s, int key) {
-    if constexpr (C::kGeneral) Modifier{params_again(), batch, head, first_query, rows, keys, diagonal}.apply(s, key);
+    key = here(key);
+    if constexpr (C::kGeneral) {
+      Modifier{params_again(), batch, head, first_query, rows(), keys, diagonal}.apply(s, key);
+    }
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
-      const int i = lane_index_again(), row = (i & 31) < rows ? i & 31 : rows - 1;
-      const int to = min_of(edge_to + row, keys), from = max_of(edge_from + row, 0);  // as visible_keys
-      const int before = from - key - 4 * (i >> 5);
+      const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);
+      // As visible_keys. The mask's edges for the wave's first query, from the parameters: registers are scarce.
+      const Params& p = params_again();
+      const int64_t aligned = here(diagonal);
+      const int edge_from = int(clamped(aligned - p.window_left)), edge_to = int(clamped(aligned + p.window_right + 1));
+      const int to = min_of(edge_to + row, keys), from = max_of(edge_from + row, 0);
+      const int first = here_in_lanes(key + 4 * (i >> 5) - from);  // added to numbers that need no register
       const uint32_t count = max_of(to - from, 0);
-      FW_UNROLL for (int r = 0; r < 16; ++r) s.s[r] = uint32_t(key_of_register(r) - before) < count ? s.s[r] : -kInf;
+      FW_UNROLL for (int r = 0; r < 16; ++r) s.s[r] = uint32_t(first + key_of_register(r)) < count ? s.s[r] : -kInf;
     }
   }
 
   // ---- the whole ----
 
-  int first_tile, end_tile;  // of the workgroup
-  int my_first, my_end;      // of this wave
+  int end_tile;          // of the workgroup
+  int my_first, my_end;  // of this wave
 
   FW_METHOD void find_keys(int workgroup_query) {
     const int queries = int(seq.queries);
-    keys = int(seq.keys);
+    keys = uniform(int(seq.keys));
     const int workgroup_last = min_of(workgroup_query + C::kTileQ, queries) - 1;
     const int last_query = min_of(first_query + kRowsPerWave, queries) - 1;
     const KeyRange top = visible_keys(p, seq, workgroup_query), bottom = visible_keys(p, seq, workgroup_last);
     const KeyRange first = visible_keys(p, seq, first_query), last = visible_keys(p, seq, last_query);
-    diagonal = first_query + keys - queries;
-    edge_from = int(clamped(int64_t{diagonal} - p.window_left)),
-    edge_to = int(clamped(int64_t{diagonal} + p.window_right + 1));
-    rows = max_of(last_query + 1 - first_query, 0);
+    diagonal = uniform(first_query + keys - queries);
+    const int rows = this->rows();
     inner_from = int(last.first), inner_to = int(first.last);
     origin = p.block_table ? -int(uint32_t(seq.k_row) % kTileK) : 0;
-    first_tile = (int(top.first) - origin) / kTileK;
+    origin = uniform(origin + (int(top.first) - origin) / kTileK * kTileK);
     end_tile = (int(bottom.last) - origin + kTileK - 1) / kTileK;
-    if (int(bottom.last) <= int(top.first)) end_tile = first_tile;
+    if (int(bottom.last) <= int(top.first)) end_tile = 0;
     my_first = (int(first.first) - origin) / kTileK;
     my_end = (int(last.last) - origin + kTileK - 1) / kTileK;
     if (rows == 0 || int(last.last) <= int(first.first)) my_first = my_end = end_tile;
     if constexpr (kSubs == 1) {  // the pipeline starts with two sub-tiles
-      if (end_tile == first_tile + 1) ++end_tile;
-      if (my_end == my_first + 1) my_first > first_tile ? --my_first : ++my_end;
+      if (end_tile == 1) ++end_tile;
+      if (my_end == my_first + 1) my_first > 0 ? --my_first : ++my_end;
     }
-    if (my_first < my_end) my_first -= (my_first - first_tile) & 1;  // the loop begins with the first buffers
-    const int from = origin + first_tile * kTileK;
+    if (my_first < my_end) my_first -= my_first & 1;  // the loop begins with the first buffers
     int to = origin + end_tile * kTileK;
     if (to > keys) to = keys;
-    k_stream.start(p, seq, kv_head, from, to);
-    v_stream.start(p, seq, kv_head, from, to);
+    k_stream.start(p, seq, kv_head, origin, to);
+    v_stream.start(p, seq, kv_head, origin, to);
   }
+  // Queries of this wave.
+  FW_METHOD int rows() const { return max_of(min_of(kRowsPerWave, here(keys) - diagonal), 0); }
   FW_METHOD static int min_of(int a, int b) { return a < b ? a : b; }
   FW_METHOD static int max_of(int a, int b) { return a > b ? a : b; }
   FW_METHOD static int64_t clamped(int64_t x) {  // so that 32 may be added
@@ -476,6 +485,7 @@ struct Forward {
   }
 
   FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim) const {
+    const int rows = this->rows();
     return make_buffer(static_cast<const char*>(t.data) + uniform(query_offset(t, seq, first_query, head)) * 2,
                        rows > 0 ? (rows - 1) * uint32_t(t.stride[1] * 2) + dim * 2 : 0);
   }
@@ -496,13 +506,13 @@ struct Forward {
   }
 
   FW_METHOD void attend() {
-    int w = first_tile - kLead;
+    int w = -kLead;
     Scores s1;
     uint32_t weights0[8];
-    bring_k<true>(first_tile);
+    bring_k<true>(0);
     if constexpr (!kIsGfx950) {
       if constexpr (kSubs == 2) {
-        bring_v<true>(first_tile);
+        bring_v<true>(0);
       } else {
         v_tile = make_buffer(v_stream.base, 0);
         FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, 0);
@@ -580,6 +590,7 @@ struct Forward {
     const Params& p = params_again();
     const Sequence seq = sequence_of(p, batch);
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
+    const int rows = this->rows();
     float total = sum + other_half(sum);
     if (p.sinks) {  // one more weight, of no value
       const float sink = p.sinks[head] * kLog2e, raised = __builtin_fmaxf(m, sink);

@@ -142,9 +142,22 @@ FW_DEVICE float other_half(float x) { return float_of(other_half(bits_of(x))); }
 FW_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 
 // x, known to be the same in all lanes, in scalar registers.
+FW_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 FW_DEVICE int64_t uniform(int64_t x) {
   const uint32_t low = __builtin_amdgcn_readfirstlane(int(x)), high = __builtin_amdgcn_readfirstlane(int(x >> 32));
   return int64_t(uint64_t{high} << 32 | low);
+}
+
+// x, but the compiler does not know: what follows from it is computed here, not kept in registers through a loop. x
+// must be in a scalar register.
+template <class T>
+FW_DEVICE T here(T x) {
+  asm volatile("" : "+s"(x));
+  return x;
+}
+FW_DEVICE int here_in_lanes(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
 }
 
 // The kernel's parameters, read anew: no scalar register holds them through a loop.

@@ -133,11 +133,11 @@ struct VTile {
 template <bool kOfV>
 struct TileStream {
   const char* base;      // of the next tile
-  const int32_t* table;  // the page of the next tile; null: not paged
+  int32_t page;          // of the next tile, its index in the sequence's row of the block table; negative: not paged
   int32_t left;          // keys from its start on
-  int32_t page_left;     // rows of the page from there on
+  uint32_t end;          // paged: the logical row behind the last key
   uint32_t stride, row;  // bytes: from row to row, of a row in use
-  int32_t kv_head;
+  uint32_t batch;
 
   FW_METHOD static const abi::Tensor& tensor(const Params& p) { return kOfV ? p.v : p.k; }
 
@@ -146,24 +146,25 @@ struct TileStream {
     const abi::Tensor& t = tensor(p);
     stride = uint32_t(t.stride[1] * 2), row = uint32_t(kOfV ? p.dim_v : p.dim_qk) * 2;
     left = to - from;
-    kv_head = head;
-    table = nullptr;
-    page_left = 0;
+    batch = uint32_t(s.b);
+    page = -1;
+    end = uint32_t(s.k_row + to);
     if (p.block_table) {
-      const uint32_t first = uint32_t(s.k_row + from), page_size = uint32_t(p.page_size), page = first / page_size;
-      page_left = int32_t(page_size * (page + 1) - first);
-      table = p.block_table + s.b * p.block_table_stride + page;
+      const uint32_t first = uint32_t(s.k_row + from), page_size = uint32_t(p.page_size);
+      page = int32_t(first / page_size);
       base = nullptr;
-      if (left > 0) base = page_base(p) + int64_t{page_size - page_left} * stride;
+      if (left > 0) {
+        const int64_t place = entry(p, 0);
+        base = static_cast<const char*>(t.data) + (place * t.stride[0] + head * t.stride[2]) * 2 +
+               int64_t{first - uint32_t(page) * page_size} * stride;
+      }
     } else {
-      base = static_cast<const char*>(t.data) + key_offset(p, t, s, from, kv_head) * 2;
+      base = static_cast<const char*>(t.data) + key_offset(p, t, s, from, head) * 2;
     }
   }
-  // The load may go through the vector unit; the descriptor needs a scalar.
-  FW_METHOD const char* page_base(const Params& p) const {
-    const abi::Tensor& t = tensor(p);
-    const int64_t page = __builtin_amdgcn_readfirstlane(*table);
-    return static_cast<const char*>(t.data) + (page * t.stride[0] + kv_head * t.stride[2]) * 2;
+  // Where the page is, or one after it. The load may go through the vector unit; the descriptor needs a scalar.
+  FW_METHOD int32_t entry(const Params& p, int after) const {
+    return __builtin_amdgcn_readfirstlane(p.block_table[batch * p.block_table_stride + page + after]);
   }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>
@@ -172,13 +173,12 @@ struct TileStream {
     const Buffer tile = make_buffer(base + int64_t{skip} * stride, rows > 0 ? uint32_t(rows - 1) * stride + row : 0);
     left -= kRows;
     base += int64_t{kRows} * stride;
-    if (__builtin_expect(table != nullptr, 0)) {
-      page_left -= kRows;
-      if (page_left == 0 && left > 0) {
-        const Params& p = params_again();
-        page_left = int32_t(p.page_size);
-        ++table;
-        base = page_base(p);
+    if (__builtin_expect(page >= 0, 0)) {
+      const Params& p = params_again();
+      if (end - uint32_t(left) == uint32_t(page + 1) * uint32_t(p.page_size) && left > 0) {
+        const int64_t places = int64_t{entry(p, 1)} - entry(p, 0);
+        base += places * tensor(p).stride[0] * 2 - p.page_size * stride;
+        ++page;
       }
     }
     return tile;

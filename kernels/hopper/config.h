@@ -22,7 +22,7 @@ struct ForwardConfig {
   // Two buffers for the weights of a block: those of the next are made while the second product still reads the first.
   static constexpr bool kTwoWeights = !kGeneral && kConsumers == 2 && kDimV / 2 + kTileK <= 200;
   static constexpr int kColumns = kDimV + (kSumByMma ? 8 : 0);  // of the second product
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160, kProducerRegisters = kConsumers == 2 ? 40 : 32;
 
   // Tiles in shared memory are panels of 64 columns.
   static constexpr int kPanelsQk = (kDimQk + kPanel - 1) / kPanel, kPanelsV = (kDimV + kPanel - 1) / kPanel;
@@ -38,11 +38,11 @@ struct ForwardConfig {
 
   static constexpr uint32_t kQ = kSharedBase, kK = kQ + kQSlots * kConsumers * kQBytes, kV = kK + kStages * kKBytes,
                             kOnes = kV + kStages * kVBytes, kTasks = kOnes + (kSumByMma ? 2048 : 0);
-  // Barriers, 8 bytes each: K, V, Q and the task have come / may be overwritten.
+  // Barriers, 8 bytes each: K, V, Q and the task have come / may be overwritten; the next task is wanted.
   static constexpr uint32_t kKFull = kTasks + 2 * 32, kKFree = kKFull + 8 * kStages, kVFull = kKFree + 8 * kStages,
                             kVFree = kVFull + 8 * kStages, kQFull = kVFree + 8 * kStages,
                             kQFree = kQFull + 8 * kQSlots * kConsumers, kTaskFull = kQFree + 8 * kQSlots * kConsumers,
-                            kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
+                            kTaskFree = kTaskFull + 16, kAsk = kTaskFree + 16, kEnd = kAsk + 8;
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= kMostBytes);
 };

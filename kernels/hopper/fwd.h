@@ -1,5 +1,5 @@
-// Forward attention by TMA and wgmma. One CTA per SM: warpgroup 0 produces (one warp issues the copies), the others
-// consume 64 queries each. A consumer runs S_j = Q K_j^T and O += P_{j-1} V_{j-1} on the tensor cores while it turns
+// Forward attention by TMA and wgmma. One CTA per SM: warpgroup 0 produces (producer.h), the others consume 64 queries
+// each. A consumer runs S_j = Q K_j^T and O += P_{j-1} V_{j-1} on the tensor cores while it turns
 // S_j into P_j; the consumers take turns at issuing, so that the tensor cores have one's products while another
 // computes exponentials. Blocks of keys go from last to first: those cut by a causal mask come first, and the long loop
 // has none.
@@ -10,145 +10,10 @@
 // accumulated and computes P again. The result is exact for any scores.
 #pragma once
 
+#include "kernels/hopper/producer.h"
 #include "kernels/hopper/score.h"
-#include "kernels/hopper/tasks.h"
 
 namespace flashwave {
-
-// The first row of a task's sequence in the map of q or o.
-FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const ForwardTask& task) {
-  const int64_t batch = p.cu_seqlens_q ? 0 : task.batch;
-  return abi::map_place(t, abi::query_map_rows(p), task.queries, batch * t.stride[0] + task.q_row * t.stride[1]);
-}
-
-template <class C>
-struct Producer {
-  const Params& p;
-  const TensorMaps& maps;
-  const int lane;
-  const int part_rows;  // of a tile of keys that are loaded at once
-  uint32_t k_count = 0, v_count = 0;
-
-  FW_METHOD Producer(const Params& params, const TensorMaps& tensor_maps)
-      : p(params), maps(tensor_maps), lane(lane_index()), part_rows(abi::key_map_box(params, C::kTileK)) {}
-
-  // Row 0 of the sequence in the map of k or v. In pages: of the page that holds `row`.
-  FW_METHOD MapPlace place(const abi::Tensor& t, const Sequence& seq, int32_t row) const {
-    const int64_t map_rows = abi::key_map_rows(p);
-    if (!p.block_table)
-      return abi::map_place(t, map_rows, seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);
-    const int32_t page = row / int32_t(map_rows),
-                  used = min(int32_t(seq.keys) - page * int32_t(map_rows), int32_t(map_rows));
-    if (used <= 0) return {int32_t(map_rows), 0, 0};  // all out of bounds
-    MapPlace at = abi::map_place(t, map_rows, used, p.block_table[seq.b * p.block_table_stride + page] * t.stride[0]);
-    at.row -= page * int32_t(map_rows);
-    return at;
-  }
-
-  // Block of keys to slot n of a ring. Rows past the last key are written as 0.
-  template <int kPanels>
-  FW_METHOD void load_block(const abi::Tensor& t, const TensorMap& map, uint32_t ring, uint32_t full, uint32_t free,
-                            uint32_t& n, const Sequence& seq, MapPlace at, int kv_head, int block) {
-    constexpr int kBytes = C::kTileK * kPanelRowBytes * kPanels;
-    const uint32_t slot = slot_of<C::kStages>(n), to = ring + slot * kBytes, barrier = full + 8 * slot;
-    const int row = block * C::kTileK;
-    MapPlace mine;
-    if (p.block_table) mine = place(t, seq, row + lane * part_rows);  // lane 0: the first part, ...
-    barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
-    if (lane == 0) barrier_expect(barrier, kBytes);
-    for (int part = 0; part * part_rows < C::kTileK; ++part) {
-      if (p.block_table) at = shuffled(mine, part);
-      if (lane == 0) {
-        const MapPlace first = {at.row + row + part * part_rows, at.fine, at.coarse};
-        FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
-            tma_load(to + (panel * C::kTileK + part * part_rows) * kPanelRowBytes, map, barrier, panel * kPanel,
-                     kv_head, first, kEvictLast);
-      }
-    }
-    __syncwarp();
-    ++n;
-  }
-  FW_METHOD static MapPlace shuffled(const MapPlace& x, int from) {
-    return {__shfl_sync(~0u, x.row, from), __shfl_sync(~0u, x.fine, from), __shfl_sync(~0u, x.coarse, from)};
-  }
-
-  FW_METHOD void load_queries(const ForwardTask& task, uint32_t tasks_done) const {
-    const MapPlace first = query_place(p, p.q, task);
-    for (int w = 0; w < C::kConsumers; ++w) {
-      const uint32_t slot = slot_of<C::kQSlots>(tasks_done) * C::kConsumers + w;
-      barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(tasks_done) ^ 1);
-      if (lane == 0) {
-        barrier_expect(C::kQFull + 8 * slot, C::kQBytes);
-        const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
-        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
-            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, C::kQFull + 8 * slot,
-                     panel * kPanel, task.head, at, kEvictFirst);
-      }
-      __syncwarp();
-    }
-  }
-
-  FW_METHOD void publish(const ForwardTask& task, uint32_t n) const {
-    const uint32_t slot = slot_of<2>(n);
-    barrier_wait(C::kTaskFree + 8 * slot, parity_of<2>(n) ^ 1);
-    if (lane == 0) {
-      store_task(C::kTasks + 32 * slot, task);
-      barrier_arrive(C::kTaskFull + 8 * slot);
-    }
-    __syncwarp();
-  }
-
-  // counters: tasks that were taken, over all CTAs, after the first of each; CTAs that are done. The last one leaves
-  // zeros for the next launch.
-  FW_METHOD void run(uint32_t* counters) {
-    const TaskOrder order(p, C::kTileQ);
-    const uint32_t count = order.count();
-    uint32_t done = 0;
-    for (uint32_t index = blockIdx.x; index < count;) {
-      uint32_t block, column, next = 0;
-      order.at(index, block, column);
-      ForwardTask task;
-      task.batch = int32_t(column / uint32_t(p.heads_q)), task.head = int32_t(column - task.batch * p.heads_q);
-      const Sequence seq = sequence_of(p, task.batch);
-      task.query = int32_t(block * C::kTileQ), task.queries = int32_t(seq.queries), task.keys = int32_t(seq.keys);
-      task.q_row = int32_t(seq.q_row);
-      if (task.query < task.queries) {
-        const int rows = min(C::kTileQ, task.queries - task.query);
-        const BlockKeys seen(p, task.queries, task.keys, task.query, rows);
-        task.first_block = seen.some_first / C::kTileK;
-        task.last_block = (seen.some_last + C::kTileK - 1) / C::kTileK - 1;
-        // Without a key, one block of which no row sees any: every task has scores and an output.
-        if (task.last_block < task.first_block) task.last_block = task.first_block;
-        publish(task, done);
-        const int kv_head = task.head / (p.heads_q / p.heads_k);
-        MapPlace k_place{}, v_place{};
-        if (!p.block_table) k_place = place(p.k, seq, 0), v_place = place(p.v, seq, 0);
-        const auto load_k = [&](int j) {
-          load_block<C::kPanelsQk>(p.k, maps.k, C::kK, C::kKFull, C::kKFree, k_count, seq, k_place, kv_head, j);
-        };
-        const auto load_v = [&](int j) {
-          load_block<C::kPanelsV>(p.v, maps.v, C::kV, C::kVFull, C::kVFree, v_count, seq, v_place, kv_head, j);
-        };
-        int j = task.last_block;
-        load_k(j);
-        load_queries(task, done);
-        for (; j > task.first_block; --j) load_k(j - 1), load_v(j);
-        // Asked for as late as that costs no time: the CTAs end together.
-        if (lane == 0) next = atomicAdd(counters, 1u);
-        load_v(j);
-        ++done;
-      } else if (lane == 0) {
-        next = atomicAdd(counters, 1u);
-      }
-      index = gridDim.x + __shfl_sync(~0u, next, 0);
-    }
-    publish({.query = -1}, done);
-    if (lane == 0) {
-      __threadfence();
-      if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = counters[1] = 0;
-    }
-  }
-};
 
 template <class C>
 struct Consumer {
@@ -218,8 +83,7 @@ struct Consumer {
     wgmma_commit();
   }
   // O += P V. 16 keys are 2048 bytes. With sums, the panel after V's is the tile of ones: the distance to it shrinks as
-  // the address grows.
-  // The first output of a task overwrites O, so that nothing else has to while other products run.
+  // the address grows. The first output of a task overwrites O, so that nothing else has to while other products run.
   FW_METHOD void issue_output(uint32_t (&weights)[kWeights]) {
     constexpr uint64_t kForward = C::kSumByMma ? 1 - (uint64_t{1} << 16) : 1;
     const uint64_t v = operand(C::kV, C::kSumByMma ? C::kOnes - C::kV : C::kTileK * kPanelRowBytes) +
@@ -303,7 +167,8 @@ struct Consumer {
     }
   }
 
-  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums.
+  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: P may be too large.
+  template <bool kWatched>
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
     uint32_t largest = Element::kLargest;
     float x0 = 0, x1 = 0;
@@ -315,13 +180,17 @@ struct Consumer {
         if constexpr (!C::kSumByMma) (i & 1 ? x1 : x0) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
-      largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
-      largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+      if constexpr (kWatched) {
+        largest = max3_pairs(largest, weights[4 * k], weights[4 * k + 1]);
+        largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
+      }
     }
-    too_large = __any_sync(~0u, largest != Element::kLargest);
+    if constexpr (kWatched) too_large = __any_sync(kAllLanes, largest != Element::kLargest);
     return make_float2(x0, x1);
   }
-  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) { return exponentials(weights, finite(m0), finite(m1)); }
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) {
+    return exponentials<false>(weights, finite(m0), finite(m1));
+  }
   FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
 
   FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
@@ -357,13 +226,13 @@ struct Consumer {
     issue_both(before, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
-      x = exponentials(weights, m0, m1);
+      x = exponentials<true>(weights, m0, m1);
       hold(weights);
       if (!last) wait_k(done + 2);  // as above
       wait_output(before);
     } else {
       wait_output(before);
-      x = exponentials(weights, m0, m1);
+      x = exponentials<true>(weights, m0, m1);
       if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
@@ -377,7 +246,7 @@ struct Consumer {
     barrier_wait(C::kTaskFull + 8 * slot_of<2>(n), parity_of<2>(n));
     return uniform(load_task(C::kTasks + 32 * slot_of<2>(n)).query) >= 0;
   }
-  // The first scores of the n-th task, of the block of this number.
+  // The first scores of the n-th task, whose first block has this number.
   FW_METHOD void begin(uint32_t n, uint32_t block) {
     barrier_wait(C::kQFull + 8 * q_slot(n), parity_of<C::kQSlots>(n));
     wait_k(block);
@@ -441,15 +310,15 @@ struct Consumer {
     }
     float f0 = 1.f, f1 = 1.f;
     if (p.sinks) add_sink(p.sinks[task.head] * kLog2e, f0, f1);
-    f0 = l0 > 0 ? f0 / l0 : 0.f, f1 = l1 > 0 ? f1 / l1 : 0.f;
+    f0 = l0 == 0 ? 0.f : f0 * rcp_fast(l0), f1 = l1 == 0 ? 0.f : f1 * rcp_fast(l1);  // a NaN stays one
     if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
 
     const int row = row_of(task), query = row + first_row();
     if (!C::kSumByMma && p.lse.data && first_column() == 0) {
       float* const lse = static_cast<float*>(p.lse.data) + (p.cu_seqlens_q ? 0 : task.batch * p.lse.stride[0]) +
                          (int64_t{task.q_row} + query) * p.lse.stride[1] + task.head * p.lse.stride[2];
-      if (query < task.queries) lse[0] = l0 > 0 ? (m0 + log2_fast(l0)) * kLn2 : -kInf;
-      if (query + 8 < task.queries) lse[8 * p.lse.stride[1]] = l1 > 0 ? (m1 + log2_fast(l1)) * kLn2 : -kInf;
+      if (query < task.queries) lse[0] = l0 == 0 ? -kInf : (m0 + log2_fast(l0)) * kLn2;
+      if (query + 8 < task.queries) lse[8 * p.lse.stride[1]] = l1 == 0 ? -kInf : (m1 + log2_fast(l1)) * kLn2;
     }
     if constexpr (C::kQSlots > 1) {
       stage(f0, f1);
@@ -551,7 +420,8 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
     for (int i = 0; i < C::kQSlots * C::kConsumers; ++i)
       barrier_init(C::kQFull + 8 * i, 1), barrier_init(C::kQFree + 8 * i, 1);
     for (int i = 0; i < 2; ++i)
-      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers);
+      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers + 2);
+    barrier_init(C::kAsk, 1);
     barrier_init_done();
   }
   if constexpr (C::kSumByMma) {
@@ -561,7 +431,10 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
   __syncthreads();
   if (warpgroup == 0) {
     give_registers<C::kProducerRegisters>();
-    if (wave_index() == 0) Producer<C>(args.params, maps).run(reinterpret_cast<uint32_t*>(args.shared));
+    const Producer<C> producer(args.params, maps);
+    if (wave_index() == 0) producer.tasks_and_queries(reinterpret_cast<uint32_t*>(args.shared));
+    if (wave_index() == 1) producer.template blocks<false>();
+    if (wave_index() == 2) producer.template blocks<true>();
   } else {
     take_registers<C::kConsumerRegisters>();
     Consumer<C>(args.params, maps, warpgroup - 1).run();

@@ -44,7 +44,7 @@ FW_DEVICE int thread_again() {
 }
 
 // The same in all lanes: ptxas then keeps it, and what branches on it, in uniform registers, as descriptors have to be.
-FW_DEVICE int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
+FW_DEVICE int uniform(int x) { return __reduce_max_sync(kAllLanes, x); }
 
 // "Parallel Synchronization and Communication Instructions: mbarrier".
 FW_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
@@ -165,11 +165,11 @@ FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
   }
 }
 
-// The element types. Weights above 2^8 (bf16) or 2^15 (fp16) are too large to go on with the same reference: as the
-// bits of positive numbers are ordered like the numbers, and infinity and NaN come after them, an integer comparison
-// finds them.
+// The element types. Weights above 2^16 (bf16) or 2^15 (fp16) are too large to go on with the same reference: sums stay
+// far from infinity. As the bits of positive numbers are ordered like the numbers, and infinity and NaN come after
+// them, an integer comparison finds them.
 struct BF16 {
-  static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x43804380;
+  static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x47804780;
   FW_METHOD static uint32_t pack(float low, float high) {
     uint32_t x;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));

@@ -37,11 +37,15 @@ struct BlockKeys {
   }
 };
 
-// The order of the blocks of queries. With a mask the longest go first, which evens out the ends of the CTAs; the heads
-// that are gone through side by side are as many as fit the L2 cache with their keys and values.
+// The order of the blocks of queries, for a warp. With a mask the longest go first, which evens out the ends of the
+// CTAs; the heads that are gone through side by side are as many as fit the L2 cache with their keys and values.
+// Sequences of different lengths come one after another, head by head.
 struct TaskOrder {
+  const Params& p;
+  const uint32_t tile_q;
   uint32_t blocks, columns, together;  // columns: pairs of sequence and head
-  FW_METHOD TaskOrder(const Params& p, int tile_q) {
+
+  FW_METHOD TaskOrder(const Params& params, int tile) : p(params), tile_q(tile) {
     blocks = (uint32_t(p.seqlen_q) + tile_q - 1) / tile_q;
     columns = uint32_t(p.heads_q) * uint32_t(p.batch);
     together = 1;
@@ -52,12 +56,44 @@ struct TaskOrder {
       while (together < columns && 2 * together <= fit) together *= 2;
     }
   }
-  FW_METHOD uint32_t count() const { return blocks * columns; }
-  FW_METHOD void at(uint32_t index, uint32_t& block, uint32_t& column) const {
+
+  struct Place {
+    uint32_t block;
+    int32_t head, batch;  // batch < 0: there is none of this number
+  };
+  FW_METHOD Place at(uint32_t index) const {
+    if (p.cu_seqlens_q) return at_varlen(index);
+    if (index >= blocks * columns) return {0, 0, -1};
     const uint32_t group = index / (together * blocks), in_group = index - group * together * blocks;
     const uint32_t first = group * together, width = columns - first < together ? columns - first : together;
-    const uint32_t step = in_group / width;
-    block = blocks - 1 - step, column = first + in_group - step * width;
+    const uint32_t step = in_group / width, column = first + in_group - step * width;
+    const uint32_t batch = column / uint32_t(p.heads_q);
+    return {blocks - 1 - step, int32_t(column - batch * p.heads_q), int32_t(batch)};
+  }
+
+ private:
+  // 32 sequences at a time, one to a lane.
+  FW_METHOD Place at_varlen(uint32_t index) const {
+    const int lane = lane_index();
+    for (int first = 0; first < p.batch; first += kWave) {
+      const int b = first + lane;
+      uint32_t mine = 0;
+      if (b < p.batch) mine = (uint32_t(p.cu_seqlens_q[b + 1] - p.cu_seqlens_q[b]) + tile_q - 1) / tile_q;
+      uint32_t end = mine * p.heads_q;
+      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
+        const uint32_t before = __shfl_up_sync(kAllLanes, end, apart);
+        if (lane >= apart) end += before;
+      }
+      const uint32_t here = __ballot_sync(kAllLanes, index < end);
+      if (here) {
+        const int owner = __ffs(here) - 1;
+        const uint32_t n = __shfl_sync(kAllLanes, mine, owner), last = __shfl_sync(kAllLanes, end, owner);
+        const uint32_t rest = index - (last - n * p.heads_q), head = rest / n;
+        return {n - 1 - (rest - head * n), int32_t(head), first + owner};
+      }
+      index -= __shfl_sync(kAllLanes, end, kWave - 1);
+    }
+    return {0, 0, -1};
   }
 };
 

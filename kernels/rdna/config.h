@@ -27,12 +27,14 @@ struct Config {
                                                              : 0;
   static constexpr int kQueryFragments = kStepsQk - kQueryFragmentsInLds;
 
-  // Global loads of a wave. K: 8 rows x 64 bytes at a time. V: 8 rows x 64 columns, 2 columns to a lane.
-  static constexpr int kBlocksK = kDimQk / 32, kLoadsK = kKeys / 8 * kBlocksK / kWaves;
-  static constexpr int kBlocksV = (kDimV + 63) / 64, kLoadsV = kKeys / 8 * kBlocksV / kWaves;
+  // Global loads of a wave. K, and V on RDNA4: whole fragments, all of the same 16 keys. V on RDNA3: 8 rows x 64
+  // columns, 2 columns to a lane.
+  static constexpr int kLoadsK = kKeys / 16 * kStepsQk / kWaves;
+  static constexpr int kBlocksV = (kDimV + 63) / 64,
+                       kLoadsV = kRdna4 ? kKeys / 16 * kStepsV / kWaves : kKeys / 8 * kBlocksV / kWaves;
 
   // K and V of the next tile take turns in one set of registers if there are several chunks to a tile, or many loads.
-  static constexpr bool kTakeTurns = kChunks > 1 || kLoadsK * 4 + kLoadsV * 8 > 16;
+  static constexpr bool kTakeTurns = kChunks > 1 || kLoadsK * 4 + kLoadsV*(kRdna4 ? 4 : 8) > 16;
 
   // LDS: two buffers, each K then V, at addresses that differ in one bit; on RDNA3 also P of each wave, in the gap that
   // the power of two leaves if it fits.
@@ -49,8 +51,9 @@ struct Config {
   static constexpr int kWavesPerSimd = kWaves / 2;
 
   static_assert(kTileQ == kWaves * kWaveRows && kKeys == kChunks * kChunk);
-  static_assert(kLoadsK * kWaves == kKeys / 8 * kBlocksK && kBlocksK % kLoadsK == 0);
-  static_assert(kLoadsV * kWaves == kKeys / 8 * kBlocksV && kBlocksV % kLoadsV == 0);
+  static_assert(kLoadsK * kWaves == kKeys / 16 * kStepsQk && kStepsQk % kLoadsK == 0);
+  static_assert(kRdna4 ? kLoadsV * kWaves == kKeys / 16 * kStepsV && kStepsV % kLoadsV == 0
+                       : kLoadsV * kWaves == kKeys / 8 * kBlocksV && kBlocksV % kLoadsV == 0);
   static_assert(kQueryFragmentsInLds == 0 || (kQueryTiles == 1 && kKeyTiles == 1 && kQueryFragments >= kAhead));
   static_assert(kBytesKV <= kBuffer && kLdsBytes <= 65536);
 };

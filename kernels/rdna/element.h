@@ -9,7 +9,8 @@ namespace flashwave {
 enum class Rounding { kNearest, kTruncate };
 
 // Members: `gain`, log2 of what P is scaled up by to make up for truncation; `headroom`, log2 of the weight that a
-// row's reference score gets; `limit`, above which a sum of weights counts as overflow.
+// row's reference score gets; `limit`, above which a sum of weights counts as overflow; `pack`, two elements rounded to
+// nearest; `kQuickRounding`: there are `rounded` and `high_halves`, which do it in fewer instructions within a range.
 
 template <Rounding kRounding>
 struct BF16 {
@@ -30,22 +31,26 @@ struct BF16 {
   // an integer of 24 bits, and g = 65536 u the unit of bf16, 65536 x is a multiple of g, and y = -65535 x rounds to a
   // multiple of g in the binade of 65536 x, so that 65536 x + y is x rounded to a multiple of g. In a tie m is even,
   // hence so is what is rounded to. In the binade below, where y's unit is g / 2, x is within g / 512 of a power of
-  // two, which it rounds to. 0 <= x < 2^111.
+  // two, which it rounds to. For |x| < 2^111; of what is larger the result is x rounded, or not finite.
+  static constexpr bool kQuickRounding = true;
+  FW_METHOD static F32x8 rounded(F32x8 x) {
+    F32x8 y = x * in_scalar(-65535.f);
+    hold(y);
+    schedule_fence();
+    FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], 65536.f, y[r]);
+    hold(y);
+    schedule_fence();
+    return y;
+  }
+
   FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
-    if constexpr (kRounding == Rounding::kNearest) {
-      F32x8 y = x * in_scalar(-65535.f);
-      hold(y);
-      schedule_fence();
-      FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], 65536.f, y[r]);
-      hold(y);
-      schedule_fence();
-      x = y;
-    }
+    if constexpr (kRounding == Rounding::kNearest) x = rounded(x);
     FW_UNROLL for (int r = 0; r < 4; ++r) out[r] = high_halves(x[2 * r], x[2 * r + 1]);
   }
 };
 
 struct F16 {
+  static constexpr bool kQuickRounding = false;
   static constexpr float gain = 0.f;
   // Weights of 2^-32 of the reference's are still subnormal halves rather than 0.
   static constexpr float headroom = 8.f, limit = 32768.f;

@@ -40,9 +40,8 @@ struct Forward {
   TileCursor cursor;  // the tile that is being loaded
   KeyLoader<C> k;
   ValueLoader<C> v;
-  uint32_t fragment_k, fragment_v;  // addresses of this lane's share of the first fragment of the tile
-  uint32_t queries_at;              // the same for the queries in LDS
-  uint32_t fill;                    // 0 or kBuffer: the buffer that is being filled
+  uint32_t fragments;   // address of this lane's share of the first fragment of the tile
+  uint32_t queries_at;  // the same for the queries in LDS
 
   Fragment q[kQueryTiles][C::kQueryFragments], ahead[kAhead], b[kQueryTiles][kKeyTiles];  // b: P^T of the chunk
   F32x8 o[kQueryTiles][C::kStepsV];
@@ -111,10 +110,10 @@ struct Forward {
     const int chunk = g / kChunkFragments, f = g % kChunkFragments;
     if (f < C::kFragmentsK) {
       const int tile = chunk * kKeyTiles + f % kKeyTiles, step = f / kKeyTiles;
-      return read_fragment(lds + (fragment_k ^ other) + (tile * C::kStepsQk + step) * kFragmentBytes);
+      return read_fragment(lds + (fragments ^ other) + (tile * C::kStepsQk + step) * kFragmentBytes);
     }
     const int tile = chunk * kKeyTiles + (f - C::kFragmentsK) / C::kStepsV, step = (f - C::kFragmentsK) % C::kStepsV;
-    return read_fragment(lds + (fragment_v ^ other) + C::kBytesK + (tile * C::kStepsV + step) * kFragmentBytes);
+    return read_fragment(lds + (fragments ^ other) + C::kBytesK + (tile * C::kStepsV + step) * kFragmentBytes);
   }
 
   FW_METHOD Fragment query(int step) {
@@ -159,7 +158,7 @@ struct Forward {
     }
     top = __builtin_fmaxf(top, other_half(top));
     if (kGeneral) top += shift[t][0];
-    const bool fresh = sum[t] + other_half(sum[t]) == 0.f;
+    const bool fresh = total(t) == 0.f;
     const float want = (T::gain + T::headroom) * rcp_fast(scale);  // what the maximum should become
     const float change = top == -kInf || (!fresh && top < want) ? 0.f : want - top;
     const float factor = fresh ? 1.f : exp2_fast(change * scale);
@@ -170,15 +169,24 @@ struct Forward {
         hold(o[t][i]);
       }
     }
-    shift[t] += change;
-    hold(shift[t]);
-    if constexpr (!kGeneral) {
+    if constexpr (kGeneral) {
+      shift[t] += change;
+      hold(shift[t]);
+    } else {
+      F32x2 changes = change;  // in two registers, or the sums would not pair
+      hold(changes);
+      const F32x8 wide = __builtin_shufflevector(changes, changes, 0, 1, 0, 1, 0, 1, 0, 1);
+      shift[t] += wide;
+      hold(shift[t]);
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-        s[kt] += change;
+        s[kt] += wide;
         hold(s[kt]);
       }
     }
   }
+
+  // The row's sum, of both halves.
+  FW_METHOD float total(int t) const { return sum[t] + other_half(sum[t]); }
 
   // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal
   // operations on consecutive registers together, which is what pairing needs.
@@ -333,7 +341,7 @@ struct Forward {
       hold(row);
       const int query = 16 * t + (row & 15);
       const bool more = right + query >= next && next < keys && row0 + query < int(seq.queries);
-      missing |= ballot(more && sum[t] + other_half(sum[t]) == 0.f);
+      missing |= ballot(more && total(t) == 0.f);
     }
     ready = missing == 0 ? ~0u : 0;
   }
@@ -341,15 +349,21 @@ struct Forward {
   // Halfway through a tile: K's registers are V's from here on.
   FW_METHOD void turn() {
     if constexpr (C::kTakeTurns) {
-      k.store(lds, fill, lane);
-      v.load(p, cursor, keys);
+      k.store(lds, lane);
+      v.load(cursor, keys, lane);
       schedule_fence();
     }
   }
 
+  // The next stores are to the other buffer.
+  FW_METHOD void fill_other() {
+    k.target ^= C::kBuffer;
+    v.target = kRdna4 && C::kLoadsK == C::kLoadsV ? k.target : v.target ^ C::kBuffer;
+  }
+
   FW_METHOD void finish_stores() {
-    if (!C::kTakeTurns) k.store(lds, fill, lane);
-    v.store(lds + C::kBytesK, fill, lane);
+    if (!C::kTakeTurns) k.store(lds, lane);
+    v.store(lds + C::kBytesK, lane);
   }
 
   template <int kChunkIndex, int kCount>
@@ -363,8 +377,14 @@ struct Forward {
       } else if constexpr (kLast) {  // the wave only moves data
         if constexpr (C::kChunks == 1) turn();
         finish_stores();
-        FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = Fragment(0);
-        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) b[t][kKeyTiles - 1] = Fragment(0);
+        FW_UNROLL for (int i = 0; i < kAhead; ++i) {
+          ahead[i] = Fragment(0);
+          hold(ahead[i]);  // here alone, not before the branch
+        }
+        FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
+          b[t][kKeyTiles - 1] = Fragment(0);
+          hold(b[t][kKeyTiles - 1]);
+        }
       } else {
         FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment((kChunkIndex + 1) * kChunkFragments + i);
       }
@@ -378,20 +398,19 @@ struct Forward {
 
   FW_METHOD void tile(int t) {
     const int tile_key = origin + t * C::kKeys;
-    cursor.advance(p, C::kKeys);
+    cursor.advance(C::kKeys);
     k.rows.advance(cursor, C::kKeys);
     v.rows.advance(cursor, C::kKeys);
-    k.load(p, cursor, keys);
-    if constexpr (!C::kTakeTurns) v.load(p, cursor, keys);
+    k.load(cursor, keys);
+    if constexpr (!C::kTakeTurns) v.load(cursor, keys, lane);
     schedule_fence();
     chunks<0, (C::kChunks + 1) / 2>(tile_key);
     if constexpr (C::kChunks > 1) {
       turn();
       chunks<(C::kChunks + 1) / 2, C::kChunks / 2>(tile_key);
     }
-    fragment_k ^= C::kBuffer;
-    fragment_v = kRdna4 ? fragment_v ^ C::kBuffer : fragment_k;
-    fill ^= C::kBuffer;
+    fragments ^= C::kBuffer;
+    fill_other();
   }
 
   // The wave's rows of q, o or lse (element size `bytes`) from tile t of 16 on; `columns` bytes of a row.
@@ -433,8 +452,27 @@ struct Forward {
     }
   }
 
+  // A lane's columns of fragments of O^T, in pairs of elements. Values out of the quick rounding's range, if any, show
+  // in a sum of products, each of two of them.
+  FW_METHOD static void pack_output(const F32x8* x, U32x4* packed) {
+    constexpr auto place = ValueLoader<C>::register_of;
+    if constexpr (T::kQuickRounding && C::kDimV <= 128) {  // else there is no room for both
+      float all[4] = {};
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+        const F32x8 y = T::rounded(x[i]);
+        FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::high_halves(y[place(2 * c)], y[place(2 * c + 1)]);
+        FW_UNROLL for (int r = 0; r < 4; ++r) all[r] = __builtin_fmaf(y[r], y[r + 4], all[r]);
+      }
+      const float sum = (all[0] + all[1]) + (all[2] + all[3]);
+      if (__builtin_expect(ballot(!(__builtin_fabsf(sum) < kInf)) == 0, 1)) return;
+    }
+    FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+      FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::pack(x[i][place(2 * c)], x[i][place(2 * c + 1)]);
+    }
+  }
+
   FW_METHOD void store_rows(int t) {
-    const float total = sum[t] + other_half(sum[t]);
+    const float total = this->total(t);
     // Without a key: 0 and -inf. Not a number stays one. LSE is in units of log2 here.
     float lse = total == 0.f ? -kInf : log2_fast(total) - shift[t][0] * scale;
     float factor = total == 0.f ? 0.f : rcp_fast(total) * exp2_fast(T::gain);
@@ -453,14 +491,12 @@ struct Forward {
     const uint32_t at = exists ? uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16 : kNowhere;
     F32x2 factors = factor;  // in two registers, or the products would not pair
     hold(factors);
-    U32x4 packed[C::kStepsV];
     FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
-      FW_UNROLL for (int r = 0; r < 8; ++r) o[t][i][r] *= factors[r % 2];
-      FW_UNROLL for (int c = 0; c < 4; ++c) {
-        packed[i][c] =
-            T::pack(o[t][i][ValueLoader<C>::register_of(2 * c)], o[t][i][ValueLoader<C>::register_of(2 * c + 1)]);
-      }
+      o[t][i] *= __builtin_shufflevector(factors, factors, 0, 1, 0, 1, 0, 1, 0, 1);
+      hold(o[t][i]);
     }
+    U32x4 packed[C::kStepsV];
+    pack_output(o[t], packed);
     if (p.dim_v == C::kDimV) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
         __builtin_amdgcn_raw_buffer_store_b128(packed[i], b, at + i * 32, 0, 0);
@@ -482,8 +518,8 @@ struct Forward {
   FW_METHOD void run() {
     if (!choose_task()) return;
     scale = kGeneral ? 1.f : uniform(p.softmax_scale * kLog2e);
-    k.load(p, cursor, keys);
-    v.load(p, cursor, keys);
+    k.load(cursor, keys);
+    v.load(cursor, keys, lane);
     load_queries();
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) o[t][i] = F32x8(0.f);
@@ -491,13 +527,12 @@ struct Forward {
       sum[t] = 0.f;
     }
     ready = 0;
-    fragment_k = key_base(lane);
-    fragment_v = value_base(lane);
-    queries_at = key_base(lane) + wave * C::kBytesQ;
-    k.store(lds, 0, lane);
-    v.store(lds + C::kBytesK, 0, lane);
+    fragments = operand_base(lane);
+    queries_at = operand_base(lane) + wave * C::kBytesQ;
+    k.store(lds, lane);
+    v.store(lds + C::kBytesK, lane);
     workgroup_barrier();
-    fill = C::kBuffer;
+    fill_other();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
     FW_NO_UNROLL for (int t = first_tile; t < tiles; ++t) tile(t);
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) store_rows(t);

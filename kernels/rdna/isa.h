@@ -9,6 +9,7 @@ namespace flashwave {
 
 using U32x8 = Vec<uint32_t, 8>;
 using I16x8 = Vec<int16_t, 8>;
+using U16x8 = Vec<uint16_t, 8>;
 using I16x16 = Vec<int16_t, 16>;
 using F16x8 = Vec<_Float16, 8>;
 using F16x16 = Vec<_Float16, 16>;
@@ -48,6 +49,15 @@ FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b, F32x8 c) {
   return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(F16x16, a), __builtin_bit_cast(F16x16, b), c);
 #endif
 }
+
+#if defined(__GFX12__)
+// global_load_tr_b128: each group of 8 lanes reads 8 rows of 8 elements, 16 bytes a lane, and lane i of the group
+// receives element i of each row. `base` is uniform. The address must be a multiple of 16; nothing checks a range.
+FW_DEVICE U32x4 load_transposed(const char* base, uint32_t offset) {
+  using Source = __attribute__((address_space(1))) I16x8;
+  return __builtin_bit_cast(U32x4, __builtin_amdgcn_global_load_tr_b128_v8i16((Source*)(base + offset)));
+}
+#endif
 
 // The value of lane ^ 16 (v_permlanex16_b32, identity selectors).
 FW_DEVICE float other_half(float x) {

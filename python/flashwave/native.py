@@ -180,19 +180,25 @@ def lend(q: Tensor, exec_: fw.Exec) -> Tensor | None:
     return workspace
 
 
-def _seed_is_out_of_reach(rng_state: Tensor | None) -> bool:
+def _seed_is_out_of_reach(problem: Problem) -> bool:
     """Whether the seed of the dropout is a number that only a replay will know: inside the capture of a graph.
 
-    The library takes it by value. PyTorch operations, which read it on the device, compute such a call.
+    The library takes it by value. PyTorch operations, which read it on the device, compute such a call. They need a
+    handle of cuBLAS, which cannot be made during a capture: calls before it, to warm up, make one.
     """
-    return rng_state is not None and rng_state.is_cuda and torch.cuda.is_current_stream_capturing()
+    if problem.rng_state is None or not problem.q.is_cuda:
+        return False
+    if torch.cuda.is_current_stream_capturing():
+        return problem.rng_state.is_cuda
+    torch.cuda.current_blas_handle()
+    return False
 
 
 def forward(
     device: int, problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
     """(out, lse, probs) of the library, the last two if wanted; None where it has no kernel for the problem."""
-    if _seed_is_out_of_reach(problem.rng_state):
+    if _seed_is_out_of_reach(problem):
         return None
     key = _key(problem, out, lse, probs)
     kept = _kept.pop(key, None)  # taken out while in use: another thread makes its own
@@ -267,7 +273,7 @@ def backward(
     needs: tuple[bool, ...],
 ) -> Gradient6 | None:
     """Gradients of q, k, v, alibi_slopes, bias, sinks, those that are needed; None where there is no kernel."""
-    if _seed_is_out_of_reach(problem.rng_state):
+    if _seed_is_out_of_reach(problem):
         return None
     problem = readable(problem)
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:

@@ -99,10 +99,14 @@ def save(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, dprobs: Any) -> tuple:
     *tensors, out, lse = ctx.saved_tensors
-    gradients: list = [None] * (_SCALARS + 1)
+    gradients: list = [None] * len(ctx.needs_input_grad)
     if dout is None and dlse is None:
         return tuple(gradients)
     problem = Problem(*tensors, *ctx.scalars)
+    if lse.dim() == 1:
+        raise InvalidArgument(
+            "flashwave::forward has no gradient where return_lse is False: the backward reads the lse"
+        )
     if dout is None:
         dout = torch.zeros_like(out)
     needs = tuple([bool(ctx.needs_input_grad[place]) for place in DIFFERENTIABLE])
@@ -160,7 +164,7 @@ def attend(problem: Problem, out: torch.Tensor | None = None, lse: bool = True, 
     lse is -inf in rows that see nothing; probs has no gradient.
     """
     if not is_plain(problem.q):
-        return _attend_traced(problem, out, probs)
+        return _attend_traced(problem, out, lse or needs_gradient(problem), probs)
     if needs_gradient(problem):
         if out is not None:
             raise InvalidArgument("out cannot be used when an input requires a gradient")
@@ -170,12 +174,13 @@ def attend(problem: Problem, out: torch.Tensor | None = None, lse: bool = True, 
     return forward(problem, out, lse, probs)
 
 
-def _attend_traced(problem: Problem, out: torch.Tensor | None, probs: bool) -> Outputs:
+def _attend_traced(problem: Problem, out: torch.Tensor | None, with_lse: bool, probs: bool) -> Outputs:
+    """With the same wish for the lse as in eager mode: kernels that need not compute it may round otherwise."""
     if problem.k_new is not None:
-        result, lse = torch.ops.flashwave.forward_append.default(*problem)
+        result, lse = torch.ops.flashwave.forward_append.default(*problem, with_lse)
         matrix = None
     else:
-        result, lse, matrix = torch.ops.flashwave.forward.default(*problem[:_SCALARS], probs)
+        result, lse, matrix = torch.ops.flashwave.forward.default(*problem[:_SCALARS], probs, with_lse)
     if out is not None:
         out.copy_(result)
         result = out
@@ -195,12 +200,13 @@ _PROBLEM = (
 _READ, _WRITTEN = _PROBLEM.format(a="", b=""), _PROBLEM.format(a="(a!)", b="(b!)")
 _APPEND = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin, bool rotary_interleaved"
 
-_library.define(f"forward({_READ}, bool return_probs) -> (Tensor, Tensor, Tensor)")
+# An lse or a matrix that is not wanted is a tensor without elements.
+_library.define(f"forward({_READ}, bool return_probs, bool return_lse=True) -> (Tensor, Tensor, Tensor)")
 _library.define(
     f"backward(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] needs, {_READ}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-_library.define(f"forward_append({_WRITTEN}, {_APPEND}) -> (Tensor, Tensor)")
+_library.define(f"forward_append({_WRITTEN}, {_APPEND}, bool return_lse=True) -> (Tensor, Tensor)")
 
 
 def _absent(like: torch.Tensor) -> torch.Tensor:
@@ -209,18 +215,28 @@ def _absent(like: torch.Tensor) -> torch.Tensor:
 
 def _forward_operator(*arguments: Any) -> tuple:
     problem = Problem(*arguments[:_SCALARS])
-    out, lse, matrix = forward(problem, probs=arguments[_SCALARS])
-    return out, lse, lse.new_empty((0,), dtype=torch.float32) if matrix is None else matrix
+    with_probs, with_lse = (*arguments[_SCALARS:], True)[:2]
+    out, lse, matrix = forward(problem, None, with_lse, with_probs)
+    absent = out.new_empty((0,), dtype=torch.float32)
+    lse = _no_lse(problem) if lse is None or not with_lse else lse
+    return out, lse, absent if matrix is None else matrix
+
+
+def _no_lse(problem: Problem) -> torch.Tensor:
+    exact = torch.float64 if problem.q.dtype == torch.float64 else torch.float32
+    return problem.q.new_empty((0,), dtype=exact)
 
 
 def _forward_fake(*arguments: Any) -> tuple:
     problem = Problem(*arguments[:_SCALARS])
+    with_probs, with_lse = (*arguments[_SCALARS:], True)[:2]
     shapes.check(problem)
     q, v = problem.q, problem.v
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    exact = torch.float64 if q.dtype == torch.float64 else torch.float32
-    lse = q.new_empty(native.lse_shape(problem), dtype=exact)
-    matrix = q.new_empty(native.probs_shape(problem) if arguments[_SCALARS] else (0,), dtype=torch.float32)
+    lse = _no_lse(problem)
+    if with_lse:
+        lse = q.new_empty(native.lse_shape(problem), dtype=lse.dtype)
+    matrix = q.new_empty(native.probs_shape(problem) if with_probs else (0,), dtype=torch.float32)
     return out, lse, matrix
 
 
@@ -240,11 +256,15 @@ def _backward_fake(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *argum
 
 
 def _append_operator(*arguments: Any) -> tuple:
-    return forward(Problem(*arguments))[:2]
+    problem = Problem(*arguments[: len(Problem._fields)])
+    with_lse = (*arguments[len(Problem._fields) :], True)[0]
+    out, lse, _ = forward(problem, None, with_lse)
+    return out, _no_lse(problem) if lse is None or not with_lse else lse
 
 
 def _append_fake(*arguments: Any) -> tuple:
-    return _forward_fake(*arguments[:_SCALARS], False)[:2]
+    with_lse = (*arguments[len(Problem._fields) :], True)[0]
+    return _forward_fake(*arguments[:_SCALARS], False, with_lse)[:2]
 
 
 assert len(FORWARD_FIELDS) + len(APPEND_FIELDS) == len(Problem._fields)

@@ -167,10 +167,11 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
 }
 
-Status plan_call(const Call& call, Plan* plan) {
+Status plan_call(const Call& call, Reasons reasons, Plan* plan) {
   std::string forced;
   PlanOptions options;
   if (Status status = read_plan_options(call, call.op(), &forced, &options); !status.ok()) return status;
+  options.reasons = reasons;
   return make_plan(call.problem, call.info(), options, plan);
 }
 

@@ -53,7 +53,7 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
                  const fw_exec* exec, Check check, Call* call);
 
 // With the kernel that the caller or the environment forces.
-Status plan_call(const Call& call, Plan* plan);
+Status plan_call(const Call& call, Reasons reasons, Plan* plan);
 
 // Sets the outputs of a backward that has no query to 0: the gradients of everything that is still there.
 Status clear_outputs(const Call& call);

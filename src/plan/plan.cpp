@@ -32,6 +32,15 @@ std::string unsupported(const Selection& selection, const DeviceInfo& device, bo
   return message;
 }
 
+template <class AnyProblem>
+Status choose(const AnyProblem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
+  *plan = Plan{};
+  plan->selection = select(problem, device, options.force_kernel, options.reasons);
+  if (plan->selection.row != nullptr) return {};
+  if (options.reasons != Reasons::kAll) plan->selection = select(problem, device, options.force_kernel);
+  return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
+}
+
 int32_t threads_for(const abi::Schedule& schedule, const PlanOptions& options) {
   return static_cast<int32_t>(std::clamp<int64_t>(schedule.tasks, 1, std::max<int32_t>(options.threads, 1)));
 }
@@ -39,11 +48,7 @@ int32_t threads_for(const abi::Schedule& schedule, const PlanOptions& options) {
 }  // namespace
 
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
-  *plan = Plan{};
-  plan->selection = select(problem, device, options.force_kernel);
-  if (plan->selection.row == nullptr) {
-    return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
-  }
+  if (Status status = choose(problem, device, options, plan); !status.ok()) return status;
   if (problem.a.seqlen_new > 0) {
     plan->append = find_append(problem, device);
     if (plan->append == nullptr) {
@@ -61,11 +66,7 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
 }
 
 Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
-  *plan = Plan{};
-  plan->selection = select(rotary, device, options.force_kernel);
-  if (plan->selection.row == nullptr) {
-    return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
-  }
+  if (Status status = choose(rotary, device, options, plan); !status.ok()) return status;
   plan->schedule = schedule(rotary);
   plan->threads = threads_for(plan->schedule, options);
   return {};

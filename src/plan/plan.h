@@ -32,9 +32,11 @@ struct Selection {
   const KernelRow* row = nullptr;  // the first candidate that takes the problem; nullptr if none does
   std::vector<Refusal> refused;    // those before it, in order
 };
+// Sentences for all refusals take longer than the choice: a call that nobody asks about does without some of them.
+enum class Reasons : uint8_t { kAll, kSome };
 // forced: name of the only candidate, or nullptr.
-Selection select(const Problem& problem, const DeviceInfo& device, const char* forced);
-Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced);
+Selection select(const Problem& problem, const DeviceInfo& device, const char* forced, Reasons reasons = Reasons::kAll);
+Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced, Reasons reasons = Reasons::kAll);
 
 // One launch: the kernel and how its work is cut up.
 struct Step {
@@ -66,6 +68,7 @@ struct Plan {
 struct PlanOptions {
   const char* force_kernel = nullptr;
   int32_t threads = 1;
+  Reasons reasons = Reasons::kAll;  // wanted even if some candidate takes the problem
 };
 // Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan);

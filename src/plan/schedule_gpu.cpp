@@ -50,13 +50,21 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   return s;
 }
 
-// The kernel shares the keys out itself, lengths being in device memory: splits = 0 leaves that to it.
+// Where lengths are in device memory, the kernel shares the keys out itself: splits = 0 leaves that to it.
 abi::Schedule line(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   const int64_t units = abi::decode_units(a.batch, a.heads_k, a.seqlen_q * problem.group(), row.tile_q);
+  const int64_t workgroups = std::min<int64_t>(device.compute_units, abi::kMostDecodeParts);
   abi::Schedule s = one_part(problem, row.tile_q, 0);
   s.splits = a.num_splits;
-  s.tasks = a.num_splits > 0 ? units * a.num_splits : units > 0 ? device.compute_units : 0;
+  if (units == 0) return s;
+  if (s.splits == 0 && !problem.varlen_q() && !problem.varlen_k() && !a.seqused_k && !a.leftpad_k) {
+    const int64_t keys = a.seqlen_k + a.seqlen_new;
+    const int64_t first = abi::decode_first_key(a.seqlen_q, keys, params_of(problem).window_left);
+    s.splits = static_cast<int32_t>(
+        abi::decode_parts<int64_t>(abi::decode_tiles(keys - first), units, workgroups, row.threads / 32));
+  }
+  s.tasks = s.splits > 0 ? units * s.splits : workgroups;
   s.shared_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
   return s;
 }

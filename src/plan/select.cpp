@@ -262,8 +262,19 @@ Problem with_leave(Problem problem) {
 }
 Rotary with_leave(Rotary rotary) { return rotary; }
 
+// Whether the row is refused for one of the plain reasons: most are.
+bool plainly_refused(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
+  const fw_attention& a = problem.a;
+  const auto exceeds = [](int64_t value, int64_t limit) { return limit != 0 && value > limit; };
+  return (row.isa & ~device.isa) != 0 || (row.dtypes >> a.q.dtype & 1) == 0 || exceeds(a.dim_qk, row.max_dim_qk) ||
+         exceeds(a.dim_v, row.max_dim_v);
+}
+bool plainly_refused(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device) {
+  return (row.isa & ~device.isa) != 0 || (row.dtypes >> rotary.r.x.dtype & 1) == 0;
+}
+
 template <class AnyProblem>
-Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const char* forced) {
+Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const char* forced, Reasons reasons) {
   Selection selection;
   if (forced != nullptr) {
     const auto rows = catalog();
@@ -283,7 +294,8 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
   }
   const KernelRow* unwilling = nullptr;
   for (const KernelRow& row : catalog()) {
-    if (row.device != row_kind(device) || row.op != op_of(problem)) continue;
+    if (row.op != op_of(problem) || row.device != row_kind(device)) continue;
+    if (reasons == Reasons::kSome && plainly_refused(row, problem, device)) continue;
     std::string reason = row.only_forced ? "runs only when forced" : refusal(row, problem, device);
     if (reason.empty()) {
       // One that takes everything is slower than one that is used for more queries than it is made for.
@@ -298,12 +310,12 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
 
 }  // namespace
 
-Selection select(const Problem& problem, const DeviceInfo& device, const char* forced) {
-  return select_for(problem, device, forced);
+Selection select(const Problem& problem, const DeviceInfo& device, const char* forced, Reasons reasons) {
+  return select_for(problem, device, forced, reasons);
 }
 
-Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced) {
-  return select_for(rotary, device, forced);
+Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced, Reasons reasons) {
+  return select_for(rotary, device, forced, reasons);
 }
 
 }  // namespace flashwave

@@ -107,14 +107,18 @@ class Check(unittest.TestCase):
     def test_expected_refusals_are_skipped_and_expected_errors_pass(self):
         with tempfile.TemporaryDirectory() as folder:
             suite = pathlib.Path(folder) / "suite.txt"
-            suite.write_text("sq=8 kernel=reference_bwd expect=refused(reference_bwd)\nsq=8 d=600 expect=invalid(dim)\n")
+            suite.write_text(
+                "sq=8 kernel=reference_bwd expect=refused(reference_bwd)\nsq=8 d=600 expect=invalid(dim)\n"
+            )
             answer = run("check", "--device", "cpu", "--suite", str(suite))
             self.assertEqual(answer.stdout.splitlines()[-1], "1 passed, 0 failed, 1 skipped")
             self.assertEqual(answer.returncode, 0)
 
     def test_naive_kernel_in_place_of_ours_is_seen(self):
         # Twice its own error is allowed, so the naive kernel passes: but its error is what bounds ours.
-        problem = json_lines(run("check", "--json", "--device", "cpu", "--kernel", "naive_fwd", "sq=64 d=32 dtype=bf16").stdout)[0]
+        problem = json_lines(
+            run("check", "--json", "--device", "cpu", "--kernel", "naive_fwd", "sq=64 d=32 dtype=bf16").stdout
+        )[0]
         self.assertEqual(problem["kernel"], "naive_fwd")
         for tensor in problem["tensors"]:
             self.assertEqual(tensor["error"], tensor["naive_error"])
@@ -139,7 +143,9 @@ class Check(unittest.TestCase):
 
     def test_seed_changes_the_data(self):
         errors = {
-            json_lines(run("check", "--json", "--device", "cpu", "sq=40 d=32", "--seed", s).stdout)[0]["tensors"][0]["error"]
+            json_lines(run("check", "--json", "--device", "cpu", "sq=40 d=32", "--seed", s).stdout)[0]["tensors"][0][
+                "error"
+            ]
             for s in ("1", "2", "3")
         }
         self.assertGreater(len(errors), 1)

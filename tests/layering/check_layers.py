@@ -14,8 +14,21 @@ import sys
 MAX_LINES = 800
 CODE = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".cuh", ".hip", ".def", ".inc")
 ALSO_MEASURED = (".py", ".rs", ".sh", ".cmake")
-TOP_FOLDERS = ("include", "src", "kernels", "cli", "bench", "emulator", "examples", "fuzz", "tests", "python", "rust",
-               "scripts", "cmake")
+TOP_FOLDERS = (
+    "include",
+    "src",
+    "kernels",
+    "cli",
+    "bench",
+    "emulator",
+    "examples",
+    "fuzz",
+    "tests",
+    "python",
+    "rust",
+    "scripts",
+    "cmake",
+)
 UNRESTRICTED = ("tests", "fuzz")
 SKIPPED_FOLDERS = {"build", "target", "__pycache__", "node_modules"}
 

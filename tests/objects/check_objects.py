@@ -11,6 +11,7 @@ FILE of --objects lists the library's object files, one per line. CHECK is one o
   spills           the micro-kernels' inner loops keep their vectors in registers
   exports          the library exports fw_* alone and needs nothing but the C and C++ runtime
 """
+
 import argparse
 import os
 import re
@@ -52,14 +53,19 @@ def weak_functions(path):
 
 def load_time_sections(path):
     lines = disassembly.output_of(disassembly.tool("readelf"), "--sections", "--wide", path).splitlines()
-    return sorted({m.group(0) for line in lines for m in [re.search(r"\.(init_array|ctors|preinit_array)\S*", line)] if m})
+    return sorted(
+        {m.group(0) for line in lines for m in [re.search(r"\.(init_array|ctors|preinit_array)\S*", line)] if m}
+    )
 
 
 def is_avx(instruction):
     if instruction.mnemonic in ("vzeroupper", "vzeroall"):
         return True
-    return instruction.mnemonic.startswith("v") and bool(_VECTOR.search(instruction.operands)) or bool(
-        re.search(r"%[yz]mm\d|%k[0-7]\b", instruction.operands))
+    return (
+        instruction.mnemonic.startswith("v")
+        and bool(_VECTOR.search(instruction.operands))
+        or bool(re.search(r"%[yz]mm\d|%k[0-7]\b", instruction.operands))
+    )
 
 
 def foreign_instructions(path, forbidden):
@@ -94,13 +100,19 @@ def busy_loops(path):
 
 
 def check_weak_functions(options):
-    return ["%s: %s is weak; make it static, of an unnamed namespace, or always inlined" % (name, symbol)
-            for name, path in kernel_objects(options.objects).items() for symbol in weak_functions(path)]
+    return [
+        "%s: %s is weak; make it static, of an unnamed namespace, or always inlined" % (name, symbol)
+        for name, path in kernel_objects(options.objects).items()
+        for symbol in weak_functions(path)
+    ]
 
 
 def check_load_time_code(options):
-    return ["%s: has %s" % (name, section)
-            for name, path in kernel_objects(options.objects).items() for section in load_time_sections(path)]
+    return [
+        "%s: has %s" % (name, section)
+        for name, path in kernel_objects(options.objects).items()
+        for section in load_time_sections(path)
+    ]
 
 
 def check_baseline(options):
@@ -125,8 +137,10 @@ def check_spills(options):
         loops = busy_loops(objects[name])
         micro_kernels = [(loop, spills) for loop, accumulates, spills in loops if accumulates]
         others = [spills for _, accumulates, spills in loops if not accumulates]
-        print("%s: %d micro-kernel loops; %d other loops of %d or more multiply-adds, %d of them use the stack"
-              % (name, len(micro_kernels), len(others), MIN_FMAS, sum(1 for spills in others if spills)))
+        print(
+            "%s: %d micro-kernel loops; %d other loops of %d or more multiply-adds, %d of them use the stack"
+            % (name, len(micro_kernels), len(others), MIN_FMAS, sum(1 for spills in others if spills))
+        )
         if not micro_kernels:
             problems.append("%s: no micro-kernel loop found; has the code or the compiler changed?" % name)
         for loop, spills in micro_kernels:

@@ -1,4 +1,5 @@
 """Functions, instructions and loops of an x86-64 object, from llvm-objdump's listing (AT&T syntax)."""
+
 import collections
 import os
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Does each check of check_objects.py accept good code and notice bad code? Compiles small samples to find out."""
+
 import argparse
 import os
 import subprocess

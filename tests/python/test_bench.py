@@ -298,16 +298,30 @@ def test_the_cost_of_a_call(tmp_path, capsys):
     assert "torch.ops.flashwave.forward" in capsys.readouterr().out
 
 
-def test_ratios_of_the_script_for_gpus():
+def test_report_of_the_script_for_gpus(tmp_path):
     script = load_script("bench/cuda_vs_sdpa.py")
     results = [
-        {"group": "decode", "name": name, "unit": "GB/s", "ratio": {"cuDNN": value}, "rate": {"cuDNN": 1.0}}
+        {
+            "group": "decode",
+            "name": name,
+            "unit": "GB/s",
+            "seconds": {OURS: 1e-3, "cuDNN": 1e-3 * value},
+            "rate": {OURS: 2.0, "cuDNN": 2.0 / value},
+            "ratio": {"cuDNN": value},
+            "refused": {"math": "no reason"},
+        }
         for name, value in (("b=1 keys=8192", 0.5), ("b=16 keys=8192", 2.0))
     ]
     (summary,) = script.summaries(results)
     assert summary["geomean"] == pytest.approx(1.0) and summary["worst"] == "b=1 keys=8192" and summary["cells"] == 2
     (chart,) = script.charts(results, "a GPU")
-    assert chart.categories == ("1 x 8192", "16 x 8192") and chart.series == {"cuDNN": (1.0, 1.0)}
+    assert chart.categories == ("1 x 8192", "16 x 8192") and chart.series["cuDNN"] == (4.0, 1.0)
+    content = {"environment": {"device": "a GPU"}, "copy_gb_per_s": 4000.0, "host_us": {"a call": 3.0}}
+    script.write(tmp_path, {**content, "cells": results, "wrong": [], "groups": script.summaries(results)})
+    page = (tmp_path / "cuda_vs_sdpa.md").read_text()
+    assert "| b=16 keys=8192 | 1.000 | 2 | 1 | 2.00x |" in page and "math does not take it: no reason" in page
+    assert json.loads((tmp_path / "cuda_vs_sdpa.json").read_text())["cells"] == results
+    assert ElementTree.parse(tmp_path / "cuda_vs_sdpa.svg").getroot().tag.endswith("svg")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -181,6 +181,23 @@ def test_opcheck_forward(device, dtype, what):
     torch.library.opcheck(torch.ops.flashwave.forward.default, (*problem[: len(FORWARD_FIELDS)], what == "probs"))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_opcheck_without_the_lse(device, packed):
+    q, k, v = inputs(device, torch.bfloat16, grad=False, sq=5, sk=7)
+    problem = make_problem(q, k, v, causal=True)
+    if packed:
+        cu = torch.tensor([0, 5, 10], dtype=torch.int32, device=device)
+        q, k, v = (torch.randn(10, 2, 8, device=device) for _ in range(3))
+        problem = make_problem(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=5, max_seqlen_k=5)
+    arguments = (*problem[: len(FORWARD_FIELDS)], False, False)
+    torch.library.opcheck(torch.ops.flashwave.forward.default, arguments)
+    out, lse, _ = torch.ops.flashwave.forward.default(*arguments)
+    assert lse.shape == (0,) and torch.equal(out, flashwave.operators.forward(problem, lse=False)[0])
+    with pytest.raises(RuntimeError, match="return_lse"):
+        leaf = problem.q.detach().requires_grad_()
+        torch.ops.flashwave.forward.default(leaf, *arguments[1:])[0].sum().backward()
+
+
 def test_opcheck_backward_and_append(device):
     q, k, v = inputs(device, grad=False, sq=5, sk=7)
     problem = make_problem(q, k, v, causal=True)[: len(FORWARD_FIELDS)]
@@ -193,6 +210,7 @@ def test_opcheck_backward_and_append(device):
     new = torch.randn(2, 3, 2, 16, device=device), torch.randn(2, 3, 2, 8, device=device)
     append = make_problem(q, k, v, causal=True, seqused_k=lengths)._replace(k_new=new[0], v_new=new[1])
     torch.library.opcheck(torch.ops.flashwave.forward_append.default, tuple(append))
+    torch.library.opcheck(torch.ops.flashwave.forward_append.default, (*append, False))
 
 
 def test_dispatch_modes_see_the_operator(device):

@@ -38,8 +38,12 @@ class NvidiaPlan : public testing::Test {
   }
 };
 
+// Whether or not all reasons are wanted, the same one.
 std::string chosen(const Problem& problem, const DeviceInfo& device) {
   const Selection selection = select(problem, device, nullptr);
+  const Selection quick = select(problem, device, nullptr, Reasons::kSome);
+  EXPECT_EQ(quick.row, selection.row);
+  EXPECT_LE(quick.refused.size(), selection.refused.size());
   return selection.row != nullptr ? selection.row->name : "none";
 }
 void expect_chosen(const Problem& problem, const DeviceInfo& device, std::string_view prefix) {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .timing import Call, Measured, measure
+from .timing import Call, Measured, is_out_of_memory, measure
 
 
 def captured(calls: Sequence[Call], repeats: int = 1) -> torch.cuda.CUDAGraph:
@@ -32,7 +32,17 @@ def measure_graphs(
 
     The calls of a name differ in their tensors: with more bytes in all than the cache holds, none finds its own there.
     """
-    graphs = {name: captured(given, repeats) for name, given in calls.items()}
+    graphs = {}
+    for name, given in calls.items():
+        try:
+            graphs[name] = captured(given, repeats)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            torch.cuda.empty_cache()
     found = measure({name: graph.replay for name, graph in graphs.items()}, device, budget)
-    parts = {name: len(given) * repeats for name, given in calls.items()}
-    return {name: Measured(tuple(s / parts[name] for s in found[name].samples)) for name in calls}
+    measured = dict.fromkeys(calls, Measured(()))
+    for name, samples in found.items():
+        parts = len(calls[name]) * repeats
+        measured[name] = Measured(tuple(seconds / parts for seconds in samples.samples))
+    return measured

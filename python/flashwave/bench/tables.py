@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
+
 from . import memory
+from .graphs import measure_graphs
 from .plan import Planner, Settings
 from .progress import Progress
 from .report import Table, milliseconds, quotient, ratio
@@ -27,6 +30,7 @@ _SIZES = _Sizes(
     head_dims=(32, 64, 96, 128, 192, 256),
     batches=(1, 2, 4, 8, 16, 32),
 )
+_GRAPH_FLOPS = 5e11  # of a graph of calls: a millisecond or more, beside which its launch is nothing
 _MEMORY_BATCH = 4  # by sequence length: standard attention's matrices at 8192 fill most of a GPU
 _QUICK_SIZES = _Sizes(Shape(batch=2, seqlen=64, heads=2, dim=32), seqlens=(32, 64), head_dims=(32, 64), batches=(1, 2))
 
@@ -54,6 +58,10 @@ def _subtitle(settings: Settings, what: str) -> str:
     return f"{what}, {str(settings.dtype).replace('torch.', '')}, {mask}, on {settings.device.type}; higher is better"
 
 
+def _where(settings: Settings) -> tuple[torch.device, float]:
+    return settings.device, settings.budget
+
+
 def _timed_row(
     settings: Settings, planner: Planner, shape: Shape, direction: str, x: int, notes: list[str]
 ) -> dict[str, Any]:
@@ -68,7 +76,11 @@ def _timed_row(
             calls[name] = make_call(name, inputs, shape.causal, direction)
         else:
             notes.append(f"{x}: {PEERS[name].label} left out: {reason}.")
-    measured = measure(calls, settings.device, settings.budget)
+    if settings.device.type == "cuda" and direction == FORWARD:
+        repeats = max(1, min(50, round(_GRAPH_FLOPS / shape.flops(direction))))
+        measured = measure_graphs({name: [call] for name, call in calls.items()}, *_where(settings), repeats)
+    else:
+        measured = measure(calls, *_where(settings))
     planner.learn(shape, direction, measured)
     notes += [f"{x}: {PEERS[name].label} ran out of memory." for name in calls if measured[name].seconds is None]
     return {

@@ -1,0 +1,33 @@
+// The mask in 32 bits, and short divisions. What a workgroup does once runs from a cold instruction cache, at some 8
+// cycles an instruction (NOTES-decode.md): there every instruction counts.
+#pragma once
+
+#include "kernels/ampere/isa.h"
+
+namespace flashwave {
+
+// A query on diagonal d sees keys d - left .. d + right; sides without limit are far, but fit beside a position.
+struct Window {
+  int left, right;
+
+  FW_METHOD explicit Window(const Params& p) {
+    constexpr int64_t kFar = 1 << 30;
+    left = int(p.window_left < kFar ? p.window_left : kFar);
+    right = int(p.window_right < kFar ? p.window_right : kFar);
+  }
+  FW_METHOD int first(int diagonal) const { return max(diagonal - left, 0); }
+  // May be less than first().
+  FW_METHOD int end(int diagonal, int keys) const { return min(diagonal + right + 1, keys); }
+};
+
+// x / by, rounded down; 0 <= x < 2^21: 1 / (2 by) is more than the error of the product.
+FW_DEVICE int small_quotient(int x, float reciprocal) { return int((float(x) + 0.5f) * reciprocal); }
+FW_DEVICE int quotient(int x, int by) {
+  if (__builtin_expect(x < 1 << 21, 1)) return small_quotient(x, rcp_fast(float(by)));
+  return int(uint32_t(x) / uint32_t(by));
+}
+
+// The same for all lanes, and the compiler knows it.
+FW_DEVICE int warp_index() { return __shfl_sync(kAllLanes, int(threadIdx.x / kWave), 0); }
+
+}  // namespace flashwave

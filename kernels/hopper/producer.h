@@ -1,0 +1,151 @@
+// The warpgroup that hands out tasks and copies their queries, keys and values to shared memory.
+#pragma once
+
+#include "kernels/hopper/tasks.h"
+
+namespace flashwave {
+
+// The first row of a task's sequence in the map of q or o.
+FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const ForwardTask& task) {
+  const int64_t batch = p.cu_seqlens_q ? 0 : task.batch;
+  return abi::map_place(t, abi::query_map_rows(p), task.queries, batch * t.stride[0] + task.q_row * t.stride[1]);
+}
+
+// Three warps produce, so that none waits for what another waits for: one hands out the tasks and loads their queries,
+// one loads the blocks of K, one those of V.
+template <class C>
+struct Producer {
+  const Params& p;
+  const TensorMaps& maps;
+  const int lane;
+
+  FW_METHOD Producer(const Params& params, const TensorMaps& tensor_maps)
+      : p(params), maps(tensor_maps), lane(lane_index()) {}
+
+  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts.
+  FW_METHOD void tasks_and_queries(uint32_t* taken) const {
+    const TaskOrder order(p, C::kTileQ);
+    uint32_t index = blockIdx.x;
+    for (uint32_t n = 0;; ++n) {
+      const TaskOrder::Place at = order.at(index);
+      if (at.batch < 0) {
+        publish({.query = -1}, n);
+        break;
+      }
+      const Sequence seq = sequence_of(p, at.batch);
+      ForwardTask task = {int32_t(at.block * C::kTileQ), at.head,           at.batch, int32_t(seq.q_row),
+                          int32_t(seq.queries),          int32_t(seq.keys), 0,        0};
+      const BlockKeys seen(p, task.queries, task.keys, task.query, min(C::kTileQ, task.queries - task.query));
+      task.first_block = seen.some_first / C::kTileK;
+      // Without a key, one block of which no row sees any: every task has scores and an output.
+      task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
+      publish(task, n);
+      load_queries(task, n);
+      // The next one is asked for when its queries can come in time, not sooner: the CTAs are to end together.
+      barrier_wait(C::kAsk, n & 1);
+      if (lane == 0) index = gridDim.x + atomicAdd(taken, 1u);
+      index = __shfl_sync(kAllLanes, index, 0);
+    }
+  }
+
+  // All blocks of K or of V, one task after another.
+  template <bool kOfV>
+  FW_METHOD void blocks() const {
+    constexpr int kPanels = kOfV ? C::kPanelsV : C::kPanelsQk;
+    const abi::Tensor& t = kOfV ? p.v : p.k;
+    const int part_rows = abi::key_map_box(p, C::kTileK);  // of a block that are loaded at once
+    uint32_t count = 0;
+    for (uint32_t n = 0;; ++n) {
+      const uint32_t slot = slot_of<2>(n);
+      barrier_wait(C::kTaskFull + 8 * slot, parity_of<2>(n));
+      const ForwardTask task = load_task(C::kTasks + 32 * slot);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(C::kTaskFree + 8 * slot);
+      if (task.query < 0) break;
+      const Sequence seq = sequence_of(p, task.batch);
+      const int kv_head = task.head / (p.heads_q / p.heads_k), ask_at = min(task.last_block, task.first_block + 3);
+      MapPlace place{};
+      if (!p.block_table) place = sequence_place(t, seq);
+      for (int j = task.last_block; j >= task.first_block; --j, ++count) {
+        load_block<kPanels>(t, kOfV ? maps.v : maps.k, kOfV ? C::kV : C::kK, kOfV ? C::kVFull : C::kKFull,
+                            kOfV ? C::kVFree : C::kKFree, count, seq, place, kv_head, j * C::kTileK, part_rows);
+        if (!kOfV && j == ask_at && lane == 0) barrier_arrive(C::kAsk);
+      }
+    }
+  }
+
+ private:
+  // Row 0 of the sequence in the map of k or v.
+  FW_METHOD MapPlace sequence_place(const abi::Tensor& t, const Sequence& seq) const {
+    return abi::map_place(t, abi::key_map_rows(p), seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);
+  }
+  // The same in pages, for the page that holds `row`.
+  FW_METHOD MapPlace page_place(const abi::Tensor& t, const Sequence& seq, int32_t row) const {
+    const int32_t map_rows = int32_t(abi::key_map_rows(p)), page = row / map_rows;
+    const int32_t used = min(int32_t(seq.keys) - page * map_rows, map_rows);
+    if (used <= 0) return {map_rows, 0, 0};  // all out of bounds
+    MapPlace at = abi::map_place(t, map_rows, used, p.block_table[seq.b * p.block_table_stride + page] * t.stride[0]);
+    at.row -= page * map_rows;
+    return at;
+  }
+
+  // The block of keys that starts with `row`, to slot n of a ring. Rows past the last key are written as 0.
+  template <int kPanels>
+  FW_METHOD void load_block(const abi::Tensor& t, const TensorMap& map, uint32_t ring, uint32_t full, uint32_t free,
+                            uint32_t n, const Sequence& seq, const MapPlace& place, int kv_head, int row,
+                            int part_rows) const {
+    constexpr int kBytes = C::kTileK * kPanelRowBytes * kPanels;
+    const uint32_t slot = slot_of<C::kStages>(n), to = ring + slot * kBytes, barrier = full + 8 * slot;
+    if (!p.block_table) {
+      barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
+      if (lane == 0) {
+        barrier_expect(barrier, kBytes);
+        load_panels<kPanels>(to, map, barrier, kv_head, {place.row + row, place.fine, place.coarse});
+      }
+    } else {
+      const MapPlace mine = page_place(t, seq, row + lane * part_rows);  // lane 0: the first part, ...
+      barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
+      if (lane == 0) barrier_expect(barrier, kBytes);
+      for (int part = 0; part * part_rows < C::kTileK; ++part) {
+        const MapPlace at = {__shfl_sync(kAllLanes, mine.row, part) + row + part * part_rows,
+                             __shfl_sync(kAllLanes, mine.fine, part), __shfl_sync(kAllLanes, mine.coarse, part)};
+        if (lane == 0) load_panels<kPanels>(to + part * part_rows * kPanelRowBytes, map, barrier, kv_head, at);
+      }
+    }
+    __syncwarp();
+  }
+  template <int kPanels>
+  FW_METHOD static void load_panels(uint32_t to, const TensorMap& map, uint32_t barrier, int kv_head,
+                                    const MapPlace& at) {
+    FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
+        tma_load(to + panel * C::kTileK * kPanelRowBytes, map, barrier, panel * kPanel, kv_head, at, kEvictLast);
+  }
+
+  FW_METHOD void load_queries(const ForwardTask& task, uint32_t n) const {
+    const MapPlace first = query_place(p, p.q, task);
+    for (int w = 0; w < C::kConsumers; ++w) {
+      const uint32_t slot = slot_of<C::kQSlots>(n) * C::kConsumers + w, full = C::kQFull + 8 * slot;
+      barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(n) ^ 1);
+      if (lane == 0) {
+        barrier_expect(full, C::kQBytes);
+        const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
+        FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
+            tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, full, panel * kPanel, task.head,
+                     at, kEvictFirst);
+      }
+      __syncwarp();
+    }
+  }
+
+  FW_METHOD void publish(const ForwardTask& task, uint32_t n) const {
+    const uint32_t slot = slot_of<2>(n);
+    barrier_wait(C::kTaskFree + 8 * slot, parity_of<2>(n) ^ 1);
+    if (lane == 0) {
+      store_task(C::kTasks + 32 * slot, task);
+      barrier_arrive(C::kTaskFull + 8 * slot);
+    }
+    __syncwarp();
+  }
+};
+
+}  // namespace flashwave

@@ -1,0 +1,225 @@
+"""Takes waits and barriers away from the forward kernels that the library ships, and demands that the checkers notice.
+
+    shipped.py [--arch A,B] [--kernel PATTERN] [--sample N] [--jobs N] [--list]
+
+Each s_waitcnt*, s_wait_*cnt* and barrier of a kernel's machine code, one at a time, becomes an s_nop, as in
+mutation.py, and is
+    noticed     the checkers report it in one of the launches below
+    strict      they do if reads of LDS, too, must have been waited for before a barrier (option strict)
+    redundant   proven so on every path (waits.py)
+    unexecuted  no launch gets there: a trap in its place stays silent
+    unproven    executed, not reported, not proven redundant
+--sample N: instead of all, N of those between the first and the last matrix instruction, evenly spread. The code
+objects are those in build/kernels.
+"""
+
+import argparse
+import collections
+import ctypes
+import multiprocessing
+import os
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import hip
+import mutation
+import waits
+
+FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
+LISTS = {"cdna": "cdna/variants.def", "rdna": "rdna/variants.def"}
+ISA = {"kIsaCdna2": ("gfx90a", "gfx942", "gfx950"), "kIsaRdna3": ("gfx1100",), "kIsaRdna4": ("gfx1201",)}
+NO_WINDOW = 1 << 40
+
+# Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
+CHOSEN = r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$"
+
+
+def structure(name, *fields):
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
+
+
+def named(kind, names):
+    return [(n, kind) for n in names.split()]
+
+
+I64, I32, U64, F32 = ctypes.c_int64, ctypes.c_int32, ctypes.c_uint64, ctypes.c_float
+# kernels/abi/params.h, gpu_launch.h
+Tensor = structure("Tensor", ("data", U64), ("stride", I64 * 4), ("dtype", I32), ("reserved", I32))
+Arguments = structure(
+    "Arguments",
+    *named(Tensor, "q k v o lse bias probs d_o d_lse dq dk dv d_bias"),
+    *named(U64, "d_sinks d_slopes cu_seqlens_q cu_seqlens_k seqused_k leftpad_k cache_batch_idx block_table"),
+    *named(U64, "alibi_slopes sinks"),
+    *named(I64, "block_table_stride alibi_batch_stride page_size seqlen_new window_left window_right"),
+    *named(Tensor, "k_new v_new rotary_cos rotary_sin q_rotated"),
+    *named(I64, "rotary_dim rotary_offset"),
+    *named(I32, "rotary_interleaved rotary_per_row batch heads_q heads_k seqlen_q seqlen_k dim_qk dim_v conjugate"),
+    *named(F32, "softmax_scale softcap dropout_p"),
+    ("dropout_threshold", ctypes.c_uint32),
+    *named(U64, "dropout_seed dropout_offset"),
+    *named(I32, "splits rows_per_task"),
+    *named(I64, "keys_per_split tasks"),
+    *named(I32, "heads_per_task reserved"),
+    *named(I64, "scratch_bytes shared_bytes"),
+    *named(U64, "shared scratch"),
+)
+BF16, FLOAT = 2, 3
+
+
+class Row:
+    """One line of a list of kernels."""
+
+    def __init__(self, cells):
+        self.source, self.name, self.isa = cells[:3]
+        self.dim_qk, self.dim_v = int(cells[5]), int(cells[6])
+        self.tile_q, self.tile_k, self.threads = (int(c) for c in cells[9:12])
+        self.general = self.name.endswith("_general")
+
+
+def rows(arch):
+    """The kernels of CHOSEN for one GPU."""
+    found = []
+    for path in LISTS.values():
+        for cells in re.findall(r"^FW_AMD_KERNEL\(([^)]*)\)", (hip.ROOT / "kernels" / path).read_text(), re.M):
+            row = Row([cell.strip() for cell in cells.split(",")])
+            if arch in ISA.get(row.isa, ()) and re.search(CHOSEN, row.name):
+                found.append(row)
+    return found
+
+
+def bf16(x):
+    """Rounded to bf16 (half away from zero: it is only data), as its bits."""
+    return ((np.ascontiguousarray(x, np.float32).view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+
+
+class Launch:
+    """One head of a forward: `queries` against `keys`, of which a query sees `window` to the left and right."""
+
+    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ramp=False):
+        self.row, self.queries, self.keys, self.window, self.ramp = row, queries, keys, window, ramp
+
+    def run(self, session, code):
+        row, rng = self.row, np.random.default_rng(1)
+        shapes = ((self.queries, row.dim_qk), (self.keys, row.dim_qk), (self.keys, row.dim_v))
+        q, k, v = (rng.standard_normal(shape) for shape in shapes)
+        if self.ramp:  # scores grow by thousands from key to key: the reference must be chosen again and again
+            q[:], k[:] = 8.0, np.arange(self.keys)[:, None] * 8.0
+        args = Arguments(window_left=self.window[0], window_right=self.window[1])
+        args.batch = args.heads_q = args.heads_k = args.splits = 1
+        args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, row.dim_qk, row.dim_v
+        args.softmax_scale = row.dim_qk**-0.5
+        if row.general:
+            args.softcap = 20.0
+        tasks = -(-self.queries // row.tile_q)
+        args.tasks = tasks
+        out = np.zeros((self.queries, row.dim_v), np.uint16), np.zeros(self.queries, np.float32)
+        for name, array in zip(["q", "k", "v", "o", "lse"], (bf16(q), bf16(k), bf16(v), *out)):
+            width = array.shape[1] if array.ndim > 1 else 1
+            strides = (I64 * 4)(array.size, width, width, 1)
+            dtype = BF16 if array.dtype == np.uint16 else FLOAT
+            setattr(args, name, Tensor(session.buffer(array).address, strides, dtype))
+        return session.run(code, row.name, tasks, row.threads, [bytes(args)], check=False)
+
+
+class Subject(mutation.Subject):
+    """A shipped kernel and its launches."""
+
+    def __init__(self, arch, row):
+        self.arch, self.row, self.name = arch, row, row.name
+        path = FOLDER / f"{row.source}_{arch}.co"
+        self.code = path.read_bytes()
+        self.lines = waits.kernel_lines(waits.disassemble(self.code, arch), row.name)
+        self.any_size = self.kernel = waits.Kernel(self.lines, arch, row.threads)
+        tiles = 3 * row.tile_k
+        self.runs = [
+            Launch(row, row.tile_q + 40, tiles + 40),  # a diagonal, a last tile that is not whole
+            Launch(row, row.tile_q + 40, tiles, window=(16, 0)),  # waves that only move data, before and after
+            Launch(row, 20, tiles, window=(NO_WINDOW, NO_WINDOW), ramp=True),  # overflow
+            Launch(row, row.tile_q + 40, 24),  # a workgroup without keys
+        ]
+
+    def says(self, code, **options):
+        with hip.Session(self.arch, barriers="counted", **options) as session:
+            for launch in self.runs:
+                try:
+                    said = launch.run(session, code)
+                except hip.HipError as error:
+                    said = str(error)
+                if said:
+                    return said
+        return ""
+
+    def verdict(self, mutant):
+        lines = [self.lines[i] for i in mutant]
+        code = mutation.patched(self.code, lines, mutation.S_NOP)
+        said = self.says(code) or self.says(code, seed=1)
+        if said:
+            return "noticed", said
+        if "trap" not in self.says(mutation.patched(self.code, lines[:1], mutation.S_TRAP[self.arch[:4]])):
+            return "unexecuted", ""
+        strict = self.says(code, strict=1)
+        if strict:
+            return "strict", strict
+        proof = self.proof(mutant)
+        return ("redundant", proof) if proof else ("unproven", "")
+
+
+def mutate(job):
+    """(job, how many waits and barriers there are, [(text, verdict, proof or report)])."""
+    arch, row, sample = job
+    subject = Subject(arch, row)
+    clean = subject.says(subject.code) or subject.says(subject.code, seed=1)
+    mutants = waits.mutants(subject.lines)
+    if clean:
+        return job, len(mutants), [("unchanged", "FALSE", clean)]
+    chosen = mutants
+    if sample:
+        matrix = [i for i, line in enumerate(subject.lines) if re.match("v_(s?mfma|s?wmma)", line.name)]
+        inside = [mutant for mutant in mutants if matrix[0] < mutant[0] < matrix[-1]]
+        chosen = [inside[len(inside) * (2 * i + 1) // (2 * sample)] for i in range(min(sample, len(inside)))]
+    found = []
+    for mutant in chosen:
+        first = subject.lines[mutant[0]]
+        found.append((f"{first.address:#x} {first.text}", *subject.verdict(mutant)))
+    return job, len(mutants), found
+
+
+VERDICTS = ("noticed", "strict", "redundant", "unexecuted", "unproven", "FALSE")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--arch", default=",".join(hip.ARCHITECTURES))
+    parser.add_argument("--kernel", default="", help="a regular expression")
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--list", action="store_true", help="name those that are not noticed, and why")
+    options = parser.parse_args()
+    os.environ["FLASHWAVE_EMU_THREADS"] = "1"
+    jobs = [
+        (arch, row, options.sample)
+        for arch in options.arch.split(",")
+        for row in rows(arch)
+        if re.search(options.kernel, row.name)
+    ]
+    totals = collections.Counter()
+    with multiprocessing.Pool(options.jobs) as pool:
+        for (arch, row, _), there, results in pool.imap(mutate, jobs):
+            counts = collections.Counter(verdict for _, verdict, _ in results)
+            totals += counts
+            numbers = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+            print(f"{arch} {row.name}: {len(results)} of {there} mutants: {numbers}", flush=True)
+            for where, verdict, why in results:
+                if verdict == "FALSE" or (options.list and verdict != "noticed"):
+                    print(f"    {verdict} {where}: {why}")
+    print("all: " + ", ".join(f"{totals[v]} {v}" for v in VERDICTS if totals[v]))
+    return 1 if totals["FALSE"] or not totals else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Without one of its waits or barriers a kernel that the library ships is reported (shipped.py tries them all)."""
+
+import collections
+
+import pytest
+
+import hip
+import shipped
+
+SAMPLE = 8  # of each GPU's kernel for head dim 128
+LEAST = 4  # of them are noticed
+
+
+def results_of(arch, row, sample):
+    if not (shipped.FOLDER / f"{row.source}_{arch}.co").exists():
+        pytest.skip(f"{shipped.FOLDER} has no kernels for {arch}: this build took an archive of them")
+    _, there, results = shipped.mutate((arch, row, sample))
+    return there, results, collections.Counter(verdict for _, verdict, _ in results)
+
+
+def plain(arch, dim):
+    return next(row for row in shipped.rows(arch) if row.dim_qk == dim and not row.general)
+
+
+def test_a_sample_of_waits_and_barriers_is_missed(arch):
+    there, results, counts = results_of(arch, plain(arch, 128), SAMPLE)
+    assert there > SAMPLE == len(results)
+    assert not counts["FALSE"], results
+    assert counts["noticed"] >= LEAST, results
+    assert counts["unproven"] <= 1, results
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("general", (False, True))
+@pytest.mark.parametrize("dim", (64, 128))
+def test_waits_and_barriers_are_missed(arch, dim, general):
+    row = next(row for row in shipped.rows(arch) if (row.dim_qk, row.general) == (dim, general))
+    there, results, counts = results_of(arch, row, 0)
+    assert there == len(results) and not counts["FALSE"], results
+    executed = there - counts["unexecuted"]
+    assert counts["noticed"] > executed // 2, counts
+    assert counts["unproven"] <= executed // 5, [r for r in results if r[1] == "unproven"]
+
+
+def test_a_launch_gives_the_right_answer():
+    """The launches are of use only if the kernel takes its arguments as meant: no key, no weight, no output but 0."""
+    row = plain("gfx942", 128)
+    if not (shipped.FOLDER / f"{row.source}_gfx942.co").exists():
+        pytest.skip("no code objects")
+    code = (shipped.FOLDER / f"{row.source}_gfx942.co").read_bytes()
+    launch = shipped.Launch(row, 40, 24)
+    with hip.Session("gfx942", barriers="counted") as session:
+        assert launch.run(session, code) == ""
+        out, lse = (buffer.get() for buffer in session.buffers[-2:])
+    assert (out[:16] == 0).all() and (lse[:16] == -float("inf")).all()
+    assert (out[16:] != 0).any(axis=1).all() and abs(lse[16:]).max() < 10
