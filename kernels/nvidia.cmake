@@ -100,9 +100,9 @@ function(nvidia_shared_code_objects folder name virtual)
   set(nvidia_words ${nvidia_words} PARENT_SCOPE)
 endfunction()
 
-# The first with everything that sm_80 kernels use, and of CUDA 12.0, the oldest driver that is supported.
-set(ptx_version 8.0)
+# That of clang is of CUDA 12.0, the oldest driver that is supported; nvcc writes some pragmas that are of CUDA 12.3.
 set(ptx_feature 80)
+set(ptx_version 8.3)
 include(${CMAKE_CURRENT_SOURCE_DIR}/nvidia_sources.cmake)
 
 set(nvidia_archive ${PROJECT_BINARY_DIR}/nvidia_kernels.bin)

@@ -9,12 +9,12 @@ import time
 
 import pytest
 import torch
-from sample import SAMPLES, normal
 
 import flashwave
 from flashwave import InvalidArgument, native
 from flashwave import _library as fw
 from numeric import assert_within_rule, error
+from sample import SAMPLES, normal
 from standard import attention as standard
 
 

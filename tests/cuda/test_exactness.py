@@ -1,6 +1,6 @@
-"""Weights that are powers of two and values that are integers: every product and sum is exact in fp32, so a register that
-is overwritten while a matrix instruction still reads it shows in the result, however small its weight. (ptxas before
-13.3 could do that to wgmma's operands in registers.)"""
+"""Weights that are powers of two and values that are integers: every product and sum is exact in fp32, so a register
+that is overwritten while a matrix instruction still reads it shows in the result, however small its weight. (ptxas
+before 13.3 could do that to wgmma's operands in registers.)"""
 
 from __future__ import annotations
 

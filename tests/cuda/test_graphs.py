@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sample import SAMPLES, normal
 
 import flashwave
 from numeric import error
+from sample import SAMPLES, normal
 
 
 def captured(sample, warm=True):
