@@ -276,6 +276,7 @@ struct Forward {
     const int lane = this->lane(), part = column_part();
     const int row0 = row_group() * C::kWarpRows, first_query = block * C::kTileRows + row0;
     const uint32_t staged = shared + row0 * LayoutQk::kPitch;
+    wave_barrier();  // all lanes have read their queries
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) {
         float total = sum[r][h];
