@@ -11,18 +11,9 @@ namespace {
 // The first one with tensor maps (cuTensorMapEncodeTiled) and for Hopper.
 constexpr int kOldestVersion = 12000;
 
-template <class Function>
-void find(const Library& library, const char* name, Function** function) {
-  *function = reinterpret_cast<Function*>(find_symbol(library, name));
-}
-
 // Finds every function; names those that are not there. The suffixes are versions of the driver's ABI.
 std::string find_functions(const Library& library, Api* api) {
-  std::string missing;
-  const auto need = [&](const char* name, auto** function) {
-    find(library, name, function);
-    if (*function == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(name);
-  };
+  NeededFunctions need(library);
   need("cuInit", &api->Init);
   need("cuDriverGetVersion", &api->DriverGetVersion);
   need("cuDeviceGetCount", &api->DeviceGetCount);
@@ -50,7 +41,7 @@ std::string find_functions(const Library& library, Api* api) {
   need("cuTensorMapEncodeTiled", &api->TensorMapEncodeTiled);
   need("cuGetErrorName", &api->GetErrorName);
   need("cuGetErrorString", &api->GetErrorString);
-  return missing;
+  return need.missing();
 }
 
 std::string version_text(int version) {
@@ -66,7 +57,7 @@ Status load_driver(Api* api) {
   if (library.handle == nullptr) return {FW_NO_DEVICE, "NVIDIA's driver is not found: " + library.error};
   api->library = library.name;
   // Before the functions: an old driver lacks some, and that it is old says more.
-  find(library, "cuDriverGetVersion", &api->DriverGetVersion);
+  find_function(library, "cuDriverGetVersion", &api->DriverGetVersion);
   if (api->DriverGetVersion != nullptr && api->DriverGetVersion(&api->version) == kSuccess &&
       api->version < kOldestVersion) {
     return {FW_NO_DEVICE, "NVIDIA's driver " + library.name + " is too old: it is for CUDA " +

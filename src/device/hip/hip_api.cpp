@@ -15,18 +15,9 @@ std::vector<std::string> names_or(const char* variable, std::vector<std::string>
   return chosen != nullptr && *chosen != '\0' ? std::vector<std::string>{chosen} : std::move(names);
 }
 
-template <class Function>
-void find(const Library& library, const char* name, Function** function) {
-  *function = reinterpret_cast<Function*>(find_symbol(library, name));
-}
-
 // Finds every function; names those that are not there.
 std::string find_functions(const Library& library, Api* api) {
-  std::string missing;
-  const auto need = [&](const char* name, auto** function) {
-    find(library, name, function);
-    if (*function == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(name);
-  };
+  NeededFunctions need(library);
   need("hipInit", &api->Init);
   need("hipRuntimeGetVersion", &api->RuntimeGetVersion);
   need("hipGetDeviceCount", &api->GetDeviceCount);
@@ -48,9 +39,9 @@ std::string find_functions(const Library& library, Api* api) {
   need("hipModuleLaunchKernel", &api->ModuleLaunchKernel);
   need("hipGetErrorName", &api->GetErrorName);
   need("hipGetErrorString", &api->GetErrorString);
-  find(library, "hipGetDevicePropertiesR0600", &api->GetDevicePropertiesR0600);
+  find_function(library, "hipGetDevicePropertiesR0600", &api->GetDevicePropertiesR0600);
   if (api->GetDevicePropertiesR0600 == nullptr) need("hipGetDeviceProperties", &api->GetDeviceProperties);
-  return missing;
+  return need.missing();
 }
 
 std::string version_text(int version) {
@@ -63,7 +54,7 @@ Status load(const std::vector<std::string>& names, const std::string& what, Api*
   if (library.handle == nullptr) return {FW_NO_DEVICE, what + " is not found: " + library.error};
   api->library = library.name;
   // Before the functions: an old runtime lacks some, and that it is old says more.
-  find(library, "hipRuntimeGetVersion", &api->RuntimeGetVersion);
+  find_function(library, "hipRuntimeGetVersion", &api->RuntimeGetVersion);
   if (api->RuntimeGetVersion != nullptr && api->RuntimeGetVersion(&api->version) == kSuccess &&
       api->version < kOldestVersion) {
     return {FW_NO_DEVICE, what + " " + library.name + " is too old: it is " + version_text(api->version) +
@@ -71,12 +62,12 @@ Status load(const std::vector<std::string>& names, const std::string& what, Api*
   }
   const std::string missing = find_functions(library, api);
   if (!missing.empty()) return {FW_NO_DEVICE, library.name + " is not " + what + ": it has no " + missing};
-  find(library, "fwemu_architectures", &api->emu_architectures);
-  find(library, "fwemu_last_error", &api->emu_last_error);
-  find(library, "fwemu_open", &api->emu_open);
-  find(library, "fwemu_set_option", &api->emu_set_option);
-  find(library, "fwemu_counters_json", &api->emu_counters_json);
-  find(library, "fwemu_reset_counters", &api->emu_reset_counters);
+  find_function(library, "fwemu_architectures", &api->emu_architectures);
+  find_function(library, "fwemu_last_error", &api->emu_last_error);
+  find_function(library, "fwemu_open", &api->emu_open);
+  find_function(library, "fwemu_set_option", &api->emu_set_option);
+  find_function(library, "fwemu_counters_json", &api->emu_counters_json);
+  find_function(library, "fwemu_reset_counters", &api->emu_reset_counters);
   return {};
 }
 
