@@ -48,7 +48,6 @@ enum Needs : uint32_t {
   kNeeds8Columns = 1u << 5,       // head dims of 8 or more
   kNeedsNearRows = 1u << 7,       // the rows of one tile lie within 2^31 bytes: offsets in it have 32 bits
   kNeedsTensorMaps = 1u << 8,     // q, k, v, o described by tensor maps: as kNeeds16Bytes
-  kNeedsPagesOfTile = 1u << 9,    // block_table: page_size a multiple of tile_k
   kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8, no left pad
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.

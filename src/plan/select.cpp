@@ -167,10 +167,6 @@ std::string unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
     return "takes a page_size that is a multiple of 64, got " + std::to_string(a.page_size);
   }
-  if ((row.needs & kNeedsPagesOfTile) && problem.paged() && a.page_size % row.tile_k != 0) {
-    return "takes a page_size that is a multiple of " + std::to_string(row.tile_k) + ", got " +
-           std::to_string(a.page_size);
-  }
   if ((row.needs & kNeedsPagesOf8) && problem.paged()) {
     if (a.page_size % 8 != 0) return "takes a page_size that is a multiple of 8, got " + std::to_string(a.page_size);
     if (a.leftpad_k != nullptr) return "does not take leftpad_k together with block_table";

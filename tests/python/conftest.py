@@ -53,3 +53,13 @@ def _same_numbers_every_time() -> None:
 def _fresh_compiler() -> object:
     yield
     torch.compiler.reset()
+
+
+@pytest.fixture
+def tensors_on_the_device(device):
+    """Modules and tensors are made there unless a test says otherwise."""
+    if device == "cpu":
+        yield
+        return
+    with torch.device(device):
+        yield

@@ -31,14 +31,7 @@ def installed():
     flashwave.compat.uninstall()
 
 
-@pytest.fixture(autouse=True)
-def _tensors_on_the_device(device):
-    """Modules and tensors are made there unless a test says otherwise."""
-    if device == "cpu":
-        yield
-        return
-    with torch.device(device):
-        yield
+pytestmark = pytest.mark.usefixtures("tensors_on_the_device")
 
 
 def _close(ours, expected, tolerance=2e-5):

@@ -28,14 +28,7 @@ RIGHT = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0,
 LEFT = RIGHT.flip(1)
 
 
-@pytest.fixture(autouse=True)
-def _tensors_on_the_device(device):
-    """Modules and tensors are made there unless a test says otherwise."""
-    if device == "cpu":
-        yield
-        return
-    with torch.device(device):
-        yield
+pytestmark = pytest.mark.usefixtures("tensors_on_the_device")
 
 
 def _close(ours, expected):
