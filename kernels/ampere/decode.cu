@@ -237,10 +237,10 @@ struct Decode {
     }
   }
 
-  FW_METHOD void run(const GpuArguments& args, int workgroup, const Line& line, const Share& share, int blocks) {
-    const int slots_each = args.schedule.splits == 0 ? 2 : 1;
-    const abi::DecodeParts parts(args.shared, abi::decode_slots(args.schedule.splits, args.schedule.tasks),
-                                 Shape::kRows, p.dim_v);
+  // unit: the first of the share, then the last. Whether parts of the first are to be combined: this workgroup has the
+  // last of them.
+  FW_METHOD bool run(const abi::DecodeParts& parts, int slots_each, int workgroup, const Line& line, const Share& share,
+                     int blocks, Unit& unit) {
     TileRequests<kTeams> requests(share, team, blocks);
     TileRequest ahead[kAhead] = {};
     uint32_t copy_to = 0, stage = 0;  // offsets in the ring
@@ -255,13 +255,12 @@ struct Decode {
     };
     FW_NO_UNROLL for (int i = -kAhead; i < kStages - 1; ++i) copy_next(i >= 0);
 
-    Unit unit = share.unit;
-    bool combine = false;  // the first unit's parts, when all else is done
-    for (bool first = true;; first = false) {
+    bool combine = false;
+    for (;;) {
       const UnitMask mask(p, unit);
       start_unit(UnitRows(p, unit, group, Shape::kRows));
-      const int last = min(unit.tiles, share.end - unit.start);
-      FW_NO_UNROLL for (int tile = max(share.begin - unit.start, 0) + team; tile < last; tile += kTeams) {
+      const int first = max(share.begin - unit.start, 0), last = min(unit.tiles, share.end - unit.start);
+      FW_NO_UNROLL for (int tile = first + team; tile < last; tile += kTeams) {
         wait_copies<kStages - 2>();
         team_barrier();
         copy_next(true);
@@ -273,24 +272,23 @@ struct Decode {
         multiply_values(ring + stage + Shape::kTileK, weights);
         stage = stage == (kStages - 1) * Shape::kStage ? 0 : stage + Shape::kStage;
       }
+      if constexpr (kTeam > 1) {  // as many barriers for every team, or racecheck doubts the workgroup's in merge()
+        const int rest = max(last - first, 0) % kTeams;
+        if (rest != 0 && team >= rest) team_barrier();
+      }
       const Contributors all(line, unit, workgroup, share.part);
-      const int slot = all.first == all.last ? -1 : slots_each * workgroup + (first || slots_each == 1 ? 0 : 1);
+      const int slot = all.first == all.last ? -1 : slots_each * workgroup + (share.begin < unit.start ? 1 : 0);
       merge(UnitRows(p, unit, group, Shape::kRows), parts, slot);
       if (slot >= 0 && workgroup == all.last) {
         combine = true;
       } else if (slot >= 0 && thread_index() == 0) {
         store_release(parts.ready + slot, abi::kReady);
       }
-      if (unit.start + unit.tiles >= share.end) break;
+      if (unit.next_start(p) >= share.end) break;
       unit.next(p, blocks);
     }
-    if (combine) {
-      if (line.parts == 0) unit = Share(p, line, workgroup, blocks).unit;
-      wait_copies<0>();  // none, but the ring is written to now
-      combine_parts<Element, kDimV, Shape::kRows, Shape::kThreads>(
-          p, parts, Contributors(line, unit, workgroup, share.part), slots_each, UnitRows(p, unit, group, Shape::kRows),
-          reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
-    }
+    wait_copies<0>();  // none, but the ring may be written to now
+    return combine;
   }
 };
 
@@ -304,19 +302,25 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const int workgroup = int(task_index());
   if (workgroup >= line.workgroups) return;
   const Share share(p, line, workgroup, blocks);
+  if (!share.has_tiles) return;
   constexpr int kMostTiles = Shape::kWarpRows / 8;
+  const int slots_each = args.schedule.splits == 0 ? 2 : 1;
+  const abi::DecodeParts parts(args.shared, abi::decode_slots(args.schedule.splits, args.schedule.tasks), Shape::kRows,
+                               p.dim_v);
+  Unit unit = share.unit;
   const auto run = [&]<int kRowTiles, int kTeam>() {
-    Decode<Element, Shape, kRowTiles, kTeam>(p, shared, group).run(args, workgroup, line, share, blocks);
+    return Decode<Element, Shape, kRowTiles, kTeam>(p, shared, group)
+        .run(parts, slots_each, workgroup, line, share, blocks, unit);
   };
-  if (rows <= 8) {
-    run.template operator()<1, 1>();
-  } else if (rows <= Shape::kWarpRows) {
-    run.template operator()<kMostTiles, 1>();
-  } else if (rows <= 2 * Shape::kWarpRows) {
-    run.template operator()<kMostTiles, 2>();
-  } else {
-    run.template operator()<kMostTiles, 4>();
-  }
+  const bool combine = rows <= 8                      ? run.template operator()<1, 1>()
+                       : rows <= Shape::kWarpRows     ? run.template operator()<kMostTiles, 1>()
+                       : rows <= 2 * Shape::kWarpRows ? run.template operator()<kMostTiles, 2>()
+                                                      : run.template operator()<kMostTiles, 4>();
+  if (!combine) return;
+  if (line.parts == 0) unit = Share(p, line, workgroup, blocks).unit;  // else there was no other
+  combine_parts<Element, Shape::kDimV, Shape::kRows, Shape::kThreads>(
+      p, parts, Contributors(line, unit, workgroup, share.part), slots_each, UnitRows(p, unit, group, Shape::kRows),
+      reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
 }
 
 // The rows of decode.def.

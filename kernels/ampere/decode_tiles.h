@@ -54,12 +54,12 @@ struct TileRequests {
         team(team_),
         end(share.end),
         blocks(blocks_),
-        tile(share.begin - share.unit.start + team_),
+        tile(max(share.begin - share.unit.start, 0) + team_),
         last(min(share.unit.tiles, share.end - share.unit.start)) {}
 
   FW_METHOD TileRequest next(const Params& p) {
     while (tile >= last) {
-      if (unit.start + unit.tiles >= end) return {0, 0, -1, 0};
+      if (unit.next_start(p) >= end) return {0, 0, -1, 0};
       unit.next(p, blocks);
       tile = team, last = min(unit.tiles, end - unit.start);
     }
