@@ -93,11 +93,15 @@ Status read_exec(const fw_exec* exec, Execution* execution) {
 }
 
 Status choose_threads(bool small, Execution* execution) {
+  if (execution->info().kind != "cpu") {  // asking for the default takes system calls
+    execution->threads = 1;
+    return {};
+  }
   execution->threads = std::min(execution->exec.num_threads, kMostThreads);
   if (execution->threads == 0) {
     if (Status status = default_threads(&execution->threads); !status.ok()) return status;
   }
-  if (small || execution->info().kind != "cpu") execution->threads = 1;
+  if (small) execution->threads = 1;
   return {};
 }
 

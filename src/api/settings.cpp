@@ -30,12 +30,11 @@ bool switched_on(const char* name) {
 }
 
 int32_t cores_allowed() {
-  int32_t cores = static_cast<int32_t>(std::thread::hardware_concurrency());
 #if defined(__linux__)
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::clamp(CPU_COUNT(&set), 1, kMostThreads);
 #endif
-  return std::clamp(cores, 1, kMostThreads);
+  return std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kMostThreads);
 }
 
 const KernelRow* row_named(std::string_view name) {
