@@ -202,9 +202,12 @@ def decode(batch: int, keys: int, queries: int = 1, page: int = 0, lengths: list
     if lengths:
         name = f"b={batch} keys={min(lengths)}..{max(lengths)}"
     calls: dict[str, Sequence[Call]] = {OURS: [lambda cache=cache: _attend(cache) for cache in caches]}
-    if page:
+    if page:  # whose lengths are read from memory, as those of the second peer
         dense = [_one_cache(batch, keys, queries, 0, None, 10 * copy) for copy in range(copies)]
         calls["flashwave, dense"] = [lambda cache=cache: _attend(cache) for cache in dense]
+        used = caches[0].lengths
+        with_lengths = [cache._replace(lengths=used) for cache in dense]
+        calls["flashwave, dense, with lengths"] = [lambda cache=cache: _attend(cache) for cache in with_lengths]
     elif not lengths:
         for backend in ("cuDNN", "FlashAttention-2"):
             calls[backend] = [sdpa(backend, cache.q, cache.k, cache.v) for cache in caches]
@@ -257,6 +260,7 @@ def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str |
         for dim in (128, 256):
             todo["tiny"].append(lambda h=heads, d=dim: tiny(30720, h, h, 2, d))
     todo["tiny"].append(lambda: tiny(7680, 16, 4, 16, 128))
+    todo["tiny"].append(lambda: tiny(30720, 16, 4, 16, 128))
     return [make for group in groups for make in todo[group]]
 
 
