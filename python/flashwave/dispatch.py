@@ -132,6 +132,15 @@ def _triton() -> ModuleType:
     return triton_backend
 
 
+def _triton_refusal(call: _Call) -> str | None:
+    if not call.problem.q.is_cuda:
+        return f"its kernels are for GPUs, and q is on {call.problem.q.device}"
+    try:
+        return _triton().refusal(call.problem, call.op, call.needs, call.probs)
+    except Exception as error:  # a Triton that is broken must not break the call
+        return f"it is broken: {type(error).__name__}: {_first_line(error)}"
+
+
 def _decide(call: _Call, choice: str | None, failed: dict[str, str]) -> Decision:
     """Asks each backend in the order of the rule that holds. failed: backends that were chosen and did not succeed."""
     op, problem, needs, probs, dlse = call
@@ -148,7 +157,7 @@ def _decide(call: _Call, choice: str | None, failed: dict[str, str]) -> Decision
         _, rule, order = next((rule, rule.when, rule.order) for rule in RULES if rule.holds(facts))
     refusals: dict[str, Callable[[], str | None]] = {
         NATIVE: lambda: plan.refusal,
-        TRITON: lambda: _triton().refusal(problem, op, needs, probs),
+        TRITON: lambda: _triton_refusal(call),
         TORCH: lambda: torch_backend.refusal(problem, op, needs, probs),
     }
     kernels = {NATIVE: plan.kernel or "none", TRITON: f"triton_{op}", TORCH: f"composed.{op}"}
