@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import flashwave
+from flashwave import dispatch
+
 # Examples take long on a slow machine and the same ones must be run every time.
 settings.register_profile("flashwave", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("flashwave")
@@ -16,6 +19,7 @@ settings.load_profile("flashwave")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", help="torch device of the tensors: cpu (default), cuda, cuda:1")
+    parser.addoption("--backend", help="the backend of tests that run on each: native, triton, torch; default: all there are")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +41,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         here = item.path.parent == Path(__file__).parent
         if here and "device" not in item.fixturenames and not hasattr(item.module, "DEVICE"):
             item.add_marker(elsewhere)
+
+
+def _backends(config: pytest.Config) -> list[str]:
+    """Those that the tests of every backend are to run on: what can compute a plain problem on the device."""
+    named = config.getoption("--backend")
+    if named:
+        return [dispatch._known(name, "--backend") for name in named.split(",")]
+    q = torch.zeros(1, 1, 1, 16, dtype=torch.float16, device=_device())
+    found = []
+    for name in dispatch.NAMES:
+        try:
+            with flashwave.backend(name):
+                flashwave.flash_attn_func(q, q, q)
+            found.append(name)
+        except flashwave.BackendRefused:
+            pass
+    return found
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", _backends(metafunc.config), indirect=True)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> object:
+    """The test runs on each backend in turn; its calls take that one or fail."""
+    with flashwave.backend(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="session")
