@@ -1,0 +1,1 @@
+"""Code that computes attention beside the library: Triton kernels, PyTorch operations."""
