@@ -1,0 +1,78 @@
+"""How the Triton kernels are cut and launched on each kind of GPU: tables, best first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Config(NamedTuple):
+    """Queries and keys of a tile and how many warps and pipeline stages work on it."""
+
+    block_m: int
+    block_n: int
+    warps: int = 4
+    stages: int = 2
+    waves_per_eu: int = 0  # AMD: waves the compiler should leave registers for; 0: its own choice
+
+
+Table = dict[tuple[str, int], tuple[Config, ...]]  # by operation and head dim, rounded up to a power of two
+
+HOPPER: Table = {
+    ("forward", 64): (Config(128, 128, 8, 2), Config(128, 64, 4, 3)),
+    ("forward", 128): (Config(128, 64, 4, 3), Config(128, 128, 8, 2)),
+    ("forward", 256): (Config(128, 64, 8, 2),),
+    ("keys", 64): (Config(64, 128, 8, 2), Config(64, 128, 4, 2)),
+    ("keys", 128): (Config(64, 128, 8, 2), Config(64, 64, 4, 2)),
+    ("keys", 256): (Config(32, 64, 8, 1),),
+    ("queries", 64): (Config(128, 64, 8, 2), Config(128, 64, 4, 3)),
+    ("queries", 128): (Config(128, 64, 8, 2), Config(64, 64, 4, 2)),
+    ("queries", 256): (Config(64, 32, 4, 2),),
+}
+# mma.sync and at least 99 KiB of shared memory: Ampere, Ada, consumer Blackwell.
+AMPERE: Table = {
+    ("forward", 64): (Config(128, 64, 4, 3),),
+    ("forward", 128): (Config(128, 32, 4, 3), Config(128, 64, 8, 2)),
+    ("forward", 256): (Config(64, 32, 4, 2),),
+    ("keys", 64): (Config(64, 64, 4, 2),),
+    ("keys", 128): (Config(32, 64, 4, 2),),
+    ("keys", 256): (Config(16, 32, 4, 1),),
+    ("queries", 64): (Config(64, 64, 4, 2),),
+    ("queries", 128): (Config(64, 32, 4, 2),),
+    ("queries", 256): (Config(32, 32, 4, 1),),
+}
+# 64 KiB of LDS; loads go through registers, so that a second stage costs registers rather than LDS.
+CDNA: Table = {
+    ("forward", 64): (Config(128, 64, 4, 1, 2), Config(128, 32, 4, 1, 2)),
+    ("forward", 128): (Config(128, 64, 4, 1, 2), Config(128, 32, 4, 1, 2)),
+    ("forward", 256): (Config(64, 32, 4, 1),),
+    ("keys", 64): (Config(32, 64, 4, 1),),
+    ("keys", 128): (Config(32, 64, 4, 1),),
+    ("keys", 256): (Config(16, 32, 4, 1),),
+    ("queries", 64): (Config(64, 32, 4, 1),),
+    ("queries", 128): (Config(64, 32, 4, 1),),
+    ("queries", 256): (Config(32, 16, 4, 1),),
+}
+RDNA: Table = {
+    ("forward", 64): (Config(64, 32, 4, 1),),
+    ("forward", 128): (Config(64, 32, 4, 1),),
+    ("forward", 256): (Config(32, 16, 4, 1),),
+    ("keys", 64): (Config(32, 32, 4, 1),),
+    ("keys", 128): (Config(32, 32, 4, 1),),
+    ("keys", 256): (Config(16, 16, 4, 1),),
+    ("queries", 64): (Config(32, 32, 4, 1),),
+    ("queries", 128): (Config(32, 32, 4, 1),),
+    ("queries", 256): (Config(16, 16, 4, 1),),
+}
+# True fp32: the products are not the matrix unit's, and every one of them is an instruction.
+WIDE: Table = {
+    (operation, dim): (Config(32, 32, 4, 1) if dim <= 128 else Config(16, 16, 4, 1),)
+    for operation in ("forward", "keys", "queries")
+    for dim in (64, 128, 256)
+}
+TABLES = {"hopper": HOPPER, "ampere": AMPERE, "cdna": CDNA, "rdna": RDNA}
+
+
+def configs(family: str, operation: str, dim: int, element_size: int) -> tuple[Config, ...]:
+    """What to try, best first. operation: "forward", "keys" (dk and dv) or "queries" (dq); dim: the larger one."""
+    table = WIDE if element_size > 2 else TABLES[family]
+    return table[operation, 64 if dim <= 64 else 128 if dim <= 128 else 256]
