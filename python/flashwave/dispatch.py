@@ -132,8 +132,8 @@ def _triton() -> ModuleType:
     return triton_backend
 
 
-def _triton_refusal(call: _Call) -> str | None:
-    if not call.problem.q.is_cuda:
+def _triton_refusal(call: _Call, asked_for: bool) -> str | None:
+    if not (asked_for or call.problem.q.is_cuda):  # Triton takes long to import, to hear that
         return f"its kernels are for GPUs, and q is on {call.problem.q.device}"
     try:
         return _triton().refusal(call.problem, call.op, call.needs, call.probs)
@@ -157,7 +157,7 @@ def _decide(call: _Call, choice: str | None, failed: dict[str, str]) -> Decision
         _, rule, order = next((rule, rule.when, rule.order) for rule in RULES if rule.holds(facts))
     refusals: dict[str, Callable[[], str | None]] = {
         NATIVE: lambda: plan.refusal,
-        TRITON: lambda: _triton_refusal(call),
+        TRITON: lambda: _triton_refusal(call, choice is not None),
         TORCH: lambda: torch_backend.refusal(problem, op, needs, probs),
     }
     kernels = {NATIVE: plan.kernel or "none", TRITON: f"triton_{op}", TORCH: f"composed.{op}"}

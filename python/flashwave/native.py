@@ -342,12 +342,18 @@ def _layouts(
 
 
 def validate(problem: Problem, backward: bool = False) -> None:
-    """The library's rules, without running anything: for problems that some other code will compute."""
+    """The library's rules, without running anything: for problems that some other code will compute.
+
+    Of lengths, offsets and tables in the CPU's memory the values are checked, too.
+    """
     shapes.check(problem)
-    filled = _layouts(readable(problem), _DQ_DK_DV if backward else None)
-    size = ctypes.c_size_t()
+    cpu, filled = fw.device("cpu"), _layouts(readable(problem), _DQ_DK_DV if backward else None)
     parts = [None if part is None else ctypes.addressof(part) for part in filled]
-    fw.check(fw.lib.fw_workspace_size(fw.device("cpu"), *parts, None, ctypes.byref(size)))
+    if problem.q.is_cpu:
+        cost = fw.Cost(struct_size=ctypes.sizeof(fw.Cost))
+        fw.check(fw.lib.fw_problem_cost(cpu, *parts, ctypes.byref(cost)))
+    size = ctypes.c_size_t()
+    fw.check(fw.lib.fw_workspace_size(cpu, *parts, None, ctypes.byref(size)))
 
 
 class Plan(NamedTuple):

@@ -19,7 +19,7 @@ settings.load_profile("flashwave")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", help="torch device of the tensors: cpu (default), cuda, cuda:1")
-    parser.addoption("--backend", help="the backend of tests that run on each: native, triton, torch; default: all there are")
+    parser.addoption("--backend", help="of the tests that run on each: default, native, triton, torch, with commas between")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,12 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _backends(config: pytest.Config) -> list[str]:
-    """Those that the tests of every backend are to run on: what can compute a plain problem on the device."""
+    """Those that the tests of every backend run on: what the rules choose, and each that computes on the device."""
     named = config.getoption("--backend")
     if named:
-        return [dispatch._known(name, "--backend") for name in named.split(",")]
+        return named.split(",")
+    if _device() == "cpu":
+        return ["default", "torch"]  # the default is native
     q = torch.zeros(1, 1, 1, 16, dtype=torch.float16, device=_device())
-    found = []
+    found = ["default"]
     for name in dispatch.NAMES:
         try:
             with flashwave.backend(name):
@@ -67,9 +69,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> object:
-    """The test runs on each backend in turn; its calls take that one or fail."""
+    """The test runs on each backend in turn. Calls take it or fail; Triton may say that it does not take a problem."""
+    if request.param == "default":
+        yield request.param
+        return
     with flashwave.backend(request.param):
         yield request.param
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """A problem that Triton's kernels do not take, or float64 for the library's, is skipped, not failed."""
+    outcome = yield
+    if outcome.excinfo is None or not isinstance(error := outcome.excinfo[1], flashwave.BackendRefused):
+        return
+    if error.backend == "triton" or (error.backend == "native" and "float64" in error.reason):
+        try:
+            pytest.skip(str(error))
+        except pytest.skip.Exception as skipped:
+            outcome.force_exception(skipped)
 
 
 @pytest.fixture(scope="session")
