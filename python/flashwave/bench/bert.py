@@ -83,6 +83,8 @@ class Bert(nn.Module):
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
         self.head = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.GELU(), nn.LayerNorm(config.hidden))
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+        for embedding in (self.words, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def encode(self, tokens: Tensor, attention: str) -> Tensor:
         x = self.dropout(self.norm(self.words(tokens) + self.positions.weight[: tokens.shape[1]]))
