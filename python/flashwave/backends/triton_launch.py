@@ -98,7 +98,7 @@ def backward(
         call.launch(
             "keys",
             attention_backward_keys,
-            {**common, "dk": dk, "dv": dv, **_strides("dk", dk), **_strides("dv", dv)},
+            {**common, "dk": dk, "dv": dv, "GROUPED": call.heads > call.heads_k, **_strides("dk", dk), **_strides("dv", dv)},
         )
     gradients = (dq, dk, dv, dslopes, dbias, dsinks)
     return tuple([gradient if needed else None for gradient, needed in zip(gradients, needs)])
