@@ -239,9 +239,10 @@ class _Call:
         return _chosen[key]
 
 
-def launch_options(config: Config, device: torch.device) -> dict[str, int]:
+def launch_options(config: Config, device: torch.device) -> dict[str, int | bool]:
     """Options of the compiler, the same for every kernel."""
-    options = {"num_warps": config.warps, "num_stages": config.stages}
+    # Scaling and subtracting the maximum is one instruction only if the compiler may fuse the two.
+    options = {"num_warps": config.warps, "num_stages": config.stages, "enable_fp_fusion": True}
     if family(device) in ("cdna", "rdna") and config.waves_per_eu:
         options["waves_per_eu"] = config.waves_per_eu
     return options
