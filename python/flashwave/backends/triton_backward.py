@@ -122,10 +122,15 @@ def _add_queries(
     do_base,
     lse_log2,
     delta,
+    q_stride_h,
+    do_stride_h,
+    row_stride_h,
+    bias_stride_h,
     stride_q,
     stride_do,
     first,
     last,
+    group,
     j0,
     queries,
     keys,
@@ -134,7 +139,7 @@ def _add_queries(
     bias,
     bias_stride_q,
     bias_stride_k,
-    slope,
+    slopes,
     factor,
     cap,
     cap_factor,
@@ -148,34 +153,60 @@ def _add_queries(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    GROUPED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Adds what queries first .. last - 1 of a head give to dk and dv of the keys from j0 on. Keys lie in rows."""
+    """Adds what queries first .. last - 1 of a group's heads give to dk and dv of the keys from j0 on, which lie in rows.
+
+    Pointers are those of the group's first head, batch_head its number. One loop runs over the blocks of all heads: with
+    a loop around it the compiler keeps the sums in memory.
+    """
     j = (j0 + tl.arange(0, BLOCK_N))[:, None]
-    for i0 in range(first, last, BLOCK_M):
+    rows_of_head = (last - first + BLOCK_M - 1) // BLOCK_M * BLOCK_M
+    stop = last
+    if GROUPED:
+        stop = first + rows_of_head * group
+    for step in range(first, stop, BLOCK_M):
+        member = 0
+        i0 = step
+        if GROUPED:
+            member = (step - first) // rows_of_head
+            i0 = step - member * rows_of_head
+        head64 = tl.cast(member, tl.int64)
         rows = i0 + tl.arange(0, BLOCK_M)
         i = rows[None, :]
-        q = load_tile(q_base + tl.cast(i0, tl.int64) * stride_q, queries - i0, stride_q, DIM, BLOCK_M, BLOCK_D, MASKED)
+        row_q = tl.cast(i0, tl.int64)
+        q_at = q_base + head64 * q_stride_h + row_q * stride_q
+        do_at = do_base + head64 * do_stride_h + row_q * stride_do
+        lse_at = lse_log2 + head64 * row_stride_h + rows
+        delta_at = delta + head64 * row_stride_h + rows
+        bias_at = bias
+        if bias is not None:
+            bias_at = bias + head64 * bias_stride_h
+        slope = slopes
+        if slopes is not None:
+            slope = tl.load(slopes + member) * LOG2_E
+        q = load_tile(q_at, queries - i0, stride_q, DIM, BLOCK_M, BLOCK_D, MASKED)
         if MASKED:
-            row_lse = tl.load(lse_log2 + rows, mask=rows < queries, other=float("inf"))
+            row_lse = tl.load(lse_at, mask=rows < queries, other=float("inf"))
         else:
-            row_lse = tl.load(lse_log2 + rows)
+            row_lse = tl.load(lse_at)
         p, curve = _pairs(
-            k, tl.trans(q), i, j, queries, keys, left, right, bias, bias_stride_q, bias_stride_k, slope, factor, cap,
+            k, tl.trans(q), i, j, queries, keys, left, right, bias_at, bias_stride_q, bias_stride_k, slope, factor, cap,
             cap_factor, row_lse[None, :], MASKED,
         )  # fmt: skip
-        do = load_tile(do_base + tl.cast(i0, tl.int64) * stride_do, queries - i0, stride_do, DIM_V, BLOCK_M, BLOCK_DV, MASKED)
+        do = load_tile(do_at, queries - i0, stride_do, DIM_V, BLOCK_M, BLOCK_DV, MASKED)
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         used = p
         if rng_state is not None:
-            stays = tl.trans(kept(rng_state, batch_head, rows, j0, threshold, BLOCK_N))
+            stays = tl.trans(kept(rng_state, batch_head + member, rows, j0, threshold, BLOCK_N))
             used = tl.where(stays, p, 0.0)
             dp = tl.where(stays, dp * keep_scale, 0.0)
         dv = tl.dot(used.to(do.dtype), do, dv, input_precision="ieee")
         if MASKED:
-            row_delta = tl.load(delta + rows, mask=rows < queries, other=0.0)
+            row_delta = tl.load(delta_at, mask=rows < queries, other=0.0)
         else:
-            row_delta = tl.load(delta + rows)
+            row_delta = tl.load(delta_at)
         ds = p * (dp - row_delta[None, :])
         if cap is not None:
             ds = ds * (1.0 - curve * curve)
@@ -247,6 +278,7 @@ def attention_backward_keys(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    GROUPED: tl.constexpr,  # group > 1
     EVEN_Q: tl.constexpr,  # max_queries is every sequence's number of queries, and a multiple of BLOCK_M
     HEADS_FIRST: tl.constexpr,
 ):
@@ -291,39 +323,37 @@ def attention_backward_keys(
 
     acc_k = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     acc_v = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
-    for member in range(0, group):
-        h = hk * group + member
-        h64 = tl.cast(h, tl.int64)
-        batch_head = b * heads + h
-        q_base = q + b64 * q_stride_b + row_q * q_stride_s + h64 * q_stride_h
-        do_base = dout + b64 * do_stride_b + row_q * do_stride_s + h64 * do_stride_h
-        to_row = b64 * row_stride_b + h64 * row_stride_h + row_q
-        bias_base = bias
-        if bias is not None:
-            bias_base = bias + b64 * bias_stride_b + h64 * bias_stride_h
-        slope = slopes
-        if slopes is not None:
-            slope = tl.load(slopes + b64 * slopes_stride_b + h) * LOG2_E
-        if right is not None:
-            acc_k, acc_v = _add_queries(
-                acc_k, acc_v, tile_k, tile_v, q_base, do_base, lse_log2 + to_row, delta + to_row, q_stride_s,
-                do_stride_s, begin, whole_begin, j0, queries, keys, left, right, bias_base, bias_stride_q,
-                bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head, threshold, keep_scale,
-                DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, True,
-            )  # fmt: skip
+    h64 = hk64 * group
+    batch_head = b * heads + hk * group
+    q_base = q + b64 * q_stride_b + row_q * q_stride_s + h64 * q_stride_h
+    do_base = dout + b64 * do_stride_b + row_q * do_stride_s + h64 * do_stride_h
+    to_row = b64 * row_stride_b + h64 * row_stride_h + row_q
+    bias_base = bias
+    if bias is not None:
+        bias_base = bias + b64 * bias_stride_b + h64 * bias_stride_h
+    slopes_base = slopes
+    if slopes is not None:
+        slopes_base = slopes + b64 * slopes_stride_b + h64
+    if right is not None:
         acc_k, acc_v = _add_queries(
-            acc_k, acc_v, tile_k, tile_v, q_base, do_base, lse_log2 + to_row, delta + to_row, q_stride_s,
-            do_stride_s, whole_begin, whole_end, j0, queries, keys, left, right, bias_base, bias_stride_q,
-            bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head, threshold, keep_scale,
-            DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, False,
+            acc_k, acc_v, tile_k, tile_v, q_base, do_base, lse_log2 + to_row, delta + to_row, q_stride_h, do_stride_h,
+            row_stride_h, bias_stride_h, q_stride_s, do_stride_s, begin, whole_begin, group, j0, queries, keys, left,
+            right, bias_base, bias_stride_q, bias_stride_k, slopes_base, factor, cap, cap_factor, rng_state, batch_head,
+            threshold, keep_scale, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, GROUPED, True,
         )  # fmt: skip
-        if (left is not None) or (not EVEN_Q):
-            acc_k, acc_v = _add_queries(
-                acc_k, acc_v, tile_k, tile_v, q_base, do_base, lse_log2 + to_row, delta + to_row, q_stride_s,
-                do_stride_s, whole_end, end, j0, queries, keys, left, right, bias_base, bias_stride_q,
-                bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head, threshold, keep_scale,
-                DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, True,
-            )  # fmt: skip
+    acc_k, acc_v = _add_queries(
+        acc_k, acc_v, tile_k, tile_v, q_base, do_base, lse_log2 + to_row, delta + to_row, q_stride_h, do_stride_h,
+        row_stride_h, bias_stride_h, q_stride_s, do_stride_s, whole_begin, whole_end, group, j0, queries, keys, left,
+        right, bias_base, bias_stride_q, bias_stride_k, slopes_base, factor, cap, cap_factor, rng_state, batch_head,
+        threshold, keep_scale, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, GROUPED, False,
+    )  # fmt: skip
+    if (left is not None) or (not EVEN_Q):
+        acc_k, acc_v = _add_queries(
+            acc_k, acc_v, tile_k, tile_v, q_base, do_base, lse_log2 + to_row, delta + to_row, q_stride_h, do_stride_h,
+            row_stride_h, bias_stride_h, q_stride_s, do_stride_s, whole_end, end, group, j0, queries, keys, left,
+            right, bias_base, bias_stride_q, bias_stride_k, slopes_base, factor, cap, cap_factor, rng_state, batch_head,
+            threshold, keep_scale, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_M, BLOCK_N, GROUPED, True,
+        )  # fmt: skip
     dk_base = dk + b64 * dk_stride_b + row_k * dk_stride_s + hk64 * dk_stride_h
     dv_base = dv + b64 * dv_stride_b + row_k * dv_stride_s + hk64 * dv_stride_h
     store_tile(dk_base, acc_k * scale, keys - j0, dk_stride_s, DIM, BLOCK_N, BLOCK_D)

@@ -98,7 +98,7 @@ def backward(
         call.launch(
             "keys",
             attention_backward_keys,
-            {**common, "dk": dk, "dv": dv, **_strides("dk", dk), **_strides("dv", dv)},
+            {**common, "dk": dk, "dv": dv, "GROUPED": call.heads > call.heads_k, **_strides("dk", dk), **_strides("dv", dv)},
         )
     gradients = (dq, dk, dv, dslopes, dbias, dsinks)
     return tuple([gradient if needed else None for gradient, needed in zip(gradients, needs)])
@@ -239,9 +239,10 @@ class _Call:
         return _chosen[key]
 
 
-def launch_options(config: Config, device: torch.device) -> dict[str, int]:
+def launch_options(config: Config, device: torch.device) -> dict[str, int | bool]:
     """Options of the compiler, the same for every kernel."""
-    options = {"num_warps": config.warps, "num_stages": config.stages}
+    # Scaling and subtracting the maximum is one instruction only if the compiler may fuse the two.
+    options = {"num_warps": config.warps, "num_stages": config.stages, "enable_fp_fusion": True}
     if family(device) in ("cdna", "rdna") and config.waves_per_eu:
         options["waves_per_eu"] = config.waves_per_eu
     return options
