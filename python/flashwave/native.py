@@ -304,10 +304,10 @@ def backward(
     return results
 
 
-_DQ_DK_DV = (True, True, True, False, False, False)
+DQ_DK_DV = (True, True, True, False, False, False)
 
 
-def _layouts(
+def layouts(
     problem: Problem, needs: tuple[bool, ...] | None, probs: bool = False, dlse: bool = False
 ) -> tuple[fw.Attention, fw.Gradients | None]:
     """The structs of a call that is only asked about, a backward with needs: results need no memory."""
@@ -347,7 +347,7 @@ def validate(problem: Problem, backward: bool = False) -> None:
     Of lengths, offsets and tables in the CPU's memory the values are checked, too.
     """
     shapes.check(problem)
-    cpu, filled = fw.device("cpu"), _layouts(readable(problem), _DQ_DK_DV if backward else None)
+    cpu, filled = fw.device("cpu"), layouts(readable(problem), DQ_DK_DV if backward else None)
     parts = [None if part is None else ctypes.addressof(part) for part in filled]
     if problem.q.is_cpu:
         cost = fw.Cost(struct_size=ctypes.sizeof(fw.Cost))
@@ -369,7 +369,7 @@ def plan(
 ) -> Plan:
     """The library's plan of a forward, or with needs of a backward that is asked for these gradients."""
     shapes.check(problem)
-    attention, gradients = _layouts(readable(problem), needs, probs, dlse)
+    attention, gradients = layouts(readable(problem), needs, probs, dlse)
     told = json.loads(fw.explain(device, attention, gradients, json=True))
     return Plan(told["kernel"], told.get("slow_path", False), None if told["status"] == "ok" else told["message"])
 
@@ -380,5 +380,5 @@ def explain(problem: Problem, backward: bool = False, json: bool = False) -> str
     if device is None:
         raise NoDevice(why_no_device(problem.q))
     shapes.check(problem)
-    attention, gradients = _layouts(readable(problem), _DQ_DK_DV if backward else None)
+    attention, gradients = layouts(readable(problem), DQ_DK_DV if backward else None)
     return fw.explain(device, attention, gradients, json=json)
