@@ -280,7 +280,7 @@ def backward(
     needs: tuple[bool, ...],
     choice: str | None = None,
 ) -> native.Gradient6:
-    """Gradients of q, k, v, alibi_slopes, bias and sinks, None where not needed. choice: as chosen() was in the forward."""
+    """Gradients of q, k, v, alibi_slopes, bias and sinks, None where not needed. choice: what chosen() was before."""
     arguments = problem, dout, dlse, out, lse, needs
     if choice is None and problem.q.is_cpu and _DEBUG not in _variables:
         gradients = native_backend.backward(*arguments)

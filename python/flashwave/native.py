@@ -325,9 +325,7 @@ def layouts(
     for name, needed in zip(("q", "k", "v", "alibi_slopes", "bias", "sinks"), needs):
         tensor = getattr(problem, name) if needed else None
         results.append(
-            None
-            if tensor is None
-            else torch.empty_like(tensor, device="meta", memory_format=torch.contiguous_format)
+            None if tensor is None else torch.empty_like(tensor, device="meta", memory_format=torch.contiguous_format)
         )
     gradients = fill_gradients(out, lse if dlse else None, tuple(results))
     places = (gradients.dq, gradients.dk, gradients.dv, None, gradients.d_bias, None)

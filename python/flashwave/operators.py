@@ -1,9 +1,9 @@
 """One attention on torch tensors: its gradient, and the custom operators. `dispatch` chooses the code that computes it.
 
-In eager mode a call goes straight to `dispatch.forward` (through an autograd.Function if it needs a gradient), because the
-dispatcher's way to a Python operator costs tens of microseconds. Under torch.compile, export, fake tensors or tensor
-subclasses it goes through the operators `flashwave::forward`, `flashwave::backward`, `flashwave::forward_append`,
-which are the same functions.
+In eager mode a call goes straight to `dispatch.forward` (through an autograd.Function if it needs a gradient), because
+torch's way to a Python operator costs tens of microseconds. Under torch.compile, export, fake tensors or tensor
+subclasses it goes through the operators `flashwave::forward`, `flashwave::backward`, `flashwave::forward_append`, which
+are the same functions.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ settings.load_profile("flashwave")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", help="torch device of the tensors: cpu (default), cuda, cuda:1")
-    parser.addoption("--backend", help="of the tests that run on each: default, native, triton, torch, with commas between")
+    parser.addoption(
+        "--backend", help="of the tests that run on each: default, native, triton, torch, with commas between"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ The same problems and the same rule for all of them. Of Triton's kernels those p
 
 from __future__ import annotations
 
+import collections
 import os
 
 import pytest
@@ -48,8 +49,18 @@ def reference(problem: Problem, weights: tuple, dtype: torch.dtype) -> tuple:
     return result.out.detach(), result.lse.detach(), gradients, (result.k, result.v)
 
 
+# Triton compiles a kernel for nearly each of these problems, in seconds.
+TRITON_EXAMPLES = int(os.environ.get("FLASHWAVE_TEST_TRITON_EXAMPLES", "5"))
+compiled: collections.Counter = collections.Counter()
+
+
 def taken(problem: Problem, backward: bool) -> bool:
-    """Whether the backend under test takes the problem. Triton's alone need not."""
+    """Whether the backend under test is to compute the problem. Triton's alone need not take it."""
+    may_compile = dispatch.chosen() == "triton" or (dispatch.chosen() is None and problem.q.is_cuda)
+    test = os.environ.get("PYTEST_CURRENT_TEST")
+    if may_compile and compiled[test] >= TRITON_EXAMPLES:
+        return False
+    compiled[test] += may_compile
     if dispatch.chosen() != "triton":
         return True
     ops = ("forward", "backward") if backward else ("forward",)

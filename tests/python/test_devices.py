@@ -32,7 +32,9 @@ def test_cpu_tensors_run_the_librarys_kernels(monkeypatch, capfd):
     assert all("fwd " in line for line in lines[:2]) and all("bwd " in line for line in lines[2:])
     assert all("device=cpu " in line and " kernel=" in line and "reference" not in line for line in lines)
     for said, planned in (lines[:2], lines[2:]):
-        assert " backend=native " in said and re.search("kernel=(\\w+)", said)[0] == re.search("kernel=(\\w+)", planned)[0]
+        assert (
+            " backend=native " in said and re.search("kernel=(\\w+)", said)[0] == re.search("kernel=(\\w+)", planned)[0]
+        )
 
 
 def test_a_forced_kernel_runs_or_the_call_fails(monkeypatch):

@@ -1,4 +1,4 @@
-"""The choice between backends: the rules, asking for one by name, what is said, and a Triton that is not as it should be.
+"""The choice between backends: the rules, asking for one by name, what is said, and a Triton that fails.
 
 Rules for GPUs are tested without one: the library's plan, the device and Triton's backend are stand-ins there.
 """
@@ -18,6 +18,7 @@ import torch
 import flashwave
 from flashwave import BackendRefused, InvalidArgument, api, composed, dispatch, flash_attn_func, native, operators
 from flashwave.backends import native_backend
+
 
 def inputs(dtype=torch.float32, grad=False, device="cpu"):
     return [torch.randn(2, 9, 4, 16, device=device).to(dtype).requires_grad_(grad) for _ in range(3)]
@@ -106,7 +107,9 @@ def test_the_rules_of_a_gpu(plan, refusal, expected, on_a_gpu, said):
         assert torch.allclose(mine, theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("value, amd, expected", [("TRUE", True, "triton"), ("TRUE", False, "native"), ("0", True, "native")])
+@pytest.mark.parametrize(
+    "value, amd, expected", [("TRUE", True, "triton"), ("TRUE", False, "native"), ("0", True, "native")]
+)
 def test_flash_attns_variable_puts_triton_first_on_amd_gpus(value, amd, expected, on_a_gpu, said, monkeypatch):
     monkeypatch.setenv("FLASH_ATTENTION_TRITON_AMD_ENABLE", value)
     on_a_gpu(FAST, Triton(), amd)
@@ -165,7 +168,9 @@ def test_a_triton_that_fails_in_a_call_is_passed_over_with_a_warning(on_a_gpu, s
     triton = Triton(fails=RuntimeError("Failed to find C compiler\nat length"))
     on_a_gpu(SLOW, triton)
     tensors = inputs(grad=True)
-    with pytest.warns(RuntimeWarning, match="passes over Triton for a forward: it failed: RuntimeError: Failed to find C"):
+    with pytest.warns(
+        RuntimeWarning, match="passes over Triton for a forward: it failed: RuntimeError: Failed to find C"
+    ):
         out = flash_attn_func(*tensors)
     assert said() == ["triton", "native"]
     with pytest.warns(RuntimeWarning, match="for a backward"):

@@ -10,7 +10,6 @@ from flashwave import InvalidArgument
 from numeric import error
 from standard import attention as standard
 
-
 pytestmark = pytest.mark.usefixtures("backend")
 
 

@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flashwave.bench", description=__doc__)
     add_device_options(parser)
     usual, others = ",".join(name for name in TABLES if name not in _NOT_BY_DEFAULT), ", ".join(_NOT_BY_DEFAULT)
-    parser.add_argument("--tables", type=choices(TABLES), default=usual, help=f"default: {usual}; there are also {others}")
+    parser.add_argument(
+        "--tables", type=choices(TABLES), default=usual, help=f"default: {usual}; there are also {others}"
+    )
     peers = {name: peer for name, peer in PEERS.items() if name != OURS}
     parser.add_argument(
         "--peers", type=choices(peers), default="standard,sdpa",

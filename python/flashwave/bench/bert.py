@@ -31,6 +31,7 @@ class Config(NamedTuple):
     dropout: float = 0.0  # of the attention's weights and, in training, of what each block adds
     causal: bool = False
     norm_first: bool = False  # before each block, as GPT-2 has it, not after, as BERT has it
+    rate: float = 3e-4  # of learning, in the curves
 
 
 BERT_BASE = Config("BERT-base", layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=30522, seqlen=512)

@@ -27,12 +27,11 @@ Tensor = torch.Tensor
 
 GPT_SMALL = Config(
     "GPT, small", layers=6, hidden=512, heads=8, feed_forward=2048, vocabulary=8192, seqlen=1024, causal=True,
-    norm_first=True,
+    norm_first=True, rate=1e-4,
 )  # fmt: skip
 _QUICK_GPT = QUICK._replace(name="a small decoder", causal=True, norm_first=True)
 _DROPOUT = 0.1
 _STEPS, _QUICK_STEPS, _WARM_UP = 50, 6, 10
-_RATE = 3e-4  # of AdamW, after the warm-up
 _WORDS, _STRIDES, _REPLACED = 256, 7, 0.1
 _FLOOR = 0.02  # difference of losses that is no difference: what bf16 alone makes of a loss of several units
 
@@ -89,7 +88,7 @@ def curve(config: Config, attention: str, seed: int, size: int, steps: int, sett
     device, mixed = settings.device, settings.dtype != torch.float32
     torch.manual_seed(0)
     model = (Gpt if config.causal else Bert)(config).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.rate, fused=device.type == "cuda")
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / _WARM_UP))
     generator = torch.Generator(device).manual_seed(1)
     torch.manual_seed(seed)
@@ -152,7 +151,15 @@ def train_table(settings: Settings, progress: Progress) -> Table:
             progress.step(f"{config.name}, dropout {dropout:g}")
             data += _curves(config._replace(dropout=dropout), size, steps, ours, settings)
     shown = sorted({0, steps // 4, steps // 2, steps - 1})
-    header = ("model", "dropout", "attention", "seed", *[f"loss, step {step + 1}" for step in shown], "apart", "within noise")
+    header = (
+        "model",
+        "dropout",
+        "attention",
+        "seed",
+        *[f"loss, step {step + 1}" for step in shown],
+        "apart",
+        "within noise",
+    )
     rows = []
     for one in data:
         cells = [one["x"], f"{one['dropout']:g}", PEERS[one["attention"]].label, str(one["seed"])]
@@ -164,28 +171,25 @@ def train_table(settings: Settings, progress: Progress) -> Table:
         "of the second run without flashwave (the same attention with other masks, or without dropout standard "
         f"attention), and {_FLOOR:g}."
     )
-    last = {f"{PEERS[one['attention']].label}, seed {one['seed']}": [] for one in data}
-    groups = list(dict.fromkeys((one["x"], one["dropout"]) for one in data))
-    for name, values in last.items():
-        for group in groups:
-            values.append(
-                next(
-                    (
-                        one["losses"][-1]
-                        for one in data
-                        if (one["x"], one["dropout"]) == group
-                        and f"{PEERS[one['attention']].label}, seed {one['seed']}" == name
-                    ),
-                    None,
-                )
-            )
-    chart = Chart(
-        "Loss after training", f"after {steps} steps on {settings.device.type}", "", "loss",
-        tuple(f"{name}, dropout {dropout:g}" for name, dropout in groups),
-        {name: tuple(values) for name, values in last.items()},
-    )  # fmt: skip
     notes = [f"{row[0]}, dropout {row[1]}: {row[2]} is outside the noise." for row in rows if row[-1] == "NO"]
-    return Table("train", "Training curves", text, header, rows, notes, chart, data)
+    return Table("train", "Training curves", text, header, rows, notes, _chart(data, settings), data)
+
+
+def _chart(data: list[dict[str, Any]], settings: Settings) -> Chart:
+    """The last loss of every run."""
+    groups = list(dict.fromkeys((one["x"], one["dropout"]) for one in data))
+    series: dict[str, dict[tuple[str, float], float]] = {}
+    for one in data:
+        name = f"{PEERS[one['attention']].label}, seed {one['seed']}"
+        series.setdefault(name, {})[one["x"], one["dropout"]] = one["losses"][-1]
+    return Chart(
+        "Loss after training",
+        f"after {len(data[0]['losses'])} steps on {settings.device.type}",
+        "",
+        "loss",
+        tuple(f"{name}, dropout {dropout:g}" for name, dropout in groups),
+        {name: tuple(found.get(group) for group in groups) for name, found in series.items()},
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- speed
@@ -211,13 +215,16 @@ def train_speed_table(settings: Settings, progress: Progress) -> Table:
         data.append({"x": seqlen, "batch": batch, "samples_per_second": speeds})
         cells = [str(seqlen), str(batch), "-" if speeds[OURS] is None else number(speeds[OURS])]
         for name in settings.peers:
-            cells += ["-" if speeds[name] is None else number(speeds[name]), ratio(quotient(speeds[OURS], speeds[name]))]
+            cells += [
+                "-" if speeds[name] is None else number(speeds[name]),
+                ratio(quotient(speeds[OURS], speeds[name])),
+            ]
         rows.append(tuple(cells))
     header = ["seqlen", "batch", "flashwave, samples/s"]
     for name in settings.peers:
         header += [f"{PEERS[name].label}, samples/s", "speed-up"]
     text = (
-        f"Training steps of {base.name}, dropout {_DROPOUT:g}, random tokens, AdamW in fp32, "
+        f"Training steps of {base.name} with dropout {_DROPOUT:g}, random tokens, AdamW in fp32, "
         f"{str(settings.dtype).replace('torch.', '')} under autocast; speed-up is flashwave's rate over the peer's."
     )
     chart = Chart(

@@ -1,4 +1,4 @@
-"""The backward by hand: P recomputed from lse a tile at a time, dq summed over the tiles of a block, dk and dv over all."""
+"""The backward by hand: P recomputed from lse, a tile at a time, whose parts of the gradients are summed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the work is cut: groups of sequences, whose keys are held padded, blocks of their queries, tiles of a block's keys.
+"""How the work is cut: groups of sequences, whose keys are held padded, blocks of their queries, tiles of their keys.
 
 A tile's scores, (sequences, heads, queries, keys), are the largest thing there is. They have at most `score_budget`
 elements (or one pair of each head), and a handful of such tensors is alive at a time.
