@@ -28,8 +28,9 @@ def incoming(p: Problem, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Te
 def of_oracle(
     p: Problem, dout: torch.Tensor, dlse: torch.Tensor, dtype: torch.dtype
 ) -> tuple[oracle.Result, list[torch.Tensor | None]]:
-    """The forward's results and the gradients of NAMES, computed in `dtype` on the CPU; None where there is no tensor."""
-    leaves = {name: getattr(p, name).detach().clone().requires_grad_() for name in NAMES if getattr(p, name) is not None}
+    """The forward's results and the gradients of NAMES (None where there is no tensor), in `dtype` on the CPU."""
+    given = {name: getattr(p, name) for name in NAMES if getattr(p, name) is not None}
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in given.items()}
     result = oracle.attention(p._replace(**leaves), dtype)
     seen = result.lse.isfinite()
     total = (result.out.double() * dout.cpu().double()).nansum()

@@ -26,9 +26,7 @@ _MOST_PAIRS = 1 << 30  # of which the gradient of a bias holds an fp32 number ea
 _NOT_HERE = ("block_table", "cache_batch_idx", "k_new", "rotary_cos")
 
 
-def refusal(
-    problem: Problem, op: str, needs: Sequence[bool] | None = None, probs: bool = False
-) -> str | None:
+def refusal(problem: Problem, op: str, needs: Sequence[bool] | None = None, probs: bool = False) -> str | None:
     """Why the kernels do not compute this call, in a sentence; None if they do. op: "forward" or "backward"."""
     if op not in ("forward", "backward"):
         raise ValueError(f'op must be "forward" or "backward", got {op!r}')
@@ -67,9 +65,7 @@ def _launcher():  # type: ignore[no-untyped-def]  # a module
     return triton_launch
 
 
-def forward(
-    problem: Problem, out: Tensor | None = None, lse: bool = True
-) -> tuple[Tensor, Optional[Tensor], None]:
+def forward(problem: Problem, out: Tensor | None = None, lse: bool = True) -> tuple[Tensor, Optional[Tensor], None]:
     """(out, lse if wanted, None). The problem is one that `refusal` accepts."""
     return (*_launcher().forward(problem, out, lse), None)
 

@@ -4,13 +4,25 @@ No program adds to what another one writes, so there are no atomics and the resu
 price is that scores are computed twice, 7 products instead of 5.
 """
 
-import triton
 import triton.language as tl
 
-from .triton_scores import LOG2_E, kept, key_rows, load_tile, scores, sequence_rows, store_tile, visible
+import triton
+
+from .triton_scores import (
+    LOG2_E,
+    SIZES,
+    kept,
+    key_rows,
+    load_tile,
+    place_of,
+    scores,
+    sequence_rows,
+    store_tile,
+    visible,
+)
 
 
-@triton.jit(do_not_specialize=["blocks", "sequences", "heads", "max_queries"])
+@triton.jit(do_not_specialize=SIZES)
 def row_terms(
     out,
     dout,
@@ -156,10 +168,10 @@ def _add_queries(
     GROUPED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Adds what queries first .. last - 1 of a group's heads give to dk and dv of the keys from j0 on, which lie in rows.
+    """Adds what queries first .. last - 1 of a group's heads give to dk and dv of the keys from j0 on, here in rows.
 
-    Pointers are those of the group's first head, batch_head its number. One loop runs over the blocks of all heads: with
-    a loop around it the compiler keeps the sums in memory.
+    Pointers are those of the group's first head, batch_head its number. One loop runs over the blocks of all heads:
+    with a loop around it the compiler keeps the sums in memory.
     """
     j = (j0 + tl.arange(0, BLOCK_N))[:, None]
     rows_of_head = (last - first + BLOCK_M - 1) // BLOCK_M * BLOCK_M
@@ -214,9 +226,7 @@ def _add_queries(
     return dk, dv
 
 
-@triton.jit(
-    do_not_specialize=["blocks", "sequences", "heads", "group", "max_queries", "max_keys", "left", "right", "threshold"]
-)
+@triton.jit(do_not_specialize=SIZES)
 def attention_backward_keys(
     q,
     k,
@@ -262,6 +272,7 @@ def attention_backward_keys(
     sequences,
     heads,
     group,
+    span,
     max_queries,
     max_keys,
     left,
@@ -280,17 +291,11 @@ def attention_backward_keys(
     BLOCK_N: tl.constexpr,
     GROUPED: tl.constexpr,  # group > 1
     EVEN_Q: tl.constexpr,  # max_queries is every sequence's number of queries, and a multiple of BLOCK_M
-    HEADS_FIRST: tl.constexpr,
 ):
     """dk and dv of one block of keys of a head of k, over all heads of q that read it."""
     program = tl.program_id(0)
     heads_k = heads // group
-    if HEADS_FIRST:  # the first block of keys is seen by the most queries
-        block = program // (sequences * heads_k)
-        batch_head_k = program % (sequences * heads_k)
-    else:
-        block = program % blocks
-        batch_head_k = program // blocks
+    block, batch_head_k = place_of(program, blocks, sequences * heads_k, span)
     b, hk = batch_head_k // heads_k, batch_head_k % heads_k
     b64, hk64 = tl.cast(b, tl.int64), tl.cast(hk, tl.int64)
     first_q, queries = sequence_rows(cu_seqlens_q, b, max_queries)

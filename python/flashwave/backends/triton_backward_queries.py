@@ -1,10 +1,11 @@
 """The pass of the backward for dq, and for what belongs to pairs: the gradients of slopes and bias."""
 
-import triton
 import triton.language as tl
 
+import triton
+
 from .triton_backward import _pairs
-from .triton_scores import LOG2_E, kept, key_rows, key_runs, load_tile, sequence_rows, store_tile
+from .triton_scores import LOG2_E, SIZES, kept, key_rows, key_runs, load_tile, place_of, sequence_rows, store_tile
 
 
 @triton.jit
@@ -75,9 +76,7 @@ def _add_keys(
     return dq, slope_part
 
 
-@triton.jit(
-    do_not_specialize=["blocks", "sequences", "heads", "group", "max_queries", "max_keys", "left", "right", "threshold"]
-)
+@triton.jit(do_not_specialize=SIZES)
 def attention_backward_queries(
     q,
     k,
@@ -125,6 +124,7 @@ def attention_backward_queries(
     sequences,
     heads,
     group,
+    span,
     max_queries,
     max_keys,
     left,
@@ -142,16 +142,11 @@ def attention_backward_queries(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     EVEN_K: tl.constexpr,
-    HEADS_FIRST: tl.constexpr,
 ):
     """dq of one block of queries. The loops are those of the forward."""
     program = tl.program_id(0)
-    if HEADS_FIRST:
-        block = blocks - 1 - program // (sequences * heads)
-        batch_head = program % (sequences * heads)
-    else:
-        block = program % blocks
-        batch_head = program // blocks
+    step, batch_head = place_of(program, blocks, sequences * heads, span)
+    block = blocks - 1 - step  # behind a diagonal the last block is the longest
     b, h = batch_head // heads, batch_head % heads
     b64, h64, hk64 = tl.cast(b, tl.int64), tl.cast(h, tl.int64), tl.cast(h // group, tl.int64)
     first_q, queries = sequence_rows(cu_seqlens_q, b, max_queries)

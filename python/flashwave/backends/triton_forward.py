@@ -4,10 +4,24 @@ Only the first run (a window's left edge) and the last (the diagonal, the end of
 between are seen whole by every query of the program.
 """
 
-import triton
 import triton.language as tl
 
-from .triton_scores import LN_2, LOG2_E, kept, key_rows, key_runs, load_tile, scores, sequence_rows, store_tile, visible
+import triton
+
+from .triton_scores import (
+    LN_2,
+    LOG2_E,
+    SIZES,
+    kept,
+    key_rows,
+    key_runs,
+    load_tile,
+    place_of,
+    scores,
+    sequence_rows,
+    store_tile,
+    visible,
+)
 
 
 @triton.jit
@@ -77,9 +91,7 @@ def _attend(
     return acc, total, top
 
 
-@triton.jit(
-    do_not_specialize=["blocks", "sequences", "heads", "group", "max_queries", "max_keys", "left", "right", "threshold"]
-)
+@triton.jit(do_not_specialize=SIZES)
 def attention_forward(
     q,
     k,
@@ -117,6 +129,7 @@ def attention_forward(
     sequences,
     heads,
     group,
+    span,
     max_queries,
     max_keys,
     left,
@@ -134,15 +147,10 @@ def attention_forward(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     EVEN_K: tl.constexpr,  # max_keys is every sequence's number of keys, and a multiple of BLOCK_N
-    HEADS_FIRST: tl.constexpr,  # neighbours take the same block of other heads; the last block, the longest, first
 ):
     program = tl.program_id(0)
-    if HEADS_FIRST:
-        block = blocks - 1 - program // (sequences * heads)
-        batch_head = program % (sequences * heads)
-    else:
-        block = program % blocks
-        batch_head = program // blocks
+    step, batch_head = place_of(program, blocks, sequences * heads, span)
+    block = blocks - 1 - step  # behind a diagonal the last block is the longest
     b, h = batch_head // heads, batch_head % heads
     b64, h64, hk64 = tl.cast(b, tl.int64), tl.cast(h, tl.int64), tl.cast(h // group, tl.int64)
     first_q, queries = sequence_rows(cu_seqlens_q, b, max_queries)
@@ -176,20 +184,20 @@ def attention_forward(
     begin, whole_begin, whole_end, end = key_runs(i0, queries, keys, left, right, BLOCK_M, BLOCK_N)
     if left is not None:
         acc, total, top = _attend(
-            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, begin, whole_begin, i, queries, keys, left, right,
-            bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head, threshold,
-            DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, True,
+            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, begin, whole_begin, i, queries, keys,
+            left, right, bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head,
+            threshold, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, True,
         )  # fmt: skip
     acc, total, top = _attend(
-        acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_begin, whole_end, i, queries, keys, left, right,
-        bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head, threshold,
-        DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, False,
+        acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_begin, whole_end, i, queries, keys,
+        left, right, bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head,
+        threshold, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, False,
     )  # fmt: skip
     if (right is not None) or (not EVEN_K):
         acc, total, top = _attend(
-            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_end, end, i, queries, keys, left, right,
-            bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head, threshold,
-            DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, True,
+            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_end, end, i, queries, keys,
+            left, right, bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head,
+            threshold, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, True,
         )  # fmt: skip
 
     empty = total == 0.0

@@ -29,6 +29,9 @@ _ROWS_OF_TERMS = 64  # queries of one program of `row_terms`
 # Below this many multiplications a call takes less time than trying configurations would ever give back.
 _WORTH_TUNING = 1 << 36
 
+# A share of the second-level cache that heads in work at a time may fill: H200 has 50 MB, MI300 256 MB.
+_CACHED_BYTES = 1 << 24
+
 _chosen: dict[tuple, Config] = {}
 
 
@@ -98,7 +101,14 @@ def backward(
         call.launch(
             "keys",
             attention_backward_keys,
-            {**common, "dk": dk, "dv": dv, "GROUPED": call.heads > call.heads_k, **_strides("dk", dk), **_strides("dv", dv)},
+            {
+                **common,
+                "dk": dk,
+                "dv": dv,
+                "GROUPED": call.heads > call.heads_k,
+                **_strides("dk", dk),
+                **_strides("dv", dv),
+            },
         )
     gradients = (dq, dk, dv, dslopes, dbias, dsinks)
     return tuple([gradient if needed else None for gradient, needed in zip(gradients, needs)])
@@ -210,11 +220,20 @@ class _Call:
                 return
             kernel[(grid,)](
                 **arguments, **even, blocks=blocks, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-                HEADS_FIRST=self.right is not None, **launch_options(config, device),
+                span=self._span(by_keys), **launch_options(config, device),
             )  # fmt: skip
 
         with _on(device):
             run(self._choose(operation, candidates, run))
+
+    def _span(self, by_keys: bool) -> int:
+        """Heads whose blocks are interleaved (`place_of`): one where all blocks take equally long."""
+        if self.right is None and self.left is None:
+            return 1
+        # What a program reads over and over: keys and values, or in the pass for dk and dv queries and dout.
+        rows = self.max_queries * (self.heads // self.heads_k) if by_keys else self.max_keys
+        size = max(1, rows * (self.dim + self.dim_v) * self.p.q.element_size())
+        return max(1, _CACHED_BYTES // size)
 
     def _choose(self, operation: str, candidates: tuple[Config, ...], run: Callable[[Config], None]) -> Config:
         """The fastest candidate for problems like this one; the first where trying is not allowed or not worth it.
@@ -290,7 +309,7 @@ def _strides(name: str, tensor: Tensor) -> dict[str, int]:
 
 
 def _lse_strides(name: str, tensor: Tensor | None, last: bool = True) -> dict[str, int]:
-    """Of the batch and the heads, (b, h, rows) or packed (h, rows), and of the rows where they need not be contiguous."""
+    """Of the batch and the heads, (b, h, rows) or packed (h, rows), and with `last` of the rows."""
     values = (0, 0, 1) if tensor is None else tensor.stride()
     values = (0, *values) if len(values) == 2 else values
     names = (f"{name}_stride_b", f"{name}_stride_h", f"{name}_stride_s")

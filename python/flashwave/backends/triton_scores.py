@@ -5,12 +5,30 @@ pairs get the queries `i` and the keys `j` as tensors that broadcast against eac
 rows, the pass for dk and dv has keys in rows.
 """
 
-import triton
 import triton.language as tl
+
+import triton
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 KEYS_PER_PHILOX = tl.constexpr(8)
+
+# Arguments that may be anything: code of its own for lengths of 1 or multiples of 16 would be compiled for nothing.
+SIZES = (
+    "blocks", "sequences", "heads", "group", "span", "max_queries", "max_keys", "left", "right", "threshold",
+)  # fmt: skip
+
+
+@triton.jit
+def place_of(program, blocks, batch_heads, span):
+    """The block and the head of a program: all first blocks of `span` heads, then all second ones, and so on.
+
+    Programs that run at a time then are of equal length, and their heads' keys and values stay in the cache.
+    """
+    first = program // (span * blocks) * span
+    inside = program - first * blocks
+    heads = tl.minimum(span, batch_heads - first)
+    return inside // heads, first + inside % heads
 
 
 @triton.jit

@@ -18,8 +18,9 @@ _OLDEST = (3, 2)
 def why_no_triton() -> str | None:
     """None if Triton can be used. A Triton that breaks while it is imported is as good as none."""
     try:
+        import triton.language
+
         import triton
-        import triton.language  # noqa: F401
 
         version = tuple(int(part) for part in triton.__version__.split("+")[0].split(".")[:2])
     except ImportError as error:

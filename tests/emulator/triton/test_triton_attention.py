@@ -1,14 +1,14 @@
 """flashwave's Triton kernels, compiled for AMD GPUs and run on every emulated one: the numeric rule, and no report."""
 
 import attention  # first: it says where flashwave and the oracle of its tests are
-import cases
-import gradients
 import pytest
 import torch
-from cases import Features
-from numeric import assert_within_rule
 
+import cases
+import gradients
+from cases import Features
 from flashwave.backends import triton_launch
+from numeric import assert_within_rule
 
 # Each feature in at least one of them; two blocks of queries and of keys at least, the last ones not full.
 CASES = {
