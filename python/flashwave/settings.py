@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-# The dictionary behind os.environ: os.environ itself takes a microsecond, a tenth of a call, to say that one is not set.
+# The dictionary behind os.environ, which itself takes a microsecond, a tenth of a call, to say that one is not set.
 _RAW: Any = getattr(os.environ, "_data", None) if os.name == "posix" else None
 VARIABLES: Any = os.environ if _RAW is None else _RAW
 

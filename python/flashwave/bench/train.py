@@ -167,8 +167,8 @@ def train_table(settings: Settings, progress: Progress) -> Table:
         rows.append((*cells, f"{one['apart']:.3f}", "yes" if one["within"] else "NO"))
     text = (
         f"Losses of {steps} steps of AdamW in {str(settings.dtype).replace('torch.', '')} (autocast), 8192 tokens a "
-        "step. `apart`: the largest difference from the first run of SDPA at any step; within noise: at most twice that "
-        "of the second run without flashwave (the same attention with other masks, or without dropout standard "
+        "step. `apart`: the largest difference from the first run of SDPA at any step; within noise: at most twice "
+        "that of the second run without flashwave (the same attention with other masks, or without dropout standard "
         f"attention), and {_FLOOR:g}."
     )
     notes = [f"{row[0]}, dropout {row[1]}: {row[2]} is outside the noise." for row in rows if row[-1] == "NO"]
@@ -228,8 +228,8 @@ def train_speed_table(settings: Settings, progress: Progress) -> Table:
         f"{str(settings.dtype).replace('torch.', '')} under autocast; speed-up is flashwave's rate over the peer's."
     )
     chart = Chart(
-        "Training by sequence length", f"{base.name} with dropout, on {settings.device.type}; higher is better", "seqlen",
-        "samples/s", tuple(row[0] for row in rows),
+        "Training by sequence length", f"{base.name} with dropout, on {settings.device.type}; higher is better",
+        "seqlen", "samples/s", tuple(row[0] for row in rows),
         {PEERS[name].label: tuple(row["samples_per_second"][name] for row in data) for name in settings.everyone},
     )  # fmt: skip
     return Table("train-speed", "Training by sequence length", text, tuple(header), rows, [], chart, data)
