@@ -40,28 +40,30 @@ AMPERE: Table = {
     ("queries", 128): (Config(64, 32, 4, 2),),
     ("queries", 256): (Config(32, 32, 4, 1),),
 }
-# 64 KiB of LDS; loads go through registers, so that a second stage costs registers rather than LDS.
+# By counts of the emulator (tests/emulator/triton/count.py), of which kernels/cdna/NOTES.md has some. 32 rows a wave, so
+# that products are of 32 x 32; one stage, since the second one's layout in LDS has bank conflicts (Triton 3.9, gfx942).
 CDNA: Table = {
-    ("forward", 64): (Config(128, 64, 4, 1, 2), Config(128, 32, 4, 1, 2)),
-    ("forward", 128): (Config(128, 64, 4, 1, 2), Config(128, 32, 4, 1, 2)),
-    ("forward", 256): (Config(64, 32, 4, 1),),
-    ("keys", 64): (Config(32, 64, 4, 1),),
-    ("keys", 128): (Config(32, 64, 4, 1),),
-    ("keys", 256): (Config(16, 32, 4, 1),),
-    ("queries", 64): (Config(64, 32, 4, 1),),
-    ("queries", 128): (Config(64, 32, 4, 1),),
-    ("queries", 256): (Config(32, 16, 4, 1),),
+    ("forward", 64): (Config(128, 64, 4, 1, 2), Config(128, 64, 4, 1, 1)),
+    ("forward", 128): (Config(128, 64, 4, 1, 1), Config(128, 32, 4, 1, 2)),
+    ("forward", 256): (Config(128, 32, 4, 1, 1),),
+    ("keys", 64): (Config(64, 128, 4, 1), Config(32, 128, 4, 1)),
+    ("keys", 128): (Config(64, 128, 4, 1), Config(32, 128, 4, 1)),
+    ("keys", 256): (Config(32, 64, 4, 1),),
+    ("queries", 64): (Config(128, 64, 4, 1), Config(128, 32, 4, 1)),
+    ("queries", 128): (Config(128, 64, 4, 1), Config(128, 32, 4, 1)),
+    ("queries", 256): (Config(128, 32, 4, 1),),
 }
+# Counts again. dk and dv with head dims above 64 do not fit the registers in any shape.
 RDNA: Table = {
-    ("forward", 64): (Config(64, 32, 4, 1),),
-    ("forward", 128): (Config(64, 32, 4, 1),),
-    ("forward", 256): (Config(32, 16, 4, 1),),
-    ("keys", 64): (Config(32, 32, 4, 1),),
-    ("keys", 128): (Config(32, 32, 4, 1),),
-    ("keys", 256): (Config(16, 16, 4, 1),),
-    ("queries", 64): (Config(32, 32, 4, 1),),
-    ("queries", 128): (Config(32, 32, 4, 1),),
-    ("queries", 256): (Config(16, 16, 4, 1),),
+    ("forward", 64): (Config(128, 64, 8, 1), Config(64, 64, 4, 1)),
+    ("forward", 128): (Config(128, 32, 8, 1), Config(64, 32, 4, 1)),
+    ("forward", 256): (Config(128, 32, 8, 1),),
+    ("keys", 64): (Config(32, 64, 8, 1),),
+    ("keys", 128): (Config(32, 64, 8, 1), Config(16, 128, 8, 1)),
+    ("keys", 256): (Config(16, 64, 8, 1),),
+    ("queries", 64): (Config(128, 32, 8, 1), Config(64, 32, 4, 1)),
+    ("queries", 128): (Config(64, 32, 8, 1), Config(128, 16, 8, 1)),
+    ("queries", 256): (Config(64, 16, 8, 1),),
 }
 # True fp32: the products are not the matrix unit's, and every one of them is an instruction.
 WIDE: Table = {
