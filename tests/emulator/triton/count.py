@@ -2,7 +2,8 @@
 
     out/venv-python/bin/python tests/emulator/triton/count.py [--arch A] [--op OP] [--dim D] [--causal] [CONFIG...]
 
-CONFIG: queries x keys x warps x stages [x waves_per_eu], 128x64x4x1; without any, those of the backend's table. The shape is that of the counts in kernels/cdna/NOTES.md.
+CONFIG: queries x keys x warps x stages [x waves_per_eu], 128x64x4x1; without any, those of the backend's table. The
+shape is that of the counts in kernels/cdna/NOTES.md.
 """
 
 import argparse
@@ -52,12 +53,13 @@ def main() -> None:
     options = parser.parse_args()
     family = "cdna" if options.arch.startswith("gfx9") else "rdna"
     configs = [triton_configs.Config(*map(int, text.split("x"))) for text in options.configs]
-    for config in configs or triton_configs.configs(family, options.op, options.dim, 2):
+    for config in configs or triton_configs.configs(family, options.op, options.dim, 2, False)[:-1]:
         result = count(options.arch, options.op, problem(options.dim, options.causal), config)
         c = result["counters"]
         print(
             f"{options.arch} {options.op} d{options.dim} {'causal ' if options.causal else ''}"
-            f"{config.block_m}x{config.block_n} warps {config.warps} stages {config.stages} waves_per_eu {config.waves_per_eu}: "
+            f"{config.block_m}x{config.block_n} warps {config.warps} stages {config.stages} "
+            f"waves_per_eu {config.waves_per_eu}: "
             f"instructions {c['instructions']}, clocks: matrix {c['matrix_clocks']} vector {c['vector_clocks']} "
             f"transcendental {c['transcendental_clocks']} LDS {c['lds_clocks']} (ideal {c['lds_ideal_clocks']}), "
             f"scratch instructions {c['scratch_instructions']}, bytes loaded {c['vmem_bytes']}, "
