@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from ..structs import lse_shape, out_shape, readable
 from . import triton_configs
@@ -33,6 +34,7 @@ _WORTH_TUNING = 1 << 36
 _CACHED_BYTES = 1 << 24
 
 _chosen: dict[tuple, Config] = {}
+_no_room: set[tuple[Config, tuple]] = set()
 
 
 def forward(problem: Problem, out: Tensor | None, want_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -176,18 +178,20 @@ class _Call:
         lse_log2, delta = (torch.empty(lse.shape, dtype=torch.float32, device=lse.device) for _ in range(2))
         blocks = -(-self.max_queries // _ROWS_OF_TERMS)
         grid = blocks * p.batch * self.heads
-        parts = torch.empty((p.batch, self.heads, blocks), dtype=torch.float32, device=lse.device)
+        parts = None
+        if need_sinks:
+            parts = torch.empty((p.batch, self.heads, blocks), dtype=torch.float32, device=lse.device)
         if grid > 0:
             with _on(p.q.device):
                 row_terms[(grid,)](
                     out=out, dout=dout, lse=lse, dlse=dlse, lse_log2=lse_log2, delta=delta, sinks=self.sinks,
-                    sink_parts=parts if need_sinks else None, cu_seqlens_q=p.cu_seqlens_q, **_strides("o", out),
+                    sink_parts=parts, cu_seqlens_q=p.cu_seqlens_q, **_strides("o", out),
                     **_strides("do", dout), **_lse_strides("lse", lse), **_lse_strides("dlse", dlse),
                     **_lse_strides("row", delta, last=False), blocks=blocks, heads=self.heads,
                     max_queries=self.max_queries, DIM_V=self.dim_v, BLOCK_DV=_padded(self.dim_v),
                     BLOCK_M=_ROWS_OF_TERMS, num_warps=4,
                 )  # fmt: skip
-        dsinks = parts.sum((0, 2)).to(p.sinks.dtype) if need_sinks else None
+        dsinks = None if parts is None else parts.sum((0, 2)).to(p.sinks.dtype)
         return lse_log2, delta, dsinks
 
     def slope_parts(self) -> Tensor:
@@ -202,10 +206,8 @@ class _Call:
 
     def launch(self, operation: str, kernel: Any, arguments: dict[str, Any], may_tune: bool = True) -> None:
         device, element = self.p.q.device, self.p.q.element_size()
-        candidates = triton_configs.configs(family(device), operation, max(self.dim, self.dim_v), element)
-
-        if not may_tune:
-            candidates = candidates[:1]
+        general = self.is_general or self.p.dropout_p > 0
+        candidates = triton_configs.configs(family(device), operation, max(self.dim, self.dim_v), element, general)
 
         def run(config: Config) -> None:
             by_keys = operation == "keys"
@@ -224,7 +226,7 @@ class _Call:
             )  # fmt: skip
 
         with _on(device):
-            run(self._choose(operation, candidates, run))
+            self._run_best(operation, candidates, run, may_tune)
 
     def _span(self, by_keys: bool) -> int:
         """Heads whose blocks are interleaved (`place_of`): one where all blocks take equally long."""
@@ -235,27 +237,36 @@ class _Call:
         size = max(1, rows * (self.dim + self.dim_v) * self.p.q.element_size())
         return max(1, _CACHED_BYTES // size)
 
-    def _choose(self, operation: str, candidates: tuple[Config, ...], run: Callable[[Config], None]) -> Config:
-        """The fastest candidate for problems like this one; the first where trying is not allowed or not worth it.
+    def _run_best(
+        self, operation: str, candidates: tuple[Config, ...], run: Callable[[Config], None], may_tune: bool
+    ) -> None:
+        """Runs the fastest candidate for problems like this one; the first one where trying is not allowed or not worth
+        it, and the next one where the GPU has no room for it.
 
         What is fastest can differ from one process to the next, and with it the last bits: not where the caller asked
         for determinism.
         """
         p = self.p
-        if len(candidates) == 1 or p.deterministic or not _may_tune():
-            return candidates[0]
-        size = p.batch * self.heads * self.max_queries * self.max_keys * (self.dim + self.dim_v)
         key = (
             operation, p.q.device, p.q.dtype, _padded(self.dim), _padded(self.dim_v), self.left is None,
-            self.right is None, self.is_general, p.dropout_p > 0, self.max_queries.bit_length(),
+            self.right is None, self.is_general, p.bias is None, p.dropout_p > 0, self.max_queries.bit_length(),
             self.max_keys.bit_length(),
         )  # fmt: skip
-        if key in _chosen:
-            return _chosen[key]
-        if size < _WORTH_TUNING or not p.q.is_cuda or torch.cuda.is_current_stream_capturing():
-            return candidates[0]
-        _chosen[key] = min(candidates, key=lambda config: _seconds(lambda: run(config)))
-        return _chosen[key]
+        size = p.batch * self.heads * self.max_queries * self.max_keys * (self.dim + self.dim_v)
+        tunes = may_tune and len(candidates) > 2 and not p.deterministic and size >= _WORTH_TUNING and _may_tune()
+        if tunes and key not in _chosen and p.q.is_cuda and not torch.cuda.is_current_stream_capturing():
+            _chosen[key] = min(candidates[:-1], key=lambda config: _seconds(lambda: run(config)))
+        if tunes and key in _chosen:
+            candidates = (_chosen[key], *candidates)
+        for config in candidates:
+            if (config, key) in _no_room:
+                continue
+            try:
+                return run(config)
+            except OutOfResources:
+                if config is candidates[-1]:
+                    raise
+                _no_room.add((config, key))
 
 
 def launch_options(config: Config, device: torch.device) -> dict[str, int | bool]:
@@ -274,8 +285,6 @@ def _may_tune() -> bool:
 
 def _seconds(run: Callable[[], None]) -> float:
     """The shortest of a few launches; infinity for a configuration that the GPU has no room for."""
-    from triton.runtime.errors import OutOfResources
-
     try:
         run()
     except OutOfResources:

@@ -90,11 +90,18 @@ class Kernel:
         return ctypes.c_void_p(buffers[start].address + value.data_ptr() - start)
 
 
+class Launches(list):
+    """Names of kernels, and the session in which they ran."""
+
+    session: hip.Session
+
+
 @contextlib.contextmanager
 def on_emulator(arch, **options):
     """Inside, the backend's launches run on the emulator; gives the names of the kernels as they are launched."""
-    launches, before = [], {name: getattr(triton_launch, name) for name in (*KERNELS, "family")}
+    launches, before = Launches(), {name: getattr(triton_launch, name) for name in (*KERNELS, "family")}
     with hip.Session(arch, **options) as session:
+        launches.session = session
         try:
             for name in KERNELS:
                 setattr(triton_launch, name, Kernel(before[name], session, launches))
