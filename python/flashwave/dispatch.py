@@ -89,6 +89,8 @@ def backend(name: str) -> Iterator[None]:
 
 _variables = settings.VARIABLES
 _BACKEND, _DEBUG = settings.variable("FLASHWAVE_BACKEND"), settings.variable("FLASH_ATTENTION_DEBUG")
+_KERNEL = settings.variable("FLASHWAVE_FORCE_KERNEL")
+_TRITON_ON_AMD = settings.variable("FLASH_ATTENTION_TRITON_AMD_ENABLE")
 
 
 def steered() -> bool:
@@ -174,7 +176,9 @@ def _decide(call: _Call, choice: str | None, failed: dict[str, str]) -> Decision
 
 def _decision(call: _Call, choice: str | None, layout: tuple) -> tuple[tuple, Decision]:
     """With the key that it is kept under: all that it depends on."""
-    environment = settings.kernel(), settings.triton_on_amd()
+    environment = None  # as usual
+    if _KERNEL in _variables or _TRITON_ON_AMD in _variables:
+        environment = settings.kernel(), settings.triton_on_amd()
     key = call.op, choice, call.needs, call.dlse, environment, native.seed_is_out_of_reach(call.problem), layout
     found = _decisions.get(key)
     if found is None:
@@ -191,7 +195,7 @@ def _keep(key: tuple, decision: Decision) -> Decision:
 
 def _with_kernel(choice: str | None, op: str) -> str | None:
     """A kernel of the library that is asked for by name is a choice of the backend, too."""
-    if not settings.kernel() or choice == NATIVE:
+    if _KERNEL not in _variables or choice == NATIVE or not settings.kernel():
         return choice
     if choice is not None:
         raise BackendRefused(choice, op, "FLASHWAVE_FORCE_KERNEL asks for a kernel of the backend 'native'")
@@ -226,7 +230,7 @@ def _run(call: _Call, choice: str | None, layout: tuple, compute: Callable[[str]
     key, decision = _decision(call, choice, layout)
     failed: dict[str, str] = {}
     while True:
-        if settings.debug():
+        if _DEBUG in _variables and settings.debug():
             _say(call, decision)
         cause = None
         try:
