@@ -109,7 +109,7 @@ def _pairs(
     MASKED: tl.constexpr,
 ):
     """P of pairs and the tanh of the softcap. left_tile @ right_tile are the products of q and k, in either order."""
-    general: tl.constexpr = (cap is not None) or (bias is not None) or (slope is not None)
+    general: tl.constexpr = (cap is not None) or ((bias is not None) or (slope is not None))
     s = tl.dot(left_tile, right_tile, input_precision="ieee")
     curve = s
     if general:
@@ -211,7 +211,7 @@ def _add_queries(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         used = p
         if rng_state is not None:
-            stays = tl.trans(kept(rng_state, batch_head + member, rows, j0, threshold, BLOCK_N))
+            stays = kept(rng_state, batch_head + member, rows, j0, threshold, BLOCK_N, True)
             used = tl.where(stays, p, 0.0)
             dp = tl.where(stays, dp * keep_scale, 0.0)
         dv = tl.dot(used.to(do.dtype), do, dv, input_precision="ieee")

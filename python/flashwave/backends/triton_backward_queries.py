@@ -62,7 +62,7 @@ def _add_keys(
         )  # fmt: skip
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         if rng_state is not None:
-            stays = kept(rng_state, batch_head, rows, j0, threshold, BLOCK_N)
+            stays = kept(rng_state, batch_head, rows, j0, threshold, BLOCK_N, False)
             dp = tl.where(stays, dp * keep_scale, 0.0)
         ds = p * (dp - row_delta[:, None])
         if dbias is not None:

@@ -59,7 +59,7 @@ def _attend(
     MASKED: tl.constexpr,
 ):
     """Adds the keys first .. last - 1 to the running (sum of weighted v, sum of weights, maximum)."""
-    general: tl.constexpr = (cap is not None) or (bias is not None) or (slope is not None)
+    general: tl.constexpr = (cap is not None) or ((bias is not None) or (slope is not None))
     for j0 in range(first, last, BLOCK_N):
         k = load_tile(k_base + tl.cast(j0, tl.int64) * stride_k, keys - j0, stride_k, DIM, BLOCK_N, BLOCK_D, MASKED)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -84,7 +84,7 @@ def _attend(
         rescale = tl.exp2(top - base)
         total = total * rescale + tl.sum(p, 1)
         if rng_state is not None:
-            p = tl.where(kept(rng_state, batch_head, i, j0, threshold, BLOCK_N), p, 0.0)
+            p = tl.where(kept(rng_state, batch_head, i, j0, threshold, BLOCK_N, False), p, 0.0)
         v = load_tile(v_base + tl.cast(j0, tl.int64) * stride_v, keys - j0, stride_v, DIM_V, BLOCK_N, BLOCK_DV, MASKED)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
         top = now

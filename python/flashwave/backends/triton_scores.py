@@ -152,16 +152,18 @@ def visible(i, j, queries, keys, left, right):
 
 
 @triton.jit
-def kept(rng_state, batch_head, i, first_key, threshold, KEYS: tl.constexpr):
-    """(queries, KEYS): which elements dropout keeps (docs/semantics.md). i: the queries; first_key: a multiple of 8.
+def kept(rng_state, batch_head, i, first_key, threshold, KEYS: tl.constexpr, KEYS_IN_ROWS: tl.constexpr):
+    """Which pairs dropout keeps (docs/semantics.md). i: the queries; first_key: a multiple of 8.
 
     The seed and the offset are read here, so that the replay of a graph draws with those of its own time.
     """
     seed, offset = tl.load(rng_state), tl.load(rng_state + 1)
     low = (seed & 0xFFFFFFFF).to(tl.uint64)
     high = (((seed >> 32) ^ (offset >> 32)) & 0xFFFFFFFF).to(tl.uint64)
-    calls = first_key // KEYS_PER_PHILOX + tl.arange(0, KEYS // KEYS_PER_PHILOX)
-    whole = tl.zeros((i.shape[0], KEYS // KEYS_PER_PHILOX), tl.int32)
+    CALLS: tl.constexpr = KEYS // KEYS_PER_PHILOX
+    QUERIES: tl.constexpr = i.shape[0]
+    calls = first_key // KEYS_PER_PHILOX + tl.arange(0, CALLS)
+    whole = tl.zeros((QUERIES, CALLS), tl.int32)
     w0, w1, w2, w3 = tl.philox(
         (high << 32) | low,
         calls[None, :] + whole,
@@ -169,23 +171,22 @@ def kept(rng_state, batch_head, i, first_key, threshold, KEYS: tl.constexpr):
         batch_head + whole,
         (offset & 0xFFFFFFFF).to(tl.uint32).to(tl.int32, bitcast=True) + whole,
     )
-    # Half (j % 2) of word (j % 8) / 2: each interleaving fills the lowest bit of j that is still free.
-    even = tl.interleave(
-        tl.interleave(_low_stays(w0, threshold), _low_stays(w2, threshold)),
-        tl.interleave(_low_stays(w1, threshold), _low_stays(w3, threshold)),
-    )
-    odd = tl.interleave(
-        tl.interleave(_high_stays(w0, threshold), _high_stays(w2, threshold)),
-        tl.interleave(_high_stays(w1, threshold), _high_stays(w3, threshold)),
-    )
-    return tl.interleave(even, odd) != 0
+    # One number holds a bit for each of the call's keys, so that little moves between layouts: half (j % 2) of word
+    # (j % 8) / 2 decides over bit j % 8.
+    bits = _two_bits(w0, threshold) | (_two_bits(w1, threshold) << 2)
+    bits = bits | (_two_bits(w2, threshold) << 4) | (_two_bits(w3, threshold) << 6)
+    place = tl.arange(0, KEYS) % KEYS_PER_PHILOX
+    if KEYS_IN_ROWS:
+        bits = tl.broadcast_to(tl.trans(bits)[:, None, :], (CALLS, KEYS_PER_PHILOX, QUERIES))
+        bits = tl.reshape(bits, (KEYS, QUERIES)) >> place[:, None]
+    else:
+        bits = tl.broadcast_to(bits[:, :, None], (QUERIES, CALLS, KEYS_PER_PHILOX))
+        bits = tl.reshape(bits, (QUERIES, KEYS)) >> place[None, :]
+    return (bits & 1) != 0
 
 
 @triton.jit
-def _low_stays(word, threshold):
-    return ((word & 0xFFFF).to(tl.int32) >= threshold).to(tl.int8)
-
-
-@triton.jit
-def _high_stays(word, threshold):
-    return ((word >> 16).to(tl.int32) >= threshold).to(tl.int8)
+def _two_bits(word, threshold):
+    """Whether the elements of the low and the high half stay."""
+    low = ((word & 0xFFFF).to(tl.int32) >= threshold).to(tl.int32)
+    return low | (((word >> 16).to(tl.int32) >= threshold).to(tl.int32) << 1)

@@ -10,16 +10,13 @@ from cases import Features
 from flashwave.backends import triton_launch
 from numeric import assert_within_rule
 
-# Each feature in at least one of them; two blocks of queries and of keys at least, the last ones not full.
+# Each feature in one of them; two blocks of queries and of keys at least, the last ones not full.
 CASES = {
-    "causal grouped padded": (torch.bfloat16, Features(
-        heads=(2, 1), dims=(40, 64), batch=1, longest_q=70, longest_k=83, causal=True)),
-    "packed window dropout": (torch.float16, Features(
-        heads=(2, 2), dims=(32, 32), packed_q=True, keys="packed", longest_q=70, longest_k=90, window=(30, 9),
-        dropout=0.3)),
-    "everything added": (torch.bfloat16, Features(
-        heads=(2, 1), dims=(16, 16), batch=1, longest_q=40, longest_k=70, softcap=1.5, bias="bhqk", slopes="bh",
-        sinks=True)),
+    "causal window grouped padded": (torch.bfloat16, Features(
+        heads=(2, 1), dims=(40, 64), batch=1, longest_q=150, longest_k=163, causal=True, window=(70, -1))),
+    "packed dropout terms": (torch.float16, Features(
+        heads=(2, 2), dims=(32, 32), packed_q=True, keys="packed", longest_q=150, longest_k=140, dropout=0.3,
+        softcap=1.5, bias="bhqk", slopes="bh", sinks=True)),
 }  # fmt: skip
 
 
@@ -36,6 +33,4 @@ def test_forward_and_backward(arch, name):
     naive, rough = gradients.of_oracle(problem, dout, dlse, dtype)
     assert_within_rule(out, exact.out, naive.out, 2, "out")
     assert_within_rule(lse, exact.lse, naive.lse, 2, "lse")
-    for what, result, reference, other in zip(gradients.NAMES, results, wanted, rough):
-        if reference is not None:
-            assert_within_rule(result, reference, other, 3, f"gradient of {what}")
+    gradients.assert_within_rule(problem, results, wanted, rough)
