@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
+from .triton_replay import repeated
 from .triton_support import why_no_device, why_no_triton
 
 if TYPE_CHECKING:
@@ -67,11 +68,13 @@ def _launcher():  # type: ignore[no-untyped-def]  # a module
 
 def forward(problem: Problem, out: Tensor | None = None, lse: bool = True) -> tuple[Tensor, Optional[Tensor], None]:
     """(out, lse if wanted, None). The problem is one that `refusal` accepts."""
-    return (*_launcher().forward(problem, out, lse), None)
+    results = repeated(problem, (out,), ("forward", lse), lambda plain: _launcher().forward(plain, out, lse))
+    return (*results, None)
 
 
 def backward(
     problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: Sequence[bool]
 ) -> tuple[Optional[Tensor], ...]:
     """Gradients of q, k, v, alibi_slopes, bias and sinks, None where not needed. out and lse are the forward's."""
-    return _launcher().backward(problem, dout, dlse, out, lse, needs)
+    others, kind = (dout, dlse, out, lse), ("backward", *needs)
+    return repeated(problem, others, kind, lambda plain: _launcher().backward(plain, dout, dlse, out, lse, needs))

@@ -13,7 +13,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from ..structs import lse_shape, out_shape, readable
-from . import triton_configs
+from . import triton_configs, triton_replay
 from .triton_backward import attention_backward_keys, row_terms
 from .triton_backward_queries import attention_backward_queries
 from .triton_configs import Config
@@ -183,14 +183,15 @@ class _Call:
             parts = torch.empty((p.batch, self.heads, blocks), dtype=torch.float32, device=lse.device)
         if grid > 0:
             with _on(p.q.device):
-                row_terms[(grid,)](
-                    out=out, dout=dout, lse=lse, dlse=dlse, lse_log2=lse_log2, delta=delta, sinks=self.sinks,
-                    sink_parts=parts, cu_seqlens_q=p.cu_seqlens_q, **_strides("o", out),
+                arguments = {
+                    "out": out, "dout": dout, "lse": lse, "dlse": dlse, "lse_log2": lse_log2, "delta": delta,
+                    "sinks": self.sinks, "sink_parts": parts, "cu_seqlens_q": p.cu_seqlens_q, **_strides("o", out),
                     **_strides("do", dout), **_lse_strides("lse", lse), **_lse_strides("dlse", dlse),
-                    **_lse_strides("row", delta, last=False), blocks=blocks, heads=self.heads,
-                    max_queries=self.max_queries, DIM_V=self.dim_v, BLOCK_DV=_padded(self.dim_v),
-                    BLOCK_M=_ROWS_OF_TERMS, num_warps=4,
-                )  # fmt: skip
+                    **_lse_strides("row", delta, last=False), "blocks": blocks, "heads": self.heads,
+                    "max_queries": self.max_queries, "DIM_V": self.dim_v, "BLOCK_DV": _padded(self.dim_v),
+                    "BLOCK_M": _ROWS_OF_TERMS,
+                }  # fmt: skip
+                triton_replay.start(row_terms, grid, arguments, {"num_warps": 4})
         dsinks = None if parts is None else parts.sum((0, 2)).to(p.sinks.dtype)
         return lse_log2, delta, dsinks
 
@@ -220,10 +221,9 @@ class _Call:
             grid = blocks * self.p.batch * (self.heads_k if by_keys else self.heads)
             if grid == 0:
                 return
-            kernel[(grid,)](
-                **arguments, **even, blocks=blocks, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-                span=self._span(by_keys), **launch_options(config, device),
-            )  # fmt: skip
+            tiles = {"blocks": blocks, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
+            tiles["span"] = self._span(by_keys)
+            triton_replay.start(kernel, grid, {**arguments, **even, **tiles}, launch_options(config, device))
 
         with _on(device):
             self._run_best(operation, candidates, run, may_tune)
