@@ -156,7 +156,7 @@ def _decide(call: _Call, choice: str | None, failed: dict[str, str]) -> Decision
     order: tuple[str, ...] = (choice or NATIVE,)
     if choice is None:
         facts = Facts(on_amd, q.is_cuda, settings.triton_on_amd(), plan)
-        _, rule, order = next((rule, rule.when, rule.order) for rule in RULES if rule.holds(facts))
+        rule, _, order = next(rule for rule in RULES if rule.holds(facts))
     refusals: dict[str, Callable[[], str | None]] = {
         NATIVE: lambda: plan.refusal,
         TRITON: lambda: _triton_refusal(call, choice is not None),
