@@ -48,6 +48,8 @@ def _why_not_problem(p: Problem, needs: Sequence[bool] | None, probs: bool) -> s
     for tensor in p[:3]:
         if tensor.stride(-3) >= _WIDEST_ROW:
             return f"the Triton kernels take rows up to {_WIDEST_ROW - 1} elements apart"
+    if p.bias is not None and max(p.bias.stride()[2:]) >= _WIDEST_ROW:
+        return f"the Triton kernels take rows of bias up to {_WIDEST_ROW - 1} elements apart"
     if needs is not None and needs[4]:
         pairs = p.batch * p.q.shape[-2] * p.max_seqlen_q * p.max_seqlen_k
         if pairs > _MOST_PAIRS:
