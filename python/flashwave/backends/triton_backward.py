@@ -206,8 +206,8 @@ def _add_queries(
         else:
             row_lse = tl.load(lse_at)
         p, curve = _pairs(
-            k, tl.trans(q), i, j, i0, j0, queries, keys, left, right, bias_at, bias_stride_q, bias_stride_k, slope, factor, cap,
-            cap_factor, row_lse[None, :], MASKED,
+            k, tl.trans(q), i, j, i0, j0, queries, keys, left, right, bias_at, bias_stride_q, bias_stride_k, slope,
+            factor, cap, cap_factor, row_lse[None, :], MASKED,
         )  # fmt: skip
         do = load_tile(do_at, queries - i0, stride_do, DIM_V, BLOCK_M, BLOCK_DV, MASKED)
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")

@@ -70,8 +70,8 @@ def _attend(
         rest = factor
         if general:
             s, _ = scores(
-                s, i[:, None], j[None, :], i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap,
-                cap_factor,
+                s, i[:, None], j[None, :], i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor,
+                cap, cap_factor,
             )  # fmt: skip
             rest = 1.0
         if MASKED:

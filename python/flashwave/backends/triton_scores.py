@@ -124,7 +124,8 @@ def scores(products, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stri
     """Scores of pairs from products of q and k, and the tanh of the softcap (anything, where there is none).
 
     factor: softmax_scale * log2(e). With a softcap `cap` is softcap * log2(e) and `cap_factor` is softmax_scale /
-    softcap. bias points to the matrix of the head, i0 and j0 are the tile's first query and key; slope is in units of log2(e), like the result.
+    softcap. bias points to the matrix of the head, i0 and j0 are the tile's first query and key; slope is in units of
+    log2(e), like the result.
     """
     curve = products
     if cap is not None:
