@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 import torch
 
 from .triton_replay import repeated
-from .triton_support import why_no_device, why_no_triton
+from .triton_support import WIDEST_ROW, why_no_device, why_no_triton
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _LARGEST_DIM = 256
-_WIDEST_ROW = 1 << 24  # elements from row to row: 128 rows must be within 31 bits
 _MOST_PAIRS = 1 << 30  # of which the gradient of a bias holds an fp32 number each
 _NOT_HERE = ("block_table", "cache_batch_idx", "k_new", "rotary_cos")
 
@@ -47,8 +46,10 @@ def _why_not_problem(p: Problem, needs: Sequence[bool] | None, probs: bool) -> s
         if getattr(p, name) is not None:
             return f"the Triton kernels do not take {name}"
     for tensor in p[:3]:
-        if tensor.stride(-3) >= _WIDEST_ROW:
-            return f"the Triton kernels take rows up to {_WIDEST_ROW - 1} elements apart"
+        if tensor.stride(-3) >= WIDEST_ROW:
+            return f"the Triton kernels take rows up to {WIDEST_ROW - 1} elements apart"
+    if p.bias is not None and max(p.bias.stride()[2:]) >= WIDEST_ROW:
+        return f"the Triton kernels take rows of bias up to {WIDEST_ROW - 1} elements apart"
     if needs is not None and needs[4]:
         pairs = p.batch * p.q.shape[-2] * p.max_seqlen_q * p.max_seqlen_k
         if pairs > _MOST_PAIRS:

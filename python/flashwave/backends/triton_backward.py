@@ -94,6 +94,8 @@ def _pairs(
     right_tile,
     i,
     j,
+    i0,
+    j0,
     queries,
     keys,
     left,
@@ -114,7 +116,7 @@ def _pairs(
     curve = s
     if general:
         s, curve = scores(
-            s, i, j, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor
+            s, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor
         )  # fmt: skip
         p = tl.exp2(s - row_lse)
     else:
@@ -204,8 +206,8 @@ def _add_queries(
         else:
             row_lse = tl.load(lse_at)
         p, curve = _pairs(
-            k, tl.trans(q), i, j, queries, keys, left, right, bias_at, bias_stride_q, bias_stride_k, slope, factor, cap,
-            cap_factor, row_lse[None, :], MASKED,
+            k, tl.trans(q), i, j, i0, j0, queries, keys, left, right, bias_at, bias_stride_q, bias_stride_k, slope,
+            factor, cap, cap_factor, row_lse[None, :], MASKED,
         )  # fmt: skip
         do = load_tile(do_at, queries - i0, stride_do, DIM_V, BLOCK_M, BLOCK_DV, MASKED)
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")

@@ -57,8 +57,8 @@ def _add_keys(
         k = load_tile(k_base + tl.cast(j0, tl.int64) * stride_k, keys - j0, stride_k, DIM, BLOCK_N, BLOCK_D, MASKED)
         v = load_tile(v_base + tl.cast(j0, tl.int64) * stride_v, keys - j0, stride_v, DIM_V, BLOCK_N, BLOCK_DV, MASKED)
         p, curve = _pairs(
-            q, tl.trans(k), i, j, queries, keys, left, right, bias, bias_stride_q, bias_stride_k, slope, factor, cap,
-            cap_factor, row_lse[:, None], MASKED,
+            q, tl.trans(k), i, j, i0, j0, queries, keys, left, right, bias, bias_stride_q, bias_stride_k, slope,
+            factor, cap, cap_factor, row_lse[:, None], MASKED,
         )  # fmt: skip
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         if rng_state is not None:
@@ -66,8 +66,8 @@ def _add_keys(
             dp = tl.where(stays, dp * keep_scale, 0.0)
         ds = p * (dp - row_delta[:, None])
         if dbias is not None:
-            at = dbias + i.to(tl.int64) * dbias_stride_q + j
-            tl.store(at, ds, mask=(i < queries) & (j < keys))
+            tile = dbias + tl.cast(i0, tl.int64) * dbias_stride_q + j0
+            tl.store(tile + (i - i0) * dbias_stride_q + (j - j0), ds, mask=(i < queries) & (j < keys))
         if SLOPES:
             slope_part += tl.sum(ds * tl.abs(i + (keys - queries) - j).to(tl.float32), 1)
         if cap is not None:

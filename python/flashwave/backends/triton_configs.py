@@ -27,7 +27,7 @@ HOPPER: Table = {
     ("keys", 256): (Config(32, 64, 8, 2), Config(32, 64, 8, 1)),
     ("queries", 64): (Config(64, 64, 4, 3), Config(128, 64, 8, 3)),
     ("queries", 128): (Config(128, 64, 8, 3), Config(64, 32, 4, 3)),
-    ("queries", 256): (Config(64, 32, 4, 2), Config(64, 64, 4, 1)),
+    ("queries", 256): (Config(128, 32, 8, 2), Config(64, 32, 4, 2)),
 }
 # The same GPUs with a softcap, a bias, slopes or dropout: registers and shared memory for those are left.
 GENERAL: Table = {

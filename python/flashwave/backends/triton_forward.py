@@ -36,6 +36,7 @@ def _attend(
     stride_v,
     first,
     last,
+    i0,
     i,
     queries,
     keys,
@@ -69,8 +70,8 @@ def _attend(
         rest = factor
         if general:
             s, _ = scores(
-                s, i[:, None], j[None, :], queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap,
-                cap_factor,
+                s, i[:, None], j[None, :], i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor,
+                cap, cap_factor,
             )  # fmt: skip
             rest = 1.0
         if MASKED:
@@ -184,18 +185,18 @@ def attention_forward(
     begin, whole_begin, whole_end, end = key_runs(i0, queries, keys, left, right, BLOCK_M, BLOCK_N)
     if left is not None:
         acc, total, top = _attend(
-            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, begin, whole_begin, i, queries, keys,
+            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, begin, whole_begin, i0, i, queries, keys,
             left, right, bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head,
             threshold, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, True,
         )  # fmt: skip
     acc, total, top = _attend(
-        acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_begin, whole_end, i, queries, keys,
+        acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_begin, whole_end, i0, i, queries, keys,
         left, right, bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head,
         threshold, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, False,
     )  # fmt: skip
     if (right is not None) or (not EVEN_K):
         acc, total, top = _attend(
-            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_end, end, i, queries, keys,
+            acc, total, top, tile_q, k_base, v_base, k_stride_s, v_stride_s, whole_end, end, i0, i, queries, keys,
             left, right, bias_base, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor, rng_state, batch_head,
             threshold, DIM, DIM_V, BLOCK_D, BLOCK_DV, BLOCK_N, True,
         )  # fmt: skip

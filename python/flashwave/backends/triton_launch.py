@@ -18,7 +18,7 @@ from .triton_backward import attention_backward_keys, row_terms
 from .triton_backward_queries import attention_backward_queries
 from .triton_configs import Config
 from .triton_forward import attention_forward
-from .triton_support import family
+from .triton_support import WIDEST_ROW, family
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +33,8 @@ _WORTH_TUNING = 1 << 36
 # A share of the second-level cache that heads in work at a time may fill: H200 has 50 MB, MI300 256 MB.
 _CACHED_BYTES = 1 << 24
 
+_MOST_CALLS = 256
+
 _chosen: dict[tuple, Config] = {}
 _no_room: set[tuple[Config, tuple]] = set()
 
@@ -40,7 +42,7 @@ _no_room: set[tuple[Config, tuple]] = set()
 def forward(problem: Problem, out: Tensor | None, want_lse: bool) -> tuple[Tensor, Tensor | None]:
     problem = readable(problem)
     result = out
-    if result is None or (result.shape[-1] > 1 and result.stride(-1) != 1):
+    if result is None or not _taken(result):
         result = torch.empty(out_shape(problem), dtype=problem.q.dtype, device=problem.q.device)
     lse = None
     if want_lse:
@@ -49,7 +51,7 @@ def forward(problem: Problem, out: Tensor | None, want_lse: bool) -> tuple[Tenso
         result.zero_()  # kernels do not write rows of no sequence
         if lse is not None:
             lse.fill_(-math.inf)
-    call = _Call(problem)
+    call = _call(problem)
     sign, factor = None, call.scale * _LOG2_E
     if not call.is_general:
         # The kernel takes the largest product before it scales, so the sign of the scale rides on q.
@@ -73,8 +75,8 @@ def backward(
     problem = readable(problem)
     need_q, need_k, need_v, need_slopes, need_bias, need_sinks = needs
     p = problem
-    dout, out = _rows_contiguous(dout), _rows_contiguous(out)
-    call = _Call(p)
+    dout, out = (tensor if _taken(tensor) else tensor.contiguous() for tensor in (dout, out))
+    call = _call(p)
     lse_log2, delta, dsinks = call.row_terms(dout, dlse, out, lse, need_sinks)
     common = {"q": p.q, "k": p.k, "v": p.v, "dout": dout, "lse_log2": lse_log2, "delta": delta, "scale": call.scale}
     common.update(**call.shared, **_strides("do", dout), **_lse_strides("row", delta, last=False))
@@ -116,11 +118,32 @@ def backward(
     return tuple([gradient if needed else None for gradient, needed in zip(gradients, needs)])
 
 
+_calls: dict[tuple, _Call] = {}
+
+
+def _call(problem: Problem) -> _Call:
+    """A call like an earlier one is that one, if only tensors can differ: making one takes as long as a launch."""
+    for tensor in problem[3:13]:
+        if tensor is not None:
+            return _Call(problem)
+    q, k, v = problem[:3]
+    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, problem[13:23])
+    call = _calls.get(key)
+    if call is None:
+        if len(_calls) >= _MOST_CALLS:
+            _calls.clear()
+        call = _calls[key] = _Call(problem)
+    return call
+
+
 class _Call:
-    """What the launches of one call share."""
+    """What the launches of one call share. Keeps no tensor but the optional ones."""
 
     def __init__(self, problem: Problem):
-        self.p = p = problem
+        p = problem
+        self.p = problem._replace(q=None, k=None, v=None)
+        self.device, self.dtype, self.element_size = p.q.device, p.q.dtype, p.q.element_size()
+        self.batch = p.batch
         self.heads, self.heads_k = p.q.shape[-2], p.k.shape[-2]
         self.dim, self.dim_v = p.q.shape[-1], p.v.shape[-1]
         self.max_queries = p.q.shape[1] if p.cu_seqlens_q is None else min(p.max_seqlen_q, p.q.shape[0])
@@ -132,10 +155,9 @@ class _Call:
         self.left = p.window_left if p.window_left >= 0 else None
         self.right = 0 if p.causal else p.window_right if p.window_right >= 0 else None
         self.sinks = None if p.sinks is None else p.sinks.contiguous()
-        self.shared = self._shared()
+        self.shared = self._shared(problem)
 
-    def _shared(self) -> dict[str, Any]:
-        p = self.p
+    def _shared(self, p: Problem) -> dict[str, Any]:
         slopes = None if p.alibi_slopes is None else p.alibi_slopes.contiguous()
         bias_strides = (0, 0, 0, 0)
         if p.bias is not None:
@@ -163,9 +185,9 @@ class _Call:
     def _rng_state(self) -> Tensor:
         """On the device. Numbers of the CPU go there as arguments of kernels, which a capture takes, not as a copy."""
         state = self.p.rng_state
-        if state.device == self.p.q.device:
+        if state.device == self.device:
             return state.contiguous()
-        copy = torch.empty(2, dtype=torch.int64, device=self.p.q.device)
+        copy = torch.empty(2, dtype=torch.int64, device=self.device)
         for place, number in enumerate(state.tolist()):
             copy[place].fill_(number)
         return copy
@@ -177,12 +199,12 @@ class _Call:
         p = self.p
         lse_log2, delta = (torch.empty(lse.shape, dtype=torch.float32, device=lse.device) for _ in range(2))
         blocks = -(-self.max_queries // _ROWS_OF_TERMS)
-        grid = blocks * p.batch * self.heads
+        grid = blocks * self.batch * self.heads
         parts = None
         if need_sinks:
-            parts = torch.empty((p.batch, self.heads, blocks), dtype=torch.float32, device=lse.device)
+            parts = torch.empty((self.batch, self.heads, blocks), dtype=torch.float32, device=lse.device)
         if grid > 0:
-            with _on(p.q.device):
+            with _on(self.device):
                 arguments = {
                     "out": out, "dout": dout, "lse": lse, "dlse": dlse, "lse_log2": lse_log2, "delta": delta,
                     "sinks": self.sinks, "sink_parts": parts, "cu_seqlens_q": p.cu_seqlens_q, **_strides("o", out),
@@ -198,15 +220,15 @@ class _Call:
     def slope_parts(self) -> Tensor:
         """Room for the parts of the gradient of the slopes, (batch, heads, as many blocks as there can be)."""
         most = -(-self.max_queries // 16)
-        return torch.zeros((self.p.batch, self.heads, most), dtype=torch.float32, device=self.p.q.device)
+        return torch.zeros((self.batch, self.heads, most), dtype=torch.float32, device=self.device)
 
     def pair_gradients(self) -> Tensor:
         p = self.p
-        shape = (p.batch, self.heads, p.max_seqlen_q, p.max_seqlen_k)
-        return torch.zeros(shape, dtype=torch.float32, device=p.q.device)
+        shape = (self.batch, self.heads, p.max_seqlen_q, p.max_seqlen_k)
+        return torch.zeros(shape, dtype=torch.float32, device=self.device)
 
     def launch(self, operation: str, kernel: Any, arguments: dict[str, Any], may_tune: bool = True) -> None:
-        device, element = self.p.q.device, self.p.q.element_size()
+        device, element = self.device, self.element_size
         general = self.is_general or self.p.dropout_p > 0
         candidates = triton_configs.configs(family(device), operation, max(self.dim, self.dim_v), element, general)
 
@@ -218,7 +240,7 @@ class _Call:
             else:
                 blocks = -(-self.max_queries // config.block_m)
                 even = {"EVEN_K": self.even_k and self.max_keys % config.block_n == 0}
-            grid = blocks * self.p.batch * (self.heads_k if by_keys else self.heads)
+            grid = blocks * self.batch * (self.heads_k if by_keys else self.heads)
             if grid == 0:
                 return
             tiles = {"blocks": blocks, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
@@ -234,7 +256,7 @@ class _Call:
             return 1
         # What a program reads over and over: keys and values, or in the pass for dk and dv queries and dout.
         rows = self.max_queries * (self.heads // self.heads_k) if by_keys else self.max_keys
-        size = max(1, rows * (self.dim + self.dim_v) * self.p.q.element_size())
+        size = max(1, rows * (self.dim + self.dim_v) * self.element_size)
         return max(1, _CACHED_BYTES // size)
 
     def _run_best(
@@ -248,13 +270,13 @@ class _Call:
         """
         p = self.p
         key = (
-            operation, p.q.device, p.q.dtype, _padded(self.dim), _padded(self.dim_v), self.left is None,
+            operation, self.device, self.dtype, _padded(self.dim), _padded(self.dim_v), self.left is None,
             self.right is None, self.is_general, p.bias is None, p.dropout_p > 0, self.max_queries.bit_length(),
             self.max_keys.bit_length(),
         )  # fmt: skip
-        size = p.batch * self.heads * self.max_queries * self.max_keys * (self.dim + self.dim_v)
+        size = self.batch * self.heads * self.max_queries * self.max_keys * (self.dim + self.dim_v)
         tunes = may_tune and len(candidates) > 2 and not p.deterministic and size >= _WORTH_TUNING and _may_tune()
-        if tunes and key not in _chosen and p.q.is_cuda and not torch.cuda.is_current_stream_capturing():
+        if tunes and key not in _chosen and self.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             _chosen[key] = min(candidates[:-1], key=lambda config: _seconds(lambda: run(config)))
         if tunes and key in _chosen:
             candidates = (_chosen[key], *candidates)
@@ -325,8 +347,9 @@ def _lse_strides(name: str, tensor: Tensor | None, last: bool = True) -> dict[st
     return dict(zip(names if last else names[:2], values))
 
 
-def _rows_contiguous(tensor: Tensor) -> Tensor:
-    return tensor.contiguous() if tensor.shape[-1] > 1 and tensor.stride(-1) != 1 else tensor
+def _taken(tensor: Tensor) -> bool:
+    """Whether the kernels take a tensor laid out like q as it is."""
+    return (tensor.shape[-1] <= 1 or tensor.stride(-1) == 1) and tensor.stride(-3) < WIDEST_ROW
 
 
 def _gradient_of(tensor: Tensor, zero: bool) -> Tensor:

@@ -120,11 +120,12 @@ def tanh(x):
 
 
 @triton.jit
-def scores(products, i, j, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor):
+def scores(products, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor):
     """Scores of pairs from products of q and k, and the tanh of the softcap (anything, where there is none).
 
     factor: softmax_scale * log2(e). With a softcap `cap` is softcap * log2(e) and `cap_factor` is softmax_scale /
-    softcap. bias points to the matrix of the head; slope is in units of log2(e), like the result.
+    softcap. bias points to the matrix of the head, i0 and j0 are the tile's first query and key; slope is in units of
+    log2(e), like the result.
     """
     curve = products
     if cap is not None:
@@ -133,7 +134,8 @@ def scores(products, i, j, queries, keys, bias, bias_stride_q, bias_stride_k, sl
     else:
         result = products * factor
     if bias is not None:
-        at = bias + i.to(tl.int64) * bias_stride_q + j.to(tl.int64) * bias_stride_k
+        tile = bias + tl.cast(i0, tl.int64) * bias_stride_q + tl.cast(j0, tl.int64) * bias_stride_k
+        at = tile + (i - i0) * bias_stride_q + (j - j0) * bias_stride_k
         result += tl.load(at, mask=(i < queries) & (j < keys), other=0.0).to(tl.float32) * LOG2_E
     if slope is not None:
         result -= slope * tl.abs(i + (keys - queries) - j).to(tl.float32)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _OLDEST = (3, 2)
+WIDEST_ROW = 1 << 24  # elements from row to row: 128 rows must be within 31 bits
 
 
 @functools.cache
