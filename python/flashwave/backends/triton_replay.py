@@ -111,7 +111,7 @@ def repeated(
 
 
 def _learn(record: list[tuple[Any, int, list[Any]]], tensors: tuple, results: Results) -> _Call | None:
-    """How to repeat a call; None where a kernel was given a copy of a tensor, or a result was made of what one wrote."""
+    """How to repeat a call; None where a kernel was given a copy of a tensor, or a result is not what one wrote."""
     which = {id(tensor): place for place, tensor in enumerate(tensors) if tensor is not None}
     used = {id(value) for _, _, arguments in record for value in arguments}
     if not which.keys() <= used:

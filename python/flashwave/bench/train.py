@@ -166,8 +166,8 @@ def train_table(settings: Settings, progress: Progress) -> Table:
         cells += [f"{one['losses'][step]:.3f}" for step in shown]
         rows.append((*cells, f"{one['apart']:.3f}", "yes" if one["within"] else "NO"))
     text = (
-        f"Losses of {steps} steps of AdamW in {str(settings.dtype).replace('torch.', '')} (autocast), {tokens} tokens a "
-        "step. `apart`: the largest difference from the first run of SDPA at any step; within noise: at most twice "
+        f"Losses of {steps} steps of AdamW in {str(settings.dtype).replace('torch.', '')} (autocast), {tokens} tokens "
+        "a step. `apart`: the largest difference from the first run of SDPA at any step; within noise: at most twice "
         "that of the second run without flashwave (the same attention with other masks, or without dropout standard "
         f"attention), and {_FLOOR:g}."
     )
