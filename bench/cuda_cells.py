@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashwave import flash_attn_func, flash_attn_with_kvcache
+import flashwave
+from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache
+from flashwave.api import make_problem
 from flashwave.bench.timing import Call
 from flashwave.bench.verify import WrongResult, check
-from flashwave.bench.workloads import FORWARD, Inputs, Shape
+from flashwave.bench.workloads import BACKWARD, FORWARD, Inputs, Shape
 
 Tensor = torch.Tensor
 
@@ -116,6 +118,59 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
     inputs = Inputs(q, k, v, q)
     return Cell(
         "growing", name, shape.flops(FORWARD) / 1e12, "TFLOP/s", calls, lambda: check(shape, inputs, gradients=False)
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- triton
+
+_DQ_DK_DV = (True, True, True, False, False, False)
+
+
+def _on_triton(call: Call) -> Call:
+    def on_triton() -> object:
+        with flashwave.backend("triton"):
+            return call()
+
+    return on_triton
+
+
+def _flash2_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool) -> Call:
+    """The backward of torch's FlashAttention-2 alone: autograd would leave the stream that a graph is captured from."""
+    q, k, v, dout = (tensor.transpose(1, 2) for tensor in (q, k, v, dout))
+    results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False)
+    out, lse, rows_q, rows_k, longest_q, longest_k, seed, offset = results[:8]
+    rest = (out, lse, rows_q, rows_k, longest_q, longest_k, 0.0, causal, seed, offset)
+    return lambda: torch.ops.aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest)
+
+
+def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dtype) -> Cell:
+    """The package's Triton kernels, whatever the rules would choose, and torch's FlashAttention-2."""
+    shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
+    size = (shape.batch, seqlen, shape.heads, dim)
+    q, k, v, dout = (_normal(size, dtype, seed) for seed in range(4))
+    direction, mask = BACKWARD if backward else FORWARD, "causal" if causal else "full"
+    if backward:
+        problem = make_problem(q, k, v, causal=causal)
+        with flashwave.backend("triton"):
+            out, lse, _ = dispatch.forward(problem)
+        arguments = problem, dout, None, out, lse, _DQ_DK_DV, "triton"
+        calls = {
+            OURS: [lambda: dispatch.backward(*arguments)],
+            "FlashAttention-2": [_flash2_backward(q, k, v, dout, causal)],
+        }
+    else:
+        calls = {
+            OURS: [_on_triton(lambda: flash_attn_func(q, k, v, causal=causal))],
+            "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
+        }
+    return Cell(
+        f"triton {direction} {mask}",
+        f"d={dim} s={seqlen} b={shape.batch} {mask} {direction}",
+        shape.flops(direction) / 1e12,
+        "TFLOP/s",
+        calls,
+        _on_triton(lambda: check(shape, Inputs(q, k, v, dout), gradients=backward)),  # type: ignore[arg-type]
+        repeats=max(1, round(2e-3 / (shape.flops(direction) / 400e12))),
     )
 
 
@@ -235,18 +290,24 @@ def tiny(batch: int, heads: int, heads_k: int, keys: int, dim: int) -> Cell:
 
 # --------------------------------------------------------------------------------------------------------------- lists
 
+GROUPS = ("prefill", "growing", "triton", "decode", "tiny")
 _RAGGED = [100 + (16284 * n) // 63 for n in range(64)]
 _PREFILL = [512, 1024, 2048, 4096, 8192, 16384]
 
 
 def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str | None) -> list[Callable[[], Cell]]:
     """What makes each cell; its tensors exist from then on."""
-    todo: dict[str, list[Callable[[], Cell]]] = {"prefill": [], "growing": [], "decode": [], "tiny": []}
+    todo: dict[str, list[Callable[[], Cell]]] = {group: [] for group in GROUPS}
     for causal in (False, True):
         for dim in (64, 128, 256):
             for seqlen in (2048, 16384) if quick else _PREFILL:
                 todo["prefill"].append(lambda s=seqlen, d=dim, c=causal: prefill(s, d, c, dtype))
         todo["growing"].append(lambda c=causal: growing(c, dtype, classic))
+    for backward in (False, True):
+        for causal in (False, True):
+            for dim in (64, 128):
+                for seqlen in (2048, 16384) if quick else _PREFILL[1:]:
+                    todo["triton"].append(lambda s=seqlen, d=dim, c=causal, b=backward: triton(s, d, c, b, dtype))
     shapes = [(16, 8192)] if quick else [(128, 4096), (16, 8192), (1, 8192)]
     for batch, keys in shapes:
         todo["decode"].append(lambda b=batch, n=keys: decode(b, n))
@@ -262,6 +323,3 @@ def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str |
     todo["tiny"].append(lambda: tiny(7680, 16, 4, 16, 128))
     todo["tiny"].append(lambda: tiny(30720, 16, 4, 16, 128))
     return [make for group in groups for make in todo[group]]
-
-
-GROUPS = ("prefill", "growing", "decode", "tiny")

@@ -250,7 +250,10 @@ class Builder {
     when(name.starts_with("v_accvgpr_read"), kAccRead);
     when(name.starts_with("v_accvgpr_write"), kAccWrite);
     when(name.find("_movrel") != Name::npos, kRelative);
-    when(name == "s_waitcnt_depctr" && (in.simm16 >> 12 & 15) == 0, kWaitsForValu);
+    // LLVM counts cache control among the vector memory instructions, which wait for the VALU (fixVALUTransUseHazard).
+    when((name == "s_waitcnt_depctr" && (in.simm16 >> 12 & 15) == 0) || name == "buffer_gl0_inv" ||
+             name == "buffer_gl1_inv",
+         kWaitsForValu);
     if (name == "s_nop") use_.wait_states = static_cast<u8>((in.simm16 & 15) + 1);
   }
 

@@ -10,7 +10,7 @@ import importlib.util
 from typing import Any
 
 from . import _library
-from .errors import FlashwaveError, InvalidArgument, NoDevice, OutOfMemory, Unsupported
+from .errors import BackendRefused, FlashwaveError, InvalidArgument, NoDevice, OutOfMemory, Unsupported
 
 __version__ = _library.version()
 
@@ -38,13 +38,16 @@ _HOMES = {
     **dict.fromkeys(("attention", "explain"), "api"),
     **dict.fromkeys(("FlashAttention", "FlashMHA"), "modules"),
     **dict.fromkeys(("RotaryEmbedding", "apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"), "rotary"),
+    "backend": "dispatch",
     "Problem": "problem",
 }
 _MODULES = (
     "arrays",
+    "backends",
     "bench",
     "compat",
     "composed",
+    "dispatch",
     "integrations",
     "interface",
     "legacy",
@@ -54,6 +57,7 @@ _MODULES = (
 )
 
 __all__ = [
+    "BackendRefused",
     "FlashwaveError",
     "InvalidArgument",
     "NoDevice",

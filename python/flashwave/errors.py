@@ -15,6 +15,14 @@ class Unsupported(FlashwaveError, NotImplementedError):
     """A valid problem that no kernel of the device, or not the forced kernel, takes."""
 
 
+class BackendRefused(Unsupported):
+    """The backend that was asked for cannot compute the call; the message says why."""
+
+    def __init__(self, backend: str, op: str, reason: str) -> None:
+        super().__init__(f"backend '{backend}' was asked for and cannot compute this {op}: {reason}")
+        self.backend, self.reason = backend, reason
+
+
 class NoDevice(FlashwaveError):
     """An unknown device name, or its driver or hardware is not there."""
 

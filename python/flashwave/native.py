@@ -7,6 +7,7 @@ the next call with the same shapes, strides and scalars writes only addresses in
 from __future__ import annotations
 
 import ctypes
+import json
 from typing import NamedTuple, Optional
 
 import torch
@@ -29,8 +30,6 @@ from .structs import (
     readable,
     set_seed,
 )
-from .structs import put as _put
-from .structs import row_strides as _strides
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
 _MOST_KEPT = 1024  # structs; a program with more layouts than this starts over
@@ -110,7 +109,7 @@ def _layout(tensor: Tensor | None) -> tuple | None:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def _key(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> tuple:
+def layout_key(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> tuple:
     """Everything the struct holds but addresses and the seed of the dropout, and where they point to."""
     layouts = tuple([_layout(tensor) for tensor in problem[:3]])
     for tensor in problem[3:13]:
@@ -180,11 +179,12 @@ def lend(q: Tensor, exec_: fw.Exec) -> Tensor | None:
     return workspace
 
 
-def _seed_is_out_of_reach(problem: Problem) -> bool:
+def seed_is_out_of_reach(problem: Problem) -> bool:
     """Whether the seed of the dropout is a number that only a replay will know: inside the capture of a graph.
 
-    The library takes it by value. PyTorch operations, which read it on the device, compute such a call. They need a
-    handle of cuBLAS, which cannot be made during a capture: calls before it, to warm up, make one.
+    The library takes it by value. Triton's kernels and PyTorch operations, which read it on the device, compute such a
+    call. The latter need a handle of cuBLAS, which cannot be made during a capture: calls before it, to warm up, make
+    one.
     """
     if problem.rng_state is None or not problem.q.is_cuda:
         return False
@@ -195,12 +195,21 @@ def _seed_is_out_of_reach(problem: Problem) -> bool:
 
 
 def forward(
-    device: int, problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False
+    device: int,
+    problem: Problem,
+    out: Tensor | None = None,
+    lse: bool = True,
+    probs: bool = False,
+    key: tuple | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
-    """(out, lse, probs) of the library, the last two if wanted; None where it has no kernel for the problem."""
-    if _seed_is_out_of_reach(problem):
+    """(out, lse, probs) of the library, the last two if wanted; None where it has no kernel for the problem.
+
+    key is the layout_key of the arguments, if the caller has it.
+    """
+    if seed_is_out_of_reach(problem):
         return None
-    key = _key(problem, out, lse, probs)
+    if key is None:
+        key = layout_key(problem, out, lse, probs)
     kept = _kept.pop(key, None)  # taken out while in use: another thread makes its own
     if kept is None:
         shapes.check(problem)
@@ -273,7 +282,7 @@ def backward(
     needs: tuple[bool, ...],
 ) -> Gradient6 | None:
     """Gradients of q, k, v, alibi_slopes, bias, sinks, those that are needed; None where there is no kernel."""
-    if _seed_is_out_of_reach(problem):
+    if seed_is_out_of_reach(problem):
         return None
     problem = readable(problem)
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
@@ -295,31 +304,72 @@ def backward(
     return results
 
 
-def _layouts(problem: Problem, backward: bool) -> tuple[fw.Attention, fw.Gradients | None]:
-    """The structs of a call that is only asked about: outputs need no memory."""
-    attention, gradients = fill(problem), None
+DQ_DK_DV = (True, True, True, False, False, False)
+
+
+def layouts(
+    problem: Problem, needs: tuple[bool, ...] | None, probs: bool = False, dlse: bool = False
+) -> tuple[fw.Attention, fw.Gradients | None]:
+    """The structs of a call that is only asked about, a backward with needs: results need no memory."""
+    attention = fill(problem)
     out = torch.empty(out_shape(problem), dtype=problem.q.dtype, device="meta")
     lse = torch.empty(lse_shape(problem), dtype=torch.float32, device="meta")
-    put_outputs(attention, out, lse, None)
+    matrix = torch.empty(probs_shape(problem), dtype=torch.float32, device="meta") if probs else None
+    put_outputs(attention, out, lse, matrix)
     attention.o.data = attention.lse.data = _SOME_ADDRESS
-    if backward:
-        gradients = fw.new_gradients()
-        _put(gradients.d_o, out, _strides(out))
-        for name in ("q", "k", "v"):
-            tensor = torch.empty_like(getattr(problem, name), device="meta", memory_format=torch.contiguous_format)
-            _put(getattr(gradients, "d" + name), tensor, _strides(tensor))
-        for tensor in (gradients.d_o, gradients.dq, gradients.dk, gradients.dv):
-            tensor.data = _SOME_ADDRESS
+    if probs:
+        attention.probs.data = _SOME_ADDRESS
+    if needs is None:
+        return attention, None
+    results: list[Tensor | None] = []
+    for name, needed in zip(("q", "k", "v", "alibi_slopes", "bias", "sinks"), needs):
+        tensor = getattr(problem, name) if needed else None
+        results.append(
+            None if tensor is None else torch.empty_like(tensor, device="meta", memory_format=torch.contiguous_format)
+        )
+    gradients = fill_gradients(out, lse if dlse else None, tuple(results))
+    places = (gradients.dq, gradients.dk, gradients.dv, None, gradients.d_bias, None)
+    for place, result in zip(places, results):
+        if place is not None and result is not None:
+            place.data = _SOME_ADDRESS
+    gradients.d_o.data = _SOME_ADDRESS
+    gradients.d_lse.data = _SOME_ADDRESS if dlse else None
+    gradients.d_slopes = None if results[3] is None else _SOME_ADDRESS
+    gradients.d_sinks = None if results[5] is None else _SOME_ADDRESS
     return attention, gradients
 
 
 def validate(problem: Problem, backward: bool = False) -> None:
-    """The library's rules, without running anything: for problems that some other code will compute."""
+    """The library's rules, without running anything: for problems that some other code will compute.
+
+    Of lengths, offsets and tables in the CPU's memory the values are checked, too.
+    """
     shapes.check(problem)
-    filled = _layouts(readable(problem), backward)
-    size = ctypes.c_size_t()
+    cpu, filled = fw.device("cpu"), layouts(readable(problem), DQ_DK_DV if backward else None)
     parts = [None if part is None else ctypes.addressof(part) for part in filled]
-    fw.check(fw.lib.fw_workspace_size(fw.device("cpu"), *parts, None, ctypes.byref(size)))
+    if problem.q.is_cpu:
+        cost = fw.Cost(struct_size=ctypes.sizeof(fw.Cost))
+        fw.check(fw.lib.fw_problem_cost(cpu, *parts, ctypes.byref(cost)))
+    size = ctypes.c_size_t()
+    fw.check(fw.lib.fw_workspace_size(cpu, *parts, None, ctypes.byref(size)))
+
+
+class Plan(NamedTuple):
+    """What the library would do about a call."""
+
+    kernel: str | None  # None also for a problem without a single row
+    slow_path: bool  # the kernel takes any problem, and is slower than the device's others
+    refusal: str | None  # why there is no kernel
+
+
+def plan(
+    device: int, problem: Problem, needs: tuple[bool, ...] | None = None, probs: bool = False, dlse: bool = False
+) -> Plan:
+    """The library's plan of a forward, or with needs of a backward that is asked for these gradients."""
+    shapes.check(problem)
+    attention, gradients = layouts(readable(problem), needs, probs, dlse)
+    told = json.loads(fw.explain(device, attention, gradients, json=True))
+    return Plan(told["kernel"], told.get("slow_path", False), None if told["status"] == "ok" else told["message"])
 
 
 def explain(problem: Problem, backward: bool = False, json: bool = False) -> str:
@@ -328,5 +378,5 @@ def explain(problem: Problem, backward: bool = False, json: bool = False) -> str
     if device is None:
         raise NoDevice(why_no_device(problem.q))
     shapes.check(problem)
-    attention, gradients = _layouts(readable(problem), backward)
+    attention, gradients = layouts(readable(problem), DQ_DK_DV if backward else None)
     return fw.explain(device, attention, gradients, json=json)

@@ -1,91 +1,26 @@
-"""One attention on torch tensors: which code computes it, its gradient, and the custom operators.
+"""One attention on torch tensors: its gradient, and the custom operators. `dispatch` chooses the code that computes it.
 
-In eager mode a call goes straight to `forward` (through an autograd.Function if it needs a gradient), because the
-dispatcher's way to a Python operator costs tens of microseconds. Under torch.compile, export, fake tensors or tensor
-subclasses it goes through the operators `flashwave::forward`, `flashwave::backward`, `flashwave::forward_append`,
-which are the same functions.
+In eager mode a call goes straight to `dispatch.forward` (through an autograd.Function if it needs a gradient), because
+torch's way to a Python operator costs tens of microseconds. Under torch.compile, export, fake tensors or tensor
+subclasses it goes through the operators `flashwave::forward`, `flashwave::backward`, `flashwave::forward_append`, which
+are the same functions.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import composed, native, settings, shapes
+from . import native, shapes
+from .dispatch import Outputs, backward, chosen, forward
 from .errors import InvalidArgument
 from .problem import APPEND_FIELDS, FORWARD_FIELDS, Problem
 
 _TENSORS = 13  # the leading fields of a problem
 _SCALARS = len(FORWARD_FIELDS)
 DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in ("q", "k", "v", "alibi_slopes", "bias", "sinks"))
-
-Outputs = tuple[torch.Tensor, Optional[torch.Tensor], Optional[torch.Tensor]]
-
-
-# ------------------------------------------------------------------------------------------------- which code computes
-
-
-def _composed_settings(q: torch.Tensor) -> dict[str, Any]:
-    """AMD's performance mode is a choice of the operands of products; other devices keep to the exact ones."""
-    on_amd = q.is_cuda and torch.version.hip is not None
-    if not (on_amd and settings.performance_mode() and q.dtype in (torch.float16, torch.bfloat16)):
-        return {}
-    return {"products": torch.bfloat16, "round_toward_zero": settings.round_toward_zero()}
-
-
-def _refuse_if_forced() -> None:
-    """After the library found no kernel: nothing stands in for one that was asked for by name."""
-    if os.environ.get("FLASHWAVE_FORCE_KERNEL"):
-        raise native.fw.error_of(native.fw.UNSUPPORTED)
-
-
-def _say_composed(problem: Problem, op: str) -> None:
-    if settings.debug():
-        q = problem.q
-        reason = "no kernel of the device takes it" if native.device_of(q) is not None else native.why_no_device(q)
-        sizes = f"q={tuple(q.shape)} k={tuple(problem.k.shape)} v={tuple(problem.v.shape)} {q.dtype}"
-        settings.say(f"{op} {sizes} | device={q.device} backend=composed PyTorch operations ({reason})")
-
-
-def forward(problem: Problem, out: torch.Tensor | None = None, lse: bool = True, probs: bool = False) -> Outputs:
-    """(out, lse, probs): from the library where it has a kernel, else from PyTorch operations."""
-    device = native.device_of(problem.q)
-    if device is not None:
-        results = native.forward(device, problem, out, lse, probs)
-        if results is not None:
-            return results
-        _refuse_if_forced()
-    native.validate(problem)
-    _say_composed(problem, "fwd")
-    results = composed.forward(problem, probs, **_composed_settings(problem.q))
-    if out is None:
-        return results
-    out.copy_(results[0])
-    return out, results[1], results[2]
-
-
-def backward(
-    problem: Problem,
-    dout: torch.Tensor,
-    dlse: torch.Tensor | None,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    needs: tuple[bool, ...],
-) -> native.Gradient6:
-    """Gradients of q, k, v, alibi_slopes, bias and sinks, None where not needed."""
-    device = native.device_of(problem.q)
-    if device is not None:
-        gradients = native.backward(device, problem, dout, dlse, out, lse, needs)
-        if gradients is not None:
-            return gradients
-        _refuse_if_forced()
-    native.validate(problem, backward=True)
-    _say_composed(problem, "bwd")
-    return composed.backward(problem, dout, dlse, out, lse, needs, **_composed_settings(problem.q))
-
 
 # ------------------------------------------------------------------------------------------------------------ autograd
 
@@ -95,6 +30,7 @@ def save(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:_TENSORS], output[0], output[1])
     ctx.scalars = inputs[_TENSORS:_SCALARS]
+    ctx.backend = chosen()  # the backward may run elsewhere: in another thread, outside a `with`
 
 
 def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, dprobs: Any) -> tuple:
@@ -111,7 +47,7 @@ def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | Non
         dout = torch.zeros_like(out)
     needs = tuple([bool(ctx.needs_input_grad[place]) for place in DIFFERENTIABLE])
     if is_plain(problem.q, dout):
-        results = backward(problem, dout, dlse, out, lse, needs)
+        results = backward(problem, dout, dlse, out, lse, needs, ctx.backend)
     else:
         results = torch.ops.flashwave.backward.default(dout, dlse, out, lse, list(needs), *problem[:_SCALARS])
     for place, needed, gradient in zip(DIFFERENTIABLE, needs, results):
@@ -242,7 +178,7 @@ def _forward_fake(*arguments: Any) -> tuple:
 
 def _backward_operator(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *arguments: Any) -> tuple:
     problem = Problem(*arguments)
-    gradients = backward(problem, dout, dlse, out, lse, tuple(needs))
+    gradients = backward(problem, dout, dlse, out, lse, tuple(needs), chosen())
     return tuple([_absent(out) if gradient is None else gradient for gradient in gradients])
 
 

@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 import torch
 
 from . import _library as fw
-from . import native
+from . import dispatch, native
 from .operators import attend, is_plain
 from .problem import Problem
 
@@ -39,7 +39,7 @@ _fw_forward, _num_threads, _autocast = fw.lib.fw_forward, torch.get_num_threads,
 def _key(tensors: tuple, scalars: tuple, differentiable: bool) -> tuple | None:
     """What must be the same for a call to be the same; None if it is none that can be repeated."""
     q = tensors[0]
-    if not is_plain(q) or _autocast():
+    if not is_plain(q) or _autocast() or dispatch.steered():
         return None
     if differentiable and torch.is_grad_enabled():
         for tensor in tensors:
@@ -74,7 +74,7 @@ def _repeat(known: _Call, tensors: tuple) -> Tensor | None:
 def _learn(tensors: tuple, problem: Problem) -> _Call | None:
     """How to repeat a call whose problem reads just these tensors, where they lie, on a device of the library."""
     device = native.device_of(problem.q)
-    if device is None or native.readable(problem) is not problem:
+    if device is None or native.readable(problem) is not problem or not dispatch.forward_is_native(problem):
         return None
     places = {id(tensor): place for place, tensor in enumerate(tensors) if tensor is not None}
     fields = [(place, word) for place, word in native.ADDRESSES if problem[place] is not None]

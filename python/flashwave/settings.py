@@ -7,10 +7,40 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
+
+# The dictionary behind os.environ, which itself takes a microsecond, a tenth of a call, to say that one is not set.
+_RAW: Any = getattr(os.environ, "_data", None) if os.name == "posix" else None
+VARIABLES: Any = os.environ if _RAW is None else _RAW
+
+
+def variable(name: str) -> Any:
+    """What a variable is called in VARIABLES."""
+    return name if _RAW is None else os.fsencode(name)
+
+
+def _get(name: str) -> str:
+    """The variable's text, "" where it is not set."""
+    return os.environ[name].strip() if variable(name) in VARIABLES else ""
 
 
 def _is_on(name: str) -> bool:
-    return os.environ.get(name, "0").strip().lower() in ("1", "true", "on", "yes")
+    return _get(name).lower() in ("1", "true", "on", "yes")
+
+
+def backend() -> str:
+    """FLASHWAVE_BACKEND=name: the backend that every attention takes, or "" for a choice by the rules."""
+    return _get("FLASHWAVE_BACKEND")
+
+
+def kernel() -> str:
+    """FLASHWAVE_FORCE_KERNEL=name: the library's kernel to run. The library reads it too."""
+    return _get("FLASHWAVE_FORCE_KERNEL")
+
+
+def triton_on_amd() -> bool:
+    """FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE: on AMD GPUs Triton's kernels before the library's."""
+    return _is_on("FLASH_ATTENTION_TRITON_AMD_ENABLE")
 
 
 def debug() -> bool:

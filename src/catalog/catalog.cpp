@@ -64,6 +64,10 @@ static_assert(names_are_unique(), "two rows of kernels/*/*.def have one name");
 
 std::span<const KernelRow> catalog() { return kRows; }
 
+bool is_slow_path(const KernelRow& row) {
+  return std::string_view(row.source) == "generic_attention" || std::string_view(row.name).starts_with("reference_");
+}
+
 const char* op_name(Op op) {
   switch (op) {
     case Op::kForward:

@@ -37,4 +37,7 @@ struct KernelRow {
 
 std::span<const KernelRow> catalog();
 
+// Whether the row is its device's slow path: takes any problem, is tried last, uses no matrix unit or vector tile.
+bool is_slow_path(const KernelRow& row);
+
 }  // namespace flashwave

@@ -103,6 +103,7 @@ std::string explain_json(const Problem& problem, const DeviceInfo& device, const
   if (planned.ok()) {
     const KernelRow& row = *plan.selection.row;
     out.text("kernel", row.name);
+    out.field("slow_path", is_slow_path(row) ? "true" : "false");
     if (plan.append) out.text("prepass", plan.append->name);
     if (!plan.after.empty()) out.field("then", names_json(plan.after));
     out.field("tile", "[" + std::to_string(row.tile_q) + ", " + std::to_string(row.tile_k) + "]");
@@ -132,6 +133,7 @@ std::string explain_text(const Problem& problem, const DeviceInfo& device, const
   if (planned.ok()) {
     const KernelRow& row = *plan.selection.row;
     line("kernel", row.name);
+    if (is_slow_path(row)) line("slow path", "it takes any problem, and is slower than the kernels before it");
     if (plan.append) line("pre-pass", plan.append->name);
     for (const Step& step : plan.after) line("then", step.row->name);
     line("tile", std::to_string(row.tile_q) + " queries x " + std::to_string(row.tile_k) + " keys");

@@ -168,6 +168,7 @@ TEST(Rdna, TranscendentalResultsNeedAWait) {
   EXPECT_TRUE(clean("s_waitcnt_depctr 0xfff\n"));
   EXPECT_FALSE(clean("s_waitcnt_depctr 0xfffe\n"));
   EXPECT_TRUE(clean("ds_bpermute_b32 v10, v1, v0\n"));
+  EXPECT_TRUE(clean("buffer_gl0_inv\n"));
   EXPECT_FALSE(clean("v_exp_f32 v9, v6\n"));
   EXPECT_TRUE(clean("v_exp_f32 v9, v6\nv_exp_f32 v10, v6\n"));
   EXPECT_EQ(reports("gfx1201", exp, 0, use), "");  // gfx12 does it by itself

@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import flashwave
+from flashwave import dispatch
+
 # Examples take long on a slow machine and the same ones must be run every time.
 settings.register_profile("flashwave", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("flashwave")
@@ -16,6 +19,9 @@ settings.load_profile("flashwave")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", help="torch device of the tensors: cpu (default), cuda, cuda:1")
+    parser.addoption(
+        "--backend", help="of the tests that run on each: default, native, triton, torch, with commas between"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +43,54 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         here = item.path.parent == Path(__file__).parent
         if here and "device" not in item.fixturenames and not hasattr(item.module, "DEVICE"):
             item.add_marker(elsewhere)
+
+
+def _backends(config: pytest.Config) -> list[str]:
+    """Those that the tests of every backend run on: what the rules choose, and each that computes on the device."""
+    named = config.getoption("--backend")
+    if named:
+        return named.split(",")
+    if _device() == "cpu":
+        return ["default", "torch"]  # the default is native
+    q = torch.zeros(1, 1, 1, 16, dtype=torch.float16, device=_device())
+    found = ["default"]
+    for name in dispatch.NAMES:
+        try:
+            with flashwave.backend(name):
+                flashwave.flash_attn_func(q, q, q)
+            found.append(name)
+        except flashwave.BackendRefused:
+            pass
+    return found
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", _backends(metafunc.config), indirect=True)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> object:
+    """The test runs on each backend in turn. Calls take it or fail; Triton may say that it does not take a problem."""
+    if request.param == "default":
+        yield request.param
+        return
+    with flashwave.backend(request.param):
+        yield request.param
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """A problem that Triton's kernels do not take, or float64 for the library's, is skipped, not failed."""
+    outcome = yield
+    error = None if outcome.excinfo is None else outcome.excinfo[1]
+    if not isinstance(error, flashwave.BackendRefused) or pyfuncitem.funcargs.get("backend") != error.backend:
+        return
+    if error.backend == "triton" or (error.backend == "native" and "float64" in error.reason):
+        try:
+            pytest.skip(str(error))
+        except pytest.skip.Exception as skipped:
+            outcome.force_exception(skipped)
 
 
 @pytest.fixture(scope="session")

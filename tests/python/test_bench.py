@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from flashwave import interface
-from flashwave.bench import memory, svg
+from flashwave.backends import torch_backend
+from flashwave.bench import memory, svg, train
 from flashwave.bench.__main__ import TABLES, main
 from flashwave.bench.bert import BERT_BASE, Bert, Config
 from flashwave.bench.plan import Planner, Settings
 from flashwave.bench.timing import measure
 from flashwave.bench.verify import WrongResult, check
-from flashwave.bench.workloads import BACKWARD, BOTH, FORWARD, OURS, PEERS, Shape, draw, make_call
+from flashwave.bench.workloads import BACKWARD, BOTH, FORWARD, OURS, PEERS, Shape, backends_on, draw, make_call
 
 CPU = torch.device("cpu")
 SHAPE = Shape(batch=2, seqlen=40, heads=3, dim=16)
@@ -54,7 +55,7 @@ def test_a_table_in_every_format(table, tmp_path, capsys):
     content = json.loads(json_path.read_text())
     (found,) = content["tables"]
     assert found["name"] == table and content["environment"]["threads"] == torch.get_num_threads()
-    assert len(found["rows"]) == (3 if table == "bert" else 2)
+    assert len(found["rows"]) == {"bert": 3, "train": 12}.get(table, 2)
     written = (tmp_path / "benchmarks.md").read_text()
     assert f"({table}.svg)" in written
     assert found["title"] in written and found["title"] in printed.out
@@ -168,7 +169,7 @@ def test_the_check_leaves_torch_as_it_was():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("peer", ["standard", "sdpa"])
+@pytest.mark.parametrize("peer", ["standard", "sdpa", "native", "torch"])
 def test_peers_compute_the_same(peer, causal):
     inputs = draw(SHAPE, torch.float32, CPU)
     for direction in (FORWARD, BACKWARD, BOTH):
@@ -231,9 +232,42 @@ def test_encoders_agree_whatever_the_attention():
     torch.manual_seed(0)
     model, tokens = Bert(config), torch.randint(50, (2, 24))
     with torch.no_grad():
-        ours, *theirs = [model.encode(tokens, name) for name in PEERS]
+        ours, *theirs = [model.encode(tokens, name) for name in (OURS, "standard", "sdpa", "native", "torch")]
     for other in theirs:
         torch.testing.assert_close(ours, other, atol=1e-5, rtol=1e-4)
+
+
+def test_the_backends_of_a_device():
+    assert backends_on(CPU, torch.float32) == ("native", "torch")
+    assert backends_on(CPU, torch.float64) == ("torch",)
+
+
+def test_each_backend_is_checked_before_it_is_timed(monkeypatch, capsys):
+    """Also one that the rules would not choose."""
+    monkeypatch.setattr(torch_backend, "forward", lambda problem, *_: (problem.q + 1, problem.q[..., 0], None))
+    assert main(["--quick", "--device=cpu", "--tables=backends"]) == 1
+    assert "wrong result" in capsys.readouterr().err
+
+
+def test_a_curve_that_leaves_the_noise_is_noticed(monkeypatch, capsys):
+    right_curve = train.curve
+
+    def wrong_curve(config, attention, *rest):
+        losses = right_curve(config, attention, *rest)
+        return [loss + (0.5 if attention == OURS and config.causal else 0.0) for loss in losses]
+
+    monkeypatch.setattr(train, "curve", wrong_curve)
+    assert main(["--quick", "--device=cpu", "--tables=train"]) == 1
+    printed = capsys.readouterr().out
+    assert "a small decoder, dropout 0: flashwave is outside the noise." in printed
+    assert "encoder, not BERT-base, dropout 0: flashwave is outside" not in printed
+
+
+def test_curves_fall_and_depend_on_nothing_but_the_seed():
+    config = train._QUICK_GPT._replace(dropout=0.1)
+    first, same, other = (train.curve(config, OURS, seed, 4, 25, settings()) for seed in (1, 1, 2))
+    assert first == same and first != other
+    assert first[-1] < first[0] - 0.05
 
 
 def test_bert_base_has_the_size_of_bert_base():

@@ -1,10 +1,11 @@
-"""What the package computes on the device under test, against the oracle: every feature, both directions, every type.
+"""What each backend computes on the device under test, against the oracle: every feature, both directions, every type.
 
-On the CPU these are the library's kernels, elsewhere whatever stands in for them; the same problems, the same rule.
+The same problems and the same rule for all of them. Of Triton's kernels those problems are asked that they take.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 
 import pytest
@@ -13,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import NAN, Features, features, make, to
-from flashwave import operators
+from flashwave import dispatch, operators
+from flashwave.backends import triton_backend
 from flashwave.problem import Problem
 from numeric import assert_within_rule
 from oracle import attention as oracle
 
+pytestmark = pytest.mark.usefixtures("backend")
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 EXAMPLES = int(os.environ.get("FLASHWAVE_TEST_EXAMPLES", "60"))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -46,9 +49,30 @@ def reference(problem: Problem, weights: tuple, dtype: torch.dtype) -> tuple:
     return result.out.detach(), result.lse.detach(), gradients, (result.k, result.v)
 
 
+# Triton compiles a kernel for nearly each of these problems, in seconds.
+TRITON_EXAMPLES = int(os.environ.get("FLASHWAVE_TEST_TRITON_EXAMPLES", "5"))
+compiled: collections.Counter = collections.Counter()
+
+
+def taken(problem: Problem, backward: bool) -> bool:
+    """Whether the backend under test is to compute the problem. Triton's alone need not take it."""
+    may_compile = dispatch.chosen() == "triton" or (dispatch.chosen() is None and problem.q.is_cuda)
+    test = os.environ.get("PYTEST_CURRENT_TEST")
+    if may_compile and compiled[test] >= TRITON_EXAMPLES:
+        return False
+    compiled[test] += may_compile
+    if dispatch.chosen() != "triton":
+        return True
+    ops = ("forward", "backward") if backward else ("forward",)
+    needs = tuple(getattr(problem, name) is not None for name in NAMES)
+    return all(triton_backend.refusal(problem, op, needs if op == "backward" else None) is None for op in ops)
+
+
 def check(f: Features, dtype: torch.dtype, backward: bool) -> None:
     problem = for_library(make(f, dtype))
     device_problem = to(problem, DEVICE)
+    if not taken(device_problem, backward):
+        return
     exact, naive = (
         reference(to(problem, dtype=torch.float64) if d == torch.float64 else problem, (), d)
         for d in (torch.float64, dtype)
@@ -114,6 +138,17 @@ def test_backward(f, dtype):
 @given(f=features(backward=True), seed=st.integers(0, 100))
 def test_same_bits_again(f, seed):
     problem = to(for_library(make(f._replace(seed=seed), torch.float32)), DEVICE)
+    if not taken(problem, False):
+        return
     first, second = operators.attend(problem), operators.attend(problem)
     assert torch.equal(first[0].nan_to_num(), second[0].nan_to_num())
     assert torch.equal(first[1].nan_to_num(), second[1].nan_to_num())
+
+
+def test_triton_takes_most_problems(backend):
+    """Else the tests above would say little."""
+    if backend != "triton":
+        pytest.skip("of Triton's backend")
+    for f in (Features(), Features(keys="self", packed_q=True, causal=True, window=(5, 0), softcap=1.5, dropout=0.3)):
+        f = f._replace(bias="hq", slopes="bh", sinks=True)
+        assert taken(to(for_library(make(f, torch.float32)), DEVICE), True)

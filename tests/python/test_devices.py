@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import flashwave
-from flashwave import InvalidArgument, NoDevice, api, native, operators
+from flashwave import InvalidArgument, NoDevice, api, native
+from flashwave.backends import torch_backend
 from numeric import error
 
 
@@ -26,8 +28,13 @@ def test_cpu_tensors_run_the_librarys_kernels(monkeypatch, capfd):
     tensors = inputs(grad=True)
     flashwave.flash_attn_func(*tensors).sum().backward()
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 2 and "fwd " in lines[0] and "bwd " in lines[1]
-    assert all("device=cpu kernel=" in line and "reference" not in line for line in lines)
+    assert len(lines) == 4  # of each call the choice of the package, then the library's plan
+    assert all("fwd " in line for line in lines[:2]) and all("bwd " in line for line in lines[2:])
+    assert all("device=cpu " in line and " kernel=" in line and "reference" not in line for line in lines)
+    for said, planned in (lines[:2], lines[2:]):
+        assert (
+            " backend=native " in said and re.search("kernel=(\\w+)", said)[0] == re.search("kernel=(\\w+)", planned)[0]
+        )
 
 
 def test_a_forced_kernel_runs_or_the_call_fails(monkeypatch):
@@ -49,7 +56,8 @@ def test_other_tensors_run_composed_operations_and_say_so(device, monkeypatch, c
     monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
     flashwave.flash_attn_func(*tensors).sum().backward()
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 2 and all("backend=composed PyTorch operations (" in line for line in lines)
+    assert len(lines) == 2 and all("backend=torch kernel=composed." in line for line in lines)
+    assert all("passed over native: the library has no kernels for torch.float64" in line for line in lines)
 
 
 def test_a_kernel_that_refuses_falls_to_composed_operations(monkeypatch, capfd):
@@ -136,7 +144,7 @@ def test_environment_of_performance_mode_is_amds_alone(monkeypatch):
     monkeypatch.setenv("FLASH_ATTENTION_INTERNAL_USE_RTZ", "1")
     assert torch.equal(flashwave.flash_attn_func(*tensors), expected)
     assert torch.equal(flashwave.flash_attn_func(*half), expected_half)
-    assert operators._composed_settings(half[0]) == {}
+    assert torch_backend.settings_of(half[0]) == {}
 
     class Amd:
         """Stands for a bf16 tensor on an AMD GPU."""
@@ -144,11 +152,11 @@ def test_environment_of_performance_mode_is_amds_alone(monkeypatch):
         is_cuda, dtype = True, torch.bfloat16
 
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert operators._composed_settings(Amd()) == {"products": torch.bfloat16, "round_toward_zero": True}
+    assert torch_backend.settings_of(Amd()) == {"products": torch.bfloat16, "round_toward_zero": True}
     monkeypatch.setenv("FLASH_ATTENTION_INTERNAL_USE_RTZ", "0")
-    assert operators._composed_settings(Amd())["round_toward_zero"] is False
+    assert torch_backend.settings_of(Amd())["round_toward_zero"] is False
     monkeypatch.setenv("FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE", "0")
-    assert operators._composed_settings(Amd()) == {}
+    assert torch_backend.settings_of(Amd()) == {}
 
 
 def test_environment_of_determinism(device, monkeypatch):

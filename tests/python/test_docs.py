@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, each in a process of its own, as a reader would paste it."""
+"""The examples of the documentation, each in a process of its own, as a reader would paste it, and a table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
-EXAMPLES = re.findall(r"^(#+ .*?)$|^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+from flashwave import dispatch
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("python.md", "dispatch.md")
+EXAMPLES = [
+    found
+    for page in PAGES
+    for found in re.findall(r"^(#+ .*?)$|^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+]
 
 
 def titled():
@@ -23,7 +30,7 @@ def titled():
     return found
 
 
-def test_the_page_has_examples():
+def test_the_pages_have_examples():
     assert len(titled()) >= 10
 
 
@@ -33,3 +40,9 @@ def test_example(code, tmp_path):
         pytest.importorskip("transformers")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment, timeout=300)
+
+
+def test_the_documented_rules_are_the_rules():
+    section = (DOCS / "dispatch.md").read_text().split("## The rules")[1].split("\n## ")[0]
+    rows = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [(rule.when, ", ".join(rule.order)) for rule in dispatch.RULES]

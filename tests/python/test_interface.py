@@ -12,6 +12,8 @@ from flashwave import InvalidArgument
 from numeric import assert_within_rule, error
 from standard import attention as standard
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 # flash-attn 2.8, by name and default; extensions may follow as keyword-only arguments.
 TAIL = (
     "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "

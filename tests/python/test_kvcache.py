@@ -10,6 +10,8 @@ from flashwave import InvalidArgument
 from numeric import error
 from standard import attention as standard
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 
 def cache(device, rows=3, room=24, heads=2, dim=16, dtype=torch.float32):
     return tuple(torch.randn(rows, room, heads, dim, device=device).to(dtype) for _ in range(2))

@@ -34,6 +34,22 @@ TEST(Catalog, EveryRowIsComplete) {
   }
 }
 
+// Every kind of device has one in both directions, and no other kernel is tried after it.
+TEST(Catalog, TheSlowPathIsTriedLast) {
+  for (const std::string_view device : {"cpu", "cuda", "hip"}) {
+    for (const Op op : {Op::kForward, Op::kBackward}) {
+      bool any = false, slow = false;
+      for (const KernelRow& row : catalog()) {
+        if (row.device != device || row.op != op || row.only_forced) continue;
+        SCOPED_TRACE(row.name);
+        EXPECT_TRUE(!slow || is_slow_path(row));
+        any = true, slow = is_slow_path(row);
+      }
+      EXPECT_EQ(slow, any) << device << " " << op_name(op);
+    }
+  }
+}
+
 // Whatever the CPU, each operation has a kernel that takes every dtype, dim and feature and needs no instruction set.
 TEST(Catalog, CpuHasACompleteSlowPath) {
   for (const Op op : {Op::kForward, Op::kBackward, Op::kAppend, Op::kRotary}) {

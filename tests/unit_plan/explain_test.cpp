@@ -217,6 +217,15 @@ TEST(Explain, NamesThePrePassAndTheBackward) {
   EXPECT_EQ(backward.json.fields.count("prepass"), 0u);
 }
 
+TEST(Explain, SaysWhetherTheKernelIsTheSlowPath) {
+  const Explained fast = explained(forward_problem(), cpu_with(kIsaAvx2));
+  EXPECT_EQ(fast.json["slow_path"].text, "false");
+  EXPECT_EQ(fast.text.find("slow path"), std::string::npos);
+  const Explained slow = explained(forward_problem(), cpu_with(kIsaAvx2), {"reference_fwd", 1});
+  EXPECT_EQ(slow.json["slow_path"].text, "true");
+  EXPECT_NE(slow.text.find("slow path"), std::string::npos);
+}
+
 TEST(Explain, NothingTakesIt) {
   Problem problem = forward_problem();
   problem.a.dim_qk = problem.a.dim_v = 1024;

@@ -28,19 +28,23 @@ class Config(NamedTuple):
     feed_forward: int
     vocabulary: int
     seqlen: int
+    dropout: float = 0.0  # of the attention's weights and, in training, of what each block adds
+    causal: bool = False
+    norm_first: bool = False  # before each block, as GPT-2 has it, not after, as BERT has it
+    rate: float = 3e-4  # of learning, in the curves
 
 
 BERT_BASE = Config("BERT-base", layers=12, hidden=768, heads=12, feed_forward=3072, vocabulary=30522, seqlen=512)
-_QUICK = Config(
+QUICK = Config(
     "a small encoder, not BERT-base", layers=2, hidden=64, heads=2, feed_forward=128, vocabulary=512, seqlen=64
 )
-_PREDICTED = 0.15  # of the tokens, as in BERT's pre-training
+PREDICTED = 0.15  # of the tokens, as in BERT's pre-training
 
 
-class _Layer(nn.Module):
+class Layer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.heads, self.causal, self.norm_first = config.heads, config.causal, config.norm_first
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
         self.projection = nn.Linear(config.hidden, config.hidden)
         self.norm = nn.LayerNorm(config.hidden)
@@ -48,33 +52,43 @@ class _Layer(nn.Module):
             nn.Linear(config.hidden, config.feed_forward), nn.GELU(), nn.Linear(config.feed_forward, config.hidden)
         )
         self.last_norm = nn.LayerNorm(config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, attention: str) -> Tensor:
+    def _attend(self, x: Tensor, attention: str) -> Tensor:
         peer = PEERS[attention]
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
         if peer.heads_first:
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-        out = peer.attend(q, k, v, False)
+        out = peer.attend(q, k, v, self.causal, self.dropout.p if self.training else 0.0)
         if peer.heads_first:
             out = out.transpose(1, 2)
-        x = self.norm(x + self.projection(out.flatten(2)))
-        return self.last_norm(x + self.feed_forward(x))
+        return self.dropout(self.projection(out.flatten(2)))
+
+    def forward(self, x: Tensor, attention: str) -> Tensor:
+        if self.norm_first:
+            x = x + self._attend(self.norm(x), attention)
+            return x + self.dropout(self.feed_forward(self.last_norm(x)))
+        x = self.norm(x + self._attend(x, attention))
+        return self.last_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class Bert(nn.Module):
-    """BERT with its head for masked words, without dropout: every attention computes the same numbers."""
+    """BERT with its head for masked words; without dropout every attention computes the same numbers."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.words = nn.Embedding(config.vocabulary, config.hidden)
         self.positions = nn.Embedding(config.seqlen, config.hidden)
         self.norm = nn.LayerNorm(config.hidden)
-        self.layers = nn.ModuleList([_Layer(config) for _ in range(config.layers)])
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
         self.head = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.GELU(), nn.LayerNorm(config.hidden))
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+        for embedding in (self.words, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def encode(self, tokens: Tensor, attention: str) -> Tensor:
-        x = self.norm(self.words(tokens) + self.positions.weight[: tokens.shape[1]])
+        x = self.dropout(self.norm(self.words(tokens) + self.positions.weight[: tokens.shape[1]]))
         for layer in self.layers:
             x = layer(x, attention)
         return x
@@ -85,14 +99,14 @@ class Bert(nn.Module):
         return F.cross_entropy(F.linear(x, self.words.weight, self.bias).float(), words)
 
 
-def _training_steps(config: Config, batch: int, settings: Settings) -> dict[str, Call]:
+def training_steps(config: Config, batch: int, settings: Settings) -> dict[str, Call]:
     """A call for every peer that trains one shared model by a step on random tokens."""
     torch.manual_seed(0)
     device = settings.device
     model = Bert(config).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     tokens = torch.randint(config.vocabulary, (batch, config.seqlen), device=device)
-    places = torch.randperm(batch * config.seqlen, device=device)[: int(_PREDICTED * batch * config.seqlen)]
+    places = torch.randperm(batch * config.seqlen, device=device)[: int(PREDICTED * batch * config.seqlen)]
     words = torch.randint(config.vocabulary, places.shape, device=device)
 
     def step(attention: str) -> None:
@@ -107,12 +121,12 @@ def _training_steps(config: Config, batch: int, settings: Settings) -> dict[str,
 
 
 def bert_table(settings: Settings, progress: Progress) -> Table:
-    config = _QUICK if settings.quick else BERT_BASE
+    config = QUICK if settings.quick else BERT_BASE
     batch = 16 if settings.device.type == "cuda" and not settings.quick else 2
     progress.step(config.name)
     shape = Shape(batch, config.seqlen, config.heads, config.hidden // config.heads)
     check(shape, draw(shape, settings.dtype, settings.device), gradients=True)
-    measured = measure(_training_steps(config, batch, settings), settings.device, settings.budget)
+    measured = measure(training_steps(config, batch, settings), settings.device, settings.budget)
     ours, rows, data = measured[OURS].seconds, [], []
     for name in settings.everyone:
         seconds, samples = measured[name].seconds, len(measured[name].samples)

@@ -58,7 +58,7 @@ def _workspace(inputs: Inputs, causal: bool, backward: bool) -> int:
     assert device is not None
     exec_ = fw.new_exec()
     exec_.num_threads = torch.get_num_threads()
-    structs = native._layouts(make_problem(*inputs[:3], causal=causal), backward)
+    structs = native.layouts(make_problem(*inputs[:3], causal=causal), native.DQ_DK_DV if backward else None)
     return int(json.loads(fw.explain(device, *structs, exec_, json=True))["workspace_bytes"])
 
 

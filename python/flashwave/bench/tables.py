@@ -14,7 +14,7 @@ from .report import Table, milliseconds, quotient, ratio
 from .svg import Chart, number
 from .timing import measure
 from .verify import check
-from .workloads import BOTH, FORWARD, OURS, PEERS, Shape, draw, make_call
+from .workloads import BACKENDS, BOTH, FORWARD, OURS, PEERS, Shape, backends_on, draw, make_call
 
 
 class _Sizes(NamedTuple):
@@ -43,8 +43,10 @@ def _sizes(settings: Settings) -> _Sizes:
 def steps(name: str, settings: Settings) -> int:
     """How often a table will report progress."""
     sizes = _sizes(settings)
-    counts = {"headdim": sizes.head_dims, "memory": sizes.batches}
-    return len(counts.get(name, (1,) if name == "bert" else sizes.seqlens))
+    counts = {"headdim": len(sizes.head_dims), "memory": len(sizes.batches), "bert": 1, "train": 4}
+    if name == "train-speed":
+        return 2 if settings.quick else 4
+    return counts.get(name, len(sizes.seqlens))
 
 
 def _scaled_note(settings: Settings) -> str:
@@ -68,7 +70,8 @@ def _timed_row(
     """One row of a table of times: the data of every peer, checked and then measured."""
     shape = shape._replace(batch=planner.fitting_batch(shape, direction))
     inputs = draw(shape, settings.dtype, settings.device)
-    check(shape, inputs, gradients=direction == BOTH)
+    for name in (OURS, *[peer for peer in settings.peers if peer in BACKENDS]):
+        check(shape, inputs, direction == BOTH, name)
     calls = {}
     for name in settings.everyone:
         reason = planner.reason_to_skip(name, direction, shape)
@@ -155,6 +158,23 @@ def backward_table(settings: Settings, progress: Progress) -> Table:
     shapes = {seqlen: sizes.base._replace(seqlen=seqlen) for seqlen in sizes.seqlens}
     title = "Forward and backward by sequence length"
     return _timed_table("backward", title, "seqlen", BOTH, shapes, settings, progress)
+
+
+def _backends_table(name: str, title: str, direction: str, settings: Settings, progress: Progress) -> Table:
+    """flashwave as it chooses itself beside each of its backends, and SDPA."""
+    settings = settings._replace(peers=(*backends_on(settings.device, settings.dtype), "sdpa"))
+    sizes = _sizes(settings)
+    shapes = {seqlen: sizes.base._replace(seqlen=seqlen) for seqlen in sizes.seqlens}
+    return _timed_table(name, title, "seqlen", direction, shapes, settings, progress)
+
+
+def backends_table(settings: Settings, progress: Progress) -> Table:
+    return _backends_table("backends", "Forward by backend", FORWARD, settings, progress)
+
+
+def backends_backward_table(settings: Settings, progress: Progress) -> Table:
+    title = "Forward and backward by backend"
+    return _backends_table("backends-backward", title, BOTH, settings, progress)
 
 
 # -------------------------------------------------------------------------------------------------------------- memory

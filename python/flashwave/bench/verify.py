@@ -77,9 +77,12 @@ def _poisoned_memory(like: Inputs) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
-def check(shape: Shape, inputs: Inputs, gradients: bool) -> None:
-    """Raises WrongResult unless flashwave's results are finite, and right in the last head of the last sequence."""
-    attend = PEERS[OURS].attend
+def check(shape: Shape, inputs: Inputs, gradients: bool, name: str = OURS) -> None:
+    """Raises WrongResult unless flashwave's results are finite, and right in the last head of the last sequence.
+
+    name: flashwave as it chooses itself, or one of its backends.
+    """
+    attend = PEERS[name].attend
     leaves = [tensor.clone().requires_grad_(gradients) for tensor in inputs[:3]]
     with _poisoned_memory(inputs):
         out = attend(*leaves, shape.causal)

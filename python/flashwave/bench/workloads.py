@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from .. import interface
+from .. import dispatch, interface
+from ..errors import BackendRefused
 from .timing import Call
 
 Tensor = torch.Tensor
@@ -55,8 +56,18 @@ def draw(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int = 0) 
 # --------------------------------------------------------------------------------------------------------------- peers
 
 
-def _flashwave(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return interface.flash_attn_func(q, k, v, causal=causal)
+def _flashwave(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout_p: float = 0.0) -> Tensor:
+    return interface.flash_attn_func(q, k, v, dropout_p=dropout_p, causal=causal)
+
+
+def _on(backend: str) -> Callable[..., Tensor]:
+    """flashwave with a backend that is asked for, whatever its rules would choose."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout_p: float = 0.0) -> Tensor:
+        with dispatch.backend(backend):
+            return _flashwave(q, k, v, causal, dropout_p)
+
+    return attend
 
 
 @functools.lru_cache(maxsize=1)
@@ -64,21 +75,22 @@ def _causal_mask(seqlen: int, dtype: torch.dtype, device: torch.device) -> Tenso
     return torch.full((seqlen, seqlen), -torch.inf, dtype=dtype, device=device).triu_(1)
 
 
-def _standard(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def _standard(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout_p: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(d)) v with the matrix in memory. The scale is on q and the mask is made once: both cheap."""
     scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))
     if causal:
-        scores += _causal_mask(q.shape[-2], q.dtype, q.device)
-    return torch.matmul(torch.softmax(scores, dim=-1), v)
+        scores += _causal_mask(q.shape[-2], scores.dtype, q.device)
+    probs = torch.softmax(scores, dim=-1)
+    return torch.matmul(F.dropout(probs, dropout_p) if dropout_p else probs, v)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout_p: float = 0.0) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=causal)
 
 
 class Peer(NamedTuple):
     label: str
-    attend: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+    attend: Callable[..., Tensor]  # of q, k, v, causal and dropout_p
     heads_first: bool  # takes (batch, heads, seqlen, dim)
 
     def layout(self, tensor: Tensor) -> Tensor:
@@ -87,11 +99,25 @@ class Peer(NamedTuple):
 
 
 OURS = "flashwave"
+BACKENDS = {"native": "flashwave native", "triton": "flashwave Triton", "torch": "flashwave PyTorch"}
 PEERS = {
     OURS: Peer("flashwave", _flashwave, False),
     "standard": Peer("standard PyTorch", _standard, True),
     "sdpa": Peer("PyTorch SDPA", _sdpa, True),
+    **{name: Peer(label, _on(name), False) for name, label in BACKENDS.items()},
 }
+
+
+def backends_on(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    """The backends of flashwave that compute attention there."""
+    tensor, found = torch.zeros(1, 16, 1, 16, device=device, dtype=dtype), []
+    for name in BACKENDS:
+        try:
+            PEERS[name].attend(tensor, tensor, tensor, False)
+        except BackendRefused:
+            continue
+        found.append(name)
+    return tuple(found)
 
 
 def make_call(name: str, inputs: Inputs, causal: bool, direction: str) -> Call:

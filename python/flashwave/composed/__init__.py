@@ -2,7 +2,7 @@
 
 It is what a device without a native kernel uses, so nothing is left out: docs/semantics.md is the contract, forward and
 backward. No operation waits for the device, so a call can be captured in a CUDA graph; no sum depends on a race, so the
-same inputs give the same bits. Scores exist for one block of queries at a time (`blocks.py`): memory is O(N).
+same inputs give the same bits. Scores exist for one tile of queries and keys at a time (`blocks.py`): memory is O(N).
 """
 
 from .backward import backward

@@ -1,4 +1,4 @@
-"""The backward by hand: P recomputed from lse, a block of queries at a time, dk and dv summed over the blocks."""
+"""The backward by hand: P recomputed from lse, a tile at a time, whose parts of the gradients are summed."""
 
 from __future__ import annotations
 
@@ -95,8 +95,7 @@ class _Backward:
         v_shape = (*k.shape[:2], self.p.v.shape[-1])
         dv = None if self.dv is None else torch.zeros(v_shape, dtype=self.products.work, device=k.device)
         for block in self.tiling.blocks(b0, b1):
-            part = slice(block.j0, block.j1)
-            self._block(block, *(None if t is None else t[:, part] for t in (k, v, dk, dv)))
+            self._block(block, k, v, dk, dv)
         if dk is not None:
             layout.write_keys(self.dk, b0, b1, dk.mul_(self.products.scale_of_scores))
         if dv is not None:
@@ -110,11 +109,35 @@ class _Backward:
         if self.dsinks is not None:
             share = scores.per_head(self.p.sinks, block).sub(lse).exp_()
             self.dsinks -= share.mul_(delta).sum((0, 3, 4)).flatten()
-        do = scores.operand(do, products.operand)
-        q = scores.queries(block, rows)
-        s, slope = scores.of_block(block, q, k, want_slope=self.needs_ds)
+        do, q = scores.operand(do, products.operand), scores.queries(block, rows)
+        dq = None
+        if self.dq is not None:
+            dq = torch.zeros(q.shape, dtype=products.work, device=q.device)
+        for tile in self.tiling.tiles(block):
+            seen = slice(tile.j0, tile.j1)
+            keys = [None if tensor is None else tensor[:, seen] for tensor in (k, v, dk, dv)]
+            self._tile(tile, q, do, lse, delta, dq, *keys)
+        if dq is not None:
+            self.layout.write_queries(self.dq, block, rows, scores.rows(dq.mul_(self.p.softmax_scale), block))
+
+    def _tile(
+        self,
+        tile: Block,
+        q: Tensor,
+        do: Tensor,
+        lse: Tensor,
+        delta: Tensor,
+        dq: Tensor | None,
+        k: Tensor,
+        v: Tensor | None,
+        dk: Tensor | None,
+        dv: Tensor | None,
+    ) -> None:
+        """Adds the tile's part to dq, dk and dv, which are the tile's own, and to the other gradients."""
+        products = self.products
+        s, slope = self.scores.of_block(tile, q, k, want_slope=self.needs_ds)
         prob = s.sub_(lse).exp_()
-        kept = None if self.dropout is None else self.dropout.kept(block).view_as(prob)
+        kept = None if self.dropout is None else self.dropout.kept(tile).view_as(prob)
         if dv is not None:
             used = prob if kept is None else prob * kept
             products.add_times(dv, _operand(products.narrow(used)).transpose(1, 2), do)
@@ -124,13 +147,12 @@ class _Backward:
         if kept is not None:
             ds.mul_(kept).mul_(self.dropout.scale)
         ds.sub_(delta).mul_(prob)
-        self._add_to_slopes_and_bias(block, ds)
+        self._add_to_slopes_and_bias(tile, ds)
         if slope is not None:
             ds.mul_(slope)
         dz = _operand(products.narrow(ds))
-        if self.dq is not None:
-            dq = products.times(dz, k).mul_(self.p.softmax_scale)
-            self.layout.write_queries(self.dq, block, rows, scores.rows(dq, block))
+        if dq is not None:
+            products.add_times(dq, dz, k)
         if dk is not None:
             products.add_times(dk, dz.transpose(1, 2), q)
 

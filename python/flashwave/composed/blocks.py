@@ -1,7 +1,7 @@
-"""How the work is cut: groups of sequences, whose keys are held padded, and blocks of their queries.
+"""How the work is cut: groups of sequences, whose keys are held padded, blocks of their queries, tiles of their keys.
 
-A block's scores, (sequences, heads, queries, keys), are the largest thing there is. They have at most `score_budget`
-elements (or one query's worth), and a handful of such tensors is alive at a time.
+A tile's scores, (sequences, heads, queries, keys), are the largest thing there is. They have at most `score_budget`
+elements (or one pair of each head), and a handful of such tensors is alive at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUERIES_OF_A_BLOCK = 128  # more hardly makes the products faster, and hides le
 
 
 class Block(NamedTuple):
-    """Queries i0 .. i1-1 of sequences b0 .. b1-1, and the range of keys that holds all they see."""
+    """Queries i0 .. i1-1 of sequences b0 .. b1-1, and the range of keys that holds all they see, or a tile of it."""
 
     b0: int
     b1: int
@@ -44,7 +44,7 @@ class Block(NamedTuple):
 
 
 def score_budget(q: Tensor) -> int:
-    """Elements of a block's scores. A share of q, so that long sequences keep blocks of several queries."""
+    """Elements of a tile's scores. A share of q, so that long sequences are cut into fewer tiles."""
     return max(_BUDGET_CPU if q.device.type == "cpu" else _BUDGET, q.numel() // 8)
 
 
@@ -56,7 +56,8 @@ def window(problem: Problem) -> tuple[int | None, int | None]:
 
 
 class Tiling:
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout, whole_rows: bool = False):
+        """whole_rows: a block is one tile, of as few queries as that takes."""
         self.layout = layout
         self.left, self.right = window(layout.p)
         budget = score_budget(layout.p.q)
@@ -73,6 +74,11 @@ class Tiling:
         sequences = min(layout.batch, budget // (heads * wanted * width), budget // (row * max(1, layout.max_keys)))
         self._sequences = max(1, sequences)
         self._queries = max(1, min(highest, budget // (self._sequences * heads * width)))
+        self._keys = max(1, layout.max_keys)
+        if self._queries < wanted and not whole_rows:
+            # Products of few rows keep no machine busy: better few keys of many rows.
+            self._queries = max(1, min(wanted, budget // (self._sequences * heads)))
+            self._keys = max(1, budget // (self._sequences * heads * self._queries))
 
     def groups(self) -> Iterator[tuple[int, int]]:
         for b0 in range(0, self.layout.batch, self._sequences):
@@ -82,6 +88,11 @@ class Tiling:
         for i0 in range(0, self.layout.max_queries, self._queries):
             i1 = min(i0 + self._queries, self.layout.max_queries)
             yield Block(b0, b1, i0, i1, *self._seen(i0, i1))
+
+    def tiles(self, block: Block) -> Iterator[Block]:
+        """The block by ranges of keys; none if it sees no key."""
+        for j0 in range(block.j0, block.j1, self._keys):
+            yield block._replace(j0=j0, j1=min(j0 + self._keys, block.j1))
 
     def _seen(self, i0: int, i1: int) -> tuple[int, int]:
         keys, offset = self.layout.max_keys, self.layout.offset

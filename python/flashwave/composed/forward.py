@@ -1,4 +1,4 @@
-"""The forward: softmax of whole rows of a block, so nothing is rescaled."""
+"""The forward: an online softmax, over one tile of keys after the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Forward:
     def __init__(self, problem: Problem, products: Products, want_probs: bool):
         self.p, self.products = problem, products
         self.layout = layout = Layout(problem)
-        self.tiling = Tiling(layout)
+        self.tiling = Tiling(layout, whole_rows=want_probs)  # the matrix takes a row's final sum
         self.scores = Scores(self.tiling, products)
         self.dropout = Dropout(problem) if problem.dropout_p > 0 else None
         self.out = layout.query_output(problem.v.shape[-1], problem.q.dtype, 0)
@@ -55,46 +55,58 @@ class _Forward:
             k = self.layout.read_keys(self.p.k, b0, b1, self.products.operand)
             v = self.layout.read_keys(self.p.v, b0, b1, self.products.operand)
             for block in self.tiling.blocks(b0, b1):
-                self._block(block, k[:, block.j0 : block.j1], v[:, block.j0 : block.j1])
+                self._block(block, k, v)
         lse = self.layout.finish_queries(self.lse)
         return self.layout.finish_queries(self.out), lse.transpose(-1, -2).contiguous(), self.probs
 
     def _block(self, block: Block, k: Tensor, v: Tensor) -> None:
         rows = self.layout.query_rows(block)
-        s, _ = self.scores.of_block(block, self.scores.queries(block, rows), k, want_slope=False)
-        exp, total, lse = self._softmax(s, block)
-        # A row that sees nothing has nothing but zeros to divide.
-        factor = total.masked_fill(total == 0, 1).reciprocal_()
-        if self.dropout is not None:
-            kept = self.dropout.kept(block).view_as(exp)
+        q = self.scores.queries(block, rows)
+        top, total = self._before_any_key(block)
+        out = torch.zeros((*q.shape[:2], v.shape[-1]), dtype=self.products.work, device=q.device)
+        for tile in self.tiling.tiles(block):
+            seen = slice(tile.j0, tile.j1)
+            s, _ = self.scores.of_block(tile, q, k[:, seen], want_slope=False)
+            higher = torch.maximum(top, s.amax(-1, keepdim=True))
+            base = _finite(higher)
+            exp, shrink = s.sub_(base).exp_(), top.sub_(base).exp_()
+            top, total = higher, total.mul_(shrink).add_(exp.sum(-1, keepdim=True))
+            kept = None if self.dropout is None else self.dropout.kept(tile).view_as(exp)
             if self.probs is not None:
-                signed = torch.where(kept, exp, -exp)
-                self._write_probs(block, signed.mul_(factor))
-            exp.mul_(kept)
+                self._write_probs(tile, exp, kept, total)
+            if kept is not None:
+                exp.mul_(kept)
+            out.mul_(shrink.view(out.shape[0], -1, 1))
+            self.products.add_times(out, self.products.narrow(exp).flatten(2, 3).flatten(0, 1), v[:, seen])
+        factor = _share(total)
+        if self.dropout is not None:
             factor.mul_(self.dropout.scale)
-        elif self.probs is not None:
-            self._write_probs(block, exp * factor)
-        out = self.products.times(self.products.narrow(exp).flatten(2, 3).flatten(0, 1), v)
         out.mul_(factor.view(out.shape[0], -1, 1))
+        lse = total.log_().add_(_finite(top))
         self.layout.write_queries(self.out, block, rows, self.scores.rows(out, block))
         self.layout.write_queries(self.lse, block, rows, lse[..., 0].permute(0, 3, 1, 2).flatten(2, 3))
 
-    def _softmax(self, s: Tensor, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """exp(s - top), in the place of s, its sums (sinks included) and their logarithm plus top."""
-        lowest = float("-inf")
-        top = s.amax(-1, keepdim=True) if block.keys > 0 else s.new_full((*s.shape[:-1], 1), lowest)
-        sink = None
-        if self.p.sinks is not None:
-            sink = self.scores.per_head(self.p.sinks, block)
-            top = torch.maximum(top, sink)
-        top.masked_fill_(top == lowest, 0)  # every term is exp(-inf) = 0 then, whatever is subtracted
-        exp = s.sub_(top).exp_()
-        total = exp.sum(-1, keepdim=True)
-        if sink is not None:
-            total += (sink - top).exp_()
-        return exp, total, total.log().add_(top)
+    def _before_any_key(self, block: Block) -> tuple[Tensor, Tensor]:
+        """The largest score of each row so far and the sum of exp(score - it): those of the sink, or of nothing."""
+        shape = (block.sequences, self.layout.heads_k, self.layout.group, block.queries, 1)
+        if self.p.sinks is None:
+            top = torch.full(shape, float("-inf"), dtype=self.products.work, device=self.layout.device)
+        else:
+            top = self.scores.per_head(self.p.sinks, block).expand(shape).clone()
+        return top, (top - _finite(top)).exp_()
 
-    def _write_probs(self, block: Block, signed: Tensor) -> None:
+    def _write_probs(self, block: Block, exp: Tensor, kept: Tensor | None, total: Tensor) -> None:
+        signed = (exp if kept is None else torch.where(kept, exp, -exp)) * _share(total)
         self.scores.hide(signed, block, 0)  # dropout gives a sign to the zero of a hidden element
         part = self.probs[block.b0 : block.b1, :, block.i0 : block.i1, block.j0 : block.j1]
         part.copy_(signed.flatten(1, 2))
+
+
+def _finite(top: Tensor) -> Tensor:
+    """What is subtracted from scores of which top is the largest: where that is -inf each term is 0, whatever it is."""
+    return top.masked_fill(top == float("-inf"), 0)
+
+
+def _share(total: Tensor) -> Tensor:
+    """1 / total; a row that sees nothing has nothing but zeros to divide."""
+    return total.masked_fill(total == 0, 1).reciprocal_()

@@ -26,39 +26,43 @@ def build(arch, kernel, signature, constants, num_warps=4, num_stages=2, aligned
     signature: {argument: Triton type}; constants: {argument: value}. aligned: pointers and sizes divisible by 16, as
     Triton's launcher finds them for tensors of PyTorch.
     """
-    import triton
-
-    what = [triton.__version__, arch, kernel, signature, constants, num_warps, num_stages, aligned]
-    text = json.dumps(what, sort_keys=True) + (HERE / "kernels.py").read_text() + pathlib.Path(__file__).read_text()
-    stem = CACHE / (kernel + "_" + arch + "_" + hashlib.sha256(text.encode()).hexdigest()[:20])
-    code, notes = stem.with_suffix(".hsaco"), stem.with_suffix(".json")
-    if not (code.exists() and notes.exists()):
-        compile_to(code, notes, arch, kernel, signature, constants, num_warps, num_stages, aligned)
-    return code.read_bytes(), json.loads(notes.read_text())
-
-
-def compile_to(code, notes, arch, kernel, signature, constants, num_warps, num_stages, aligned):
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     import kernels
-    import triton
 
     function = getattr(kernels, kernel)
     types = {name: signature.get(name, "constexpr") for name in function.arg_names}
-    names = [name for name in signature if aligned and (types[name][0] == "*" or name in SIZES)]
-    divisible = [function.arg_names.index(name) for name in names]
+    divisible = [name for name in signature if aligned and (types[name][0] == "*" or name in SIZES)]
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    return build_function(arch, function, [HERE / "kernels.py"], types, constants, divisible, options)
+
+
+def build_function(arch, function, sources, types, constants, divisible, options):
+    """The same for any kernel. sources: the files it is made of; types: of all arguments, "constexpr" among them;
+    divisible: names of the arguments that are known to be multiples of 16."""
+    import triton
+
+    what = [triton.__version__, arch, function.__name__, types, constants, divisible, options]
+    files = [pathlib.Path(path).read_text() for path in (*sources, __file__)]
+    text = json.dumps(what, sort_keys=True) + "".join(files)
+    stem = CACHE / (function.__name__ + "_" + arch + "_" + hashlib.sha256(text.encode()).hexdigest()[:20])
+    code, notes = stem.with_suffix(".hsaco"), stem.with_suffix(".json")
+    if not (code.exists() and notes.exists()):
+        _compile_to(code, notes, arch, function, types, constants, divisible, options)
+    return code.read_bytes(), json.loads(notes.read_text())
+
+
+def _compile_to(code, notes, arch, function, types, constants, divisible, options):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    import triton
+
     source = ASTSource(
         fn=function,
         signature=types,
         constexprs=constants,
-        attrs={(i,): [["tt.divisibility", 16]] for i in divisible},
+        attrs={(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible},
     )
-    compiled = triton.compile(
-        source,
-        target=GPUTarget("hip", arch, wave_size(arch)),
-        options={"num_warps": num_warps, "num_stages": num_stages},
-    )
+    compiled = triton.compile(source, target=GPUTarget("hip", arch, wave_size(arch)), options=options)
     CACHE.mkdir(parents=True, exist_ok=True)
     for path, content in (
         (code, compiled.asm["hsaco"]),
