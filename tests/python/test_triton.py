@@ -58,6 +58,15 @@ def first_configuration(monkeypatch):
     monkeypatch.setenv("FLASHWAVE_TRITON_AUTOTUNE", "0")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The oracle's operations are small: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def _problem(features: Features, dtype: torch.dtype) -> tuple[Problem, Problem]:
     """The same on the CPU and on the device."""
     problem = cases.make(features, dtype)

@@ -12,6 +12,7 @@ import triton
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 KEYS_PER_PHILOX = tl.constexpr(8)
+GATHERS = tl.constexpr(hasattr(tl, "gather"))  # from Triton 3.3 on
 
 # Arguments that may be anything: code of its own for lengths of 1 or multiples of 16 would be compiled for nothing.
 SIZES = (
@@ -177,14 +178,32 @@ def kept(rng_state, batch_head, i, first_key, threshold, KEYS: tl.constexpr, KEY
     # (j % 8) / 2 decides over bit j % 8.
     bits = _two_bits(w0, threshold) | (_two_bits(w1, threshold) << 2)
     bits = bits | (_two_bits(w2, threshold) << 4) | (_two_bits(w3, threshold) << 6)
-    place = tl.arange(0, KEYS) % KEYS_PER_PHILOX
+    key = tl.arange(0, KEYS)
+    call, place = key // KEYS_PER_PHILOX, key % KEYS_PER_PHILOX
     if KEYS_IN_ROWS:
-        bits = tl.broadcast_to(tl.trans(bits)[:, None, :], (CALLS, KEYS_PER_PHILOX, QUERIES))
-        bits = tl.reshape(bits, (KEYS, QUERIES)) >> place[:, None]
+        bits = _spread(tl.trans(bits), call[:, None], 0, CALLS, QUERIES) >> place[:, None]
     else:
-        bits = tl.broadcast_to(bits[:, :, None], (QUERIES, CALLS, KEYS_PER_PHILOX))
-        bits = tl.reshape(bits, (QUERIES, KEYS)) >> place[None, :]
+        bits = _spread(bits, call[None, :], 1, QUERIES, CALLS) >> place[None, :]
     return (bits & 1) != 0
+
+
+@triton.jit
+def _spread(bits, call, AXIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """bits[call] along an axis, for all keys. As a gather where there is one: through a reshape the compiler computes
+    Philox in the layout of the products, where 4 or 8 threads make the same call."""
+    if AXIS == 0:
+        if GATHERS:
+            result = bits.gather(tl.broadcast_to(call, (ROWS * KEYS_PER_PHILOX, COLUMNS)), 0)
+        else:
+            result = tl.broadcast_to(bits[:, None, :], (ROWS, KEYS_PER_PHILOX, COLUMNS))
+            result = tl.reshape(result, (ROWS * KEYS_PER_PHILOX, COLUMNS))
+    else:
+        if GATHERS:
+            result = bits.gather(tl.broadcast_to(call, (ROWS, COLUMNS * KEYS_PER_PHILOX)), 1)
+        else:
+            result = tl.broadcast_to(bits[:, :, None], (ROWS, COLUMNS, KEYS_PER_PHILOX))
+            result = tl.reshape(result, (ROWS, COLUMNS * KEYS_PER_PHILOX))
+    return result
 
 
 @triton.jit
