@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cases
+import flashwave
 import gradients
 from cases import Features
 from flashwave import composed, operators
@@ -212,10 +213,7 @@ def test_under_torch_compile():
     def loss(q, k, v):
         return operators.attend(p._replace(q=q, k=k, v=v))[0].float().square().sum()
 
-    with (
-        mock.patch.object(operators, "forward", lambda *args: triton_backend.forward(*args[:3])),
-        mock.patch.object(operators, "backward", triton_backend.backward),
-    ):
+    with flashwave.backend("triton"):
         leaves = [x.clone().requires_grad_() for x in p[:3]]
         eager = torch.autograd.grad(loss(*leaves), leaves)
         compiled = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*leaves), leaves)
