@@ -41,7 +41,8 @@ fn in_prefix(prefix: &Path) -> PathBuf {
     let multiarch = format!("lib/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
     let folders = ["lib", "lib64", &multiarch, ""].map(|folder| prefix.join(folder));
     let found = folders.iter().find(|folder| folder.join(LIBRARY).exists());
-    let found = found.unwrap_or_else(|| panic!("FLASHWAVE_DIR={}: no {LIBRARY} in it, nor in its lib", prefix.display()));
+    let found =
+        found.unwrap_or_else(|| panic!("FLASHWAVE_DIR={}: no {LIBRARY} in it, nor in its lib", prefix.display()));
     std::path::absolute(found).expect("a current folder")
 }
 

@@ -114,7 +114,9 @@ fn write_functions(c: &mut String) -> usize {
 fn write_constants(c: &mut String) -> usize {
     let mut count = 0;
     for line in BINDINGS.lines() {
-        let Some((name, value)) = line.strip_prefix("pub const ").and_then(|line| line.split_once(':')) else { continue };
+        let Some((name, value)) = line.strip_prefix("pub const ").and_then(|line| line.split_once(':')) else {
+            continue;
+        };
         let (_, value) = value.split_once('=').expect("a value");
         let value = value.trim().trim_end_matches(';').replace("-f32::MAX", "-FLT_MAX");
         writeln!(c, "_Static_assert(({name}) == ({value}), \"value of {name}\");").unwrap();

@@ -60,11 +60,7 @@ const SIZES: Sizes = Sizes { batch: 2, seqlen_q: 17, seqlen_k: 33, heads_q: 4, h
 
 fn inputs(s: Sizes) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let rows = s.batch * s.seqlen_k * s.heads_k;
-    (
-        random(s.batch * s.seqlen_q * s.heads_q * s.dim_qk, 1),
-        random(rows * s.dim_qk, 2),
-        random(rows * s.dim_v, 3),
-    )
+    (random(s.batch * s.seqlen_q * s.heads_q * s.dim_qk, 1), random(rows * s.dim_qk, 2), random(rows * s.dim_v, 3))
 }
 
 fn output(s: Sizes) -> (Vec<f32>, Vec<f32>) {
