@@ -27,20 +27,21 @@ extern "C" {
  * apart for each sequence. Windows: negative = no limit. softcap: 0 = off. mm_prefix_ranges_ptr must be NULL: it is
  * answered with FW_UNSUPPORTED.
  *
- * How many rows or pages k and v have is not said, so an o or softmax_lse that overlaps them is not noticed beyond
- * their first. The message of a failure is fw_last_error(). */
-FW_API fw_status run_mha_rocm(
-    const void* q_ptr, const void* k_ptr, const void* v_ptr, void* o_ptr, void* softmax_lse_ptr,
-    const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr, const int32_t* cu_seqlens_k_ptr,
-    uint32_t q_batch_stride, uint32_t k_batch_stride, uint32_t v_batch_stride, uint32_t o_batch_stride,
-    uint32_t alibi_slopes_batch_stride, uint32_t q_row_stride, uint32_t k_row_stride, uint32_t v_row_stride,
-    uint32_t o_row_stride, uint32_t q_head_stride, uint32_t k_head_stride, uint32_t v_head_stride,
-    uint32_t o_head_stride, uint32_t b, uint32_t h, uint32_t h_k, uint32_t d, uint32_t d_rounded, float softmax_scale,
-    uint32_t seqlen_q, uint32_t seqlen_k, uint32_t seqlen_q_rounded, uint32_t seqlen_k_rounded, uint32_t total_q,
-    int is_bf16, int is_causal, int unpadded_lse, int window_size_left, int window_size_right, float softcap,
-    const int32_t* block_table_ptr, uint32_t block_table_batch_stride, int page_block_size,
-    const int32_t* mm_prefix_ranges_ptr, uint32_t mm_prefix_range_batch_stride, int max_mm_prefix_ranges,
-    void* stream_ptr);
+ * How many rows or pages k and v have is not said, so an o or softmax_lse that overlaps another tensor is not noticed.
+ * The message of a failure is fw_last_error(). */
+FW_API fw_status run_mha_rocm(const void* q_ptr, const void* k_ptr, const void* v_ptr, void* o_ptr,
+                              void* softmax_lse_ptr, const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr,
+                              const int32_t* cu_seqlens_k_ptr, uint32_t q_batch_stride, uint32_t k_batch_stride,
+                              uint32_t v_batch_stride, uint32_t o_batch_stride, uint32_t alibi_slopes_batch_stride,
+                              uint32_t q_row_stride, uint32_t k_row_stride, uint32_t v_row_stride,
+                              uint32_t o_row_stride, uint32_t q_head_stride, uint32_t k_head_stride,
+                              uint32_t v_head_stride, uint32_t o_head_stride, uint32_t b, uint32_t h, uint32_t h_k,
+                              uint32_t d, uint32_t d_rounded, float softmax_scale, uint32_t seqlen_q, uint32_t seqlen_k,
+                              uint32_t seqlen_q_rounded, uint32_t seqlen_k_rounded, uint32_t total_q, int is_bf16,
+                              int is_causal, int unpadded_lse, int window_size_left, int window_size_right,
+                              float softcap, const int32_t* block_table_ptr, uint32_t block_table_batch_stride,
+                              int page_block_size, const int32_t* mm_prefix_ranges_ptr,
+                              uint32_t mm_prefix_range_batch_stride, int max_mm_prefix_ranges, void* stream_ptr);
 
 #ifdef __cplusplus
 }

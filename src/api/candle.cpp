@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "api/call.h"
 #include "api/defaults.h"
 #include "api/guard.h"
 #include "device/hip/hip_device.h"
@@ -26,18 +27,18 @@ fw_tensor tensor(const void* data, fw_dtype dtype, int64_t batch_stride, int64_t
 using namespace flashwave;
 using namespace flashwave::api;
 
-fw_status run_mha_rocm(
-    const void* q_ptr, const void* k_ptr, const void* v_ptr, void* o_ptr, void* softmax_lse_ptr,
-    const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr, const int32_t* cu_seqlens_k_ptr,
-    uint32_t q_batch_stride, uint32_t k_batch_stride, uint32_t v_batch_stride, uint32_t o_batch_stride,
-    uint32_t alibi_slopes_batch_stride, uint32_t q_row_stride, uint32_t k_row_stride, uint32_t v_row_stride,
-    uint32_t o_row_stride, uint32_t q_head_stride, uint32_t k_head_stride, uint32_t v_head_stride,
-    uint32_t o_head_stride, uint32_t b, uint32_t h, uint32_t h_k, uint32_t d, uint32_t /*d_rounded*/,
-    float softmax_scale, uint32_t seqlen_q, uint32_t seqlen_k, uint32_t /*seqlen_q_rounded*/,
-    uint32_t /*seqlen_k_rounded*/, uint32_t total_q, int is_bf16, int is_causal, int unpadded_lse, int window_size_left,
-    int window_size_right, float softcap, const int32_t* block_table_ptr, uint32_t block_table_batch_stride,
-    int page_block_size, const int32_t* mm_prefix_ranges_ptr, uint32_t /*mm_prefix_range_batch_stride*/,
-    int /*max_mm_prefix_ranges*/, void* stream_ptr) {
+fw_status run_mha_rocm(const void* q_ptr, const void* k_ptr, const void* v_ptr, void* o_ptr, void* softmax_lse_ptr,
+                       const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr, const int32_t* cu_seqlens_k_ptr,
+                       uint32_t q_batch_stride, uint32_t k_batch_stride, uint32_t v_batch_stride,
+                       uint32_t o_batch_stride, uint32_t alibi_slopes_batch_stride, uint32_t q_row_stride,
+                       uint32_t k_row_stride, uint32_t v_row_stride, uint32_t o_row_stride, uint32_t q_head_stride,
+                       uint32_t k_head_stride, uint32_t v_head_stride, uint32_t o_head_stride, uint32_t b, uint32_t h,
+                       uint32_t h_k, uint32_t d, uint32_t /*d_rounded*/, float softmax_scale, uint32_t seqlen_q,
+                       uint32_t seqlen_k, uint32_t /*seqlen_q_rounded*/, uint32_t /*seqlen_k_rounded*/,
+                       uint32_t total_q, int is_bf16, int is_causal, int unpadded_lse, int window_size_left,
+                       int window_size_right, float softcap, const int32_t* block_table_ptr,
+                       uint32_t block_table_batch_stride, int page_block_size, const int32_t* mm_prefix_ranges_ptr,
+                       uint32_t /*mm_prefix_range_batch_stride*/, int /*max_mm_prefix_ranges*/, void* stream_ptr) {
   const bool varlen_q = cu_seqlens_q_ptr != nullptr, varlen_k = cu_seqlens_k_ptr != nullptr;
   const bool paged = block_table_ptr != nullptr;
   Device* device = nullptr;
@@ -46,7 +47,8 @@ fw_status run_mha_rocm(
       return {FW_UNSUPPORTED, "mm_prefix_ranges_ptr must be NULL: ranges that see each other are not supported here"};
     }
     if (softmax_lse_ptr != nullptr && varlen_q && unpadded_lse == 0) {
-      return Status::invalid("unpadded_lse must be 1 with cu_seqlens_q_ptr: softmax_lse_ptr is written as (h, total_q)");
+      return Status::invalid(
+          "unpadded_lse must be 1 with cu_seqlens_q_ptr: softmax_lse_ptr is written as (h, total_q)");
     }
     return candle_device(&device);
   });
@@ -68,10 +70,10 @@ fw_status run_mha_rocm(
   a.cu_seqlens_q = cu_seqlens_q_ptr;
   a.cu_seqlens_k = cu_seqlens_k_ptr;
   a.total_q = varlen_q ? total_q : 0;
-  // The caller does not say how many rows or pages there are. Only the checks for overlap would ask: a guess that is
-  // too large would refuse calls, the least that can be is one.
-  a.total_k = varlen_k && !paged ? 1 : 0;
-  a.batch_k = paged ? 1 : 0;
+  // The caller does not say how many rows or pages there are. Only the checks of addresses would ask, which are left
+  // out for it; here it matters only that there is more than one, for their strides to count.
+  a.total_k = varlen_k && !paged && seqlen_k > 0 ? 2 : 0;
+  a.batch_k = paged ? 2 : 0;
   a.block_table = block_table_ptr;
   a.block_table_stride = block_table_batch_stride;
   a.page_size = paged ? page_block_size : 0;
@@ -84,5 +86,5 @@ fw_status run_mha_rocm(
 
   fw_exec exec = default_exec();
   exec.stream = stream_ptr;
-  return fw_forward(handle_of(device), &a, &exec);
+  return guarded([&] { return execute(handle_of(device), &a, nullptr, false, &exec, Check::kStructs); });
 }

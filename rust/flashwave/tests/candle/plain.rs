@@ -1,4 +1,5 @@
 //! Attention from matmul and softmax, with the whole matrix in memory, and the rule that results are judged by.
+#![allow(dead_code)] // each of the programs that include this file uses a part of it
 use candle_core::{DType, Device, Result, Tensor, D};
 
 #[derive(Clone, Debug)]
