@@ -1,4 +1,5 @@
-//! CPU tensors on an AMD GPU, executed on an instruction-level emulator: against attention composed of candle's operations.
+//! CPU tensors on a GPU, against attention composed of candle's operations. `FLASHWAVE_TEST_DEVICE` names it (`hip:0`,
+//! `cuda:0`); without, the AMD kernels are executed on an instruction-level emulator.
 #[path = "../../flashwave/tests/candle/plain.rs"]
 mod plain;
 
@@ -6,9 +7,10 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_flash_rocm::*;
 use plain::{check, largest_difference, normal, Options};
 
-fn emulated() {
-    set_device("emu:gfx942").unwrap();
-    assert_eq!(device().unwrap().info().arch, "gfx942");
+fn choose_gpu() {
+    let name = std::env::var("FLASHWAVE_TEST_DEVICE").unwrap_or_else(|_| "emu:gfx942".to_string());
+    set_device(&name).unwrap();
+    assert_eq!(device().unwrap().info().name, name);
 }
 
 fn slopes() -> (Tensor, Option<Vec<f64>>) {
@@ -17,7 +19,7 @@ fn slopes() -> (Tensor, Option<Vec<f64>>) {
 
 #[test]
 fn dense() {
-    emulated();
+    choose_gpu();
     let (slopes, values) = slopes();
     for dtype in [DType::F16, DType::BF16, DType::F32] {
         let (q, k, v) = (normal((1, 20, 2, 32), dtype), normal((1, 35, 1, 32), dtype), normal((1, 35, 1, 32), dtype));
@@ -37,7 +39,7 @@ fn dense() {
 
 #[test]
 fn strided() {
-    emulated();
+    choose_gpu();
     let q = normal((2, 2, 20, 64), DType::BF16).transpose(1, 2).unwrap();
     let packed = normal((2, 20, 2, 2, 64), DType::BF16);
     let (k, v) =
@@ -47,7 +49,7 @@ fn strided() {
 
 #[test]
 fn varlen() {
-    emulated();
+    choose_gpu();
     let (slopes, values) = slopes();
     let dtype = DType::F16;
     let (q, k, v) = (normal((25, 2, 32), dtype), normal((30, 1, 32), dtype), normal((30, 1, 32), dtype));
@@ -89,7 +91,7 @@ fn varlen() {
 
 #[test]
 fn gradients() {
-    emulated();
+    choose_gpu();
     let x = normal((1, 12, 2, 32), DType::F32);
     let gradient = |staged: bool| {
         let x = Var::from_tensor(&x).unwrap();
