@@ -6,6 +6,8 @@
 //! ```
 //!
 //! Beside the times, the peak of allocated memory of one call of each is printed: o itself and what is used on the way.
+#![allow(missing_docs)] // of what criterion's macros make
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! Exact attention (the FlashAttention family) on AMD GPUs, NVIDIA GPUs and CPUs.
 //!
 //! Without features: [`Problem`], a builder over slices or device buffers. With the feature `candle`: the functions of
-//! candle-flash-attn for candle tensors, with gradients, on every device, in [`candle`](crate::candle).
+//! candle-flash-attn for candle tensors, with gradients, on every device, in the module `candle`.
 //!
 //! What is computed, down to rows that see no key, is `docs/semantics.md` of flashwave; `docs/rust.md` is about this crate.
 //!

@@ -18,7 +18,7 @@ fn gradients(function: Attention<'_>, inputs: [&Tensor; 3], weights: &Tensor) ->
 fn check(ours: Attention<'_>, inputs: [&Tensor; 3], weights: &Tensor, options: &Options) {
     let composed = |q: &Tensor, k: &Tensor, v: &Tensor| attention(q, k, v, options);
     let wide = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
-    let exact = gradients(&composed, inputs.map(|x| wide(x)).each_ref(), &wide(weights));
+    let exact = gradients(&composed, inputs.map(wide).each_ref(), &wide(weights));
     let theirs = gradients(&composed, inputs, weights);
     let ours = gradients(ours, inputs, weights);
     for i in 0..3 {
