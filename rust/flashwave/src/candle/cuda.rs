@@ -24,7 +24,7 @@ struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    fn new<T: CudaDType + DeviceRepr>(
+    fn new<T: CudaDType + DeviceRepr + 'static>(
         name: &str,
         storage: &'a CudaStorage,
         view: View,
