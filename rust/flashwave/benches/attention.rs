@@ -1,4 +1,5 @@
-//! `flash_attn` on CPU tensors against attention composed of candle's operations, and what the crate adds to the C call.
+//! `flash_attn` on CPU tensors against attention composed of candle's operations and against candle-nn's own CPU kernel, and
+//! what the crate adds to the C call.
 //!
 //! ```text
 //! cargo bench --features candle                       # all
@@ -13,7 +14,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use candle_core::{Device, Result, Tensor, D};
+use candle_core::{Device, Result, Tensor};
+use candle_nn::attention::AttnMask;
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
 use flashwave::candle::flash_attn;
 use flashwave::{sys, Problem, Sizes};
@@ -57,15 +59,13 @@ fn peak_of<R>(body: impl FnOnce() -> R) -> usize {
     PEAK.load(Ordering::Relaxed) - before
 }
 
-/// softmax(q kᵀ · scale) v on (batch, head, row, dim), the layout that candle's matmul likes best.
+/// softmax(q kᵀ · scale) v as candle's models compute it, on (batch, head, row, dim), the layout that its matmul likes best.
 fn composed(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, hidden: Option<&Tensor>) -> Result<Tensor> {
-    let mut scores = ((q * scale)?.matmul(&k.t()?))?;
+    let mut scores = (q * scale)?.matmul(&k.t()?)?;
     if let Some(hidden) = hidden {
         scores = scores.broadcast_add(hidden)?;
     }
-    let weights = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
-    let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
-    weights.matmul(v)
+    candle_nn::ops::softmax_last_dim(&scores)?.matmul(v)
 }
 
 fn random(shape: (usize, usize, usize, usize)) -> Tensor {
@@ -117,6 +117,12 @@ fn against_candle(c: &mut Criterion) {
                 let name = |who: &str| BenchmarkId::new(format!("{who}/d{dim}"), seqlen);
                 group.bench_function(name("flashwave"), |b| b.iter(ours));
                 group.bench_function(name("candle"), |b| b.iter(theirs));
+                let mask = if causal { AttnMask::causal() } else { AttnMask::None };
+                let cpu_flash = || candle_nn::attention::flash_attn::<f32>(&q, &k, &v, scale, mask.clone(), None, None);
+                let difference = (cpu_flash().unwrap() - theirs()).unwrap().abs().unwrap();
+                let worst = difference.flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap();
+                assert!(worst < 1e-4, "candle-nn's differs by {worst}");
+                group.bench_function(name("candle-nn"), |b| b.iter(cpu_flash));
             }
         }
         group.finish();
