@@ -8,9 +8,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use flashwave::candle::*;
 use plain::{attention, check, largest_difference, normal, Options};
 
-/// The tests of a machine without a GPU are those of CPU tensors.
-fn gpu() -> Option<Device> {
-    Device::new_cuda(0).inspect_err(|error| eprintln!("skipped: {error}")).ok()
+fn gpu() -> Device {
+    Device::new_cuda(0).expect("the feature cuda is for machines with an NVIDIA GPU")
 }
 
 fn on<const N: usize>(device: &Device, tensors: [&Tensor; N]) -> [Tensor; N] {
@@ -24,7 +23,7 @@ fn back(tensor: &Tensor) -> Tensor {
 
 #[test]
 fn dense() {
-    let Some(gpu) = gpu() else { return };
+    let gpu = gpu();
     let slopes = Tensor::new(&[0.5f32, 0.25, 0.125, 0.0625], &Device::Cpu).unwrap();
     for dtype in [DType::F16, DType::BF16, DType::F32] {
         let (q, k, v) = (normal((2, 37, 4, 64), dtype), normal((2, 61, 2, 64), dtype), normal((2, 61, 2, 64), dtype));
@@ -43,7 +42,7 @@ fn dense() {
 
 #[test]
 fn varlen_and_pages() {
-    let Some(gpu) = gpu() else { return };
+    let gpu = gpu();
     let (q, k, v) =
         (normal((25, 4, 64), DType::BF16), normal((48, 2, 64), DType::BF16), normal((48, 2, 64), DType::BF16));
     let at_q = Tensor::new(&[0u32, 9, 25], &Device::Cpu).unwrap();
@@ -84,7 +83,7 @@ fn varlen_and_pages() {
 
 #[test]
 fn statistics_and_strides() {
-    let Some(gpu) = gpu() else { return };
+    let gpu = gpu();
     let (q, k) = (normal((1, 4, 20, 64), DType::F32), normal((1, 4, 30, 64), DType::F32));
     let op = FlashAttn {
         softmax_scale: 0.2,
@@ -105,7 +104,7 @@ fn statistics_and_strides() {
 
 #[test]
 fn gradients() {
-    let Some(gpu) = gpu() else { return };
+    let gpu = gpu();
     let inputs =
         [normal((1, 19, 4, 64), DType::F32), normal((1, 31, 2, 64), DType::F32), normal((1, 31, 2, 64), DType::F32)];
     let run = |device: &Device, ours: bool| {
@@ -126,7 +125,7 @@ fn gradients() {
 
 #[test]
 fn tensors_elsewhere_are_errors() {
-    let Some(gpu) = gpu() else { return };
+    let gpu = gpu();
     let q = normal((1, 8, 2, 64), DType::F32);
     let [q_there] = on(&gpu, [&q]);
     assert!(flash_attn(&q_there, &q, &q, 0.2, true).is_err());
