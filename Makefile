@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 OUT := out
 
 .PHONY: help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean \
-  wheel test-python test-python-oldest lint-python
+  wheel test-python test-python-oldest lint-python test-rust
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-python-oldest: ## the same with the oldest Python and PyTorch that are supp
 lint-python: ## style and likely mistakes in the Python files
 	scripts/test python-lint
 
+test-rust: build ## the Rust crates: style, documentation, tests
+	scripts/test-rust
+
 avx512-emulated: build ## the conformance suite on an emulated AVX-512 CPU (slow; fetches Bochs and a kernel)
 	scripts/check-avx512-emulated
 
@@ -58,4 +61,4 @@ install: build ## library, header and command line under PREFIX
 	cmake --install build --prefix $(PREFIX)
 
 clean: ## remove every build folder and out/
-	rm -rf build build-asan build-tsan build-wheel $(OUT)
+	rm -rf build build-asan build-tsan build-wheel rust/target $(OUT)

@@ -14,11 +14,23 @@ namespace {
 
 std::string words_of(const Problem& problem) { return (problem.backward ? "bwd " : "fwd ") + describe(problem); }
 
+std::string explain_empty(const Call& call, fw_format format) {
+  const std::string op = call.problem.backward ? "backward" : "forward", words = describe(call.problem);
+  const std::string& device = call.info().name;
+  if (format == FW_JSON) {
+    return R"({"status": "ok", "device": ")" + device + R"(", "op": ")" + op + R"(", "problem": ")" + words +
+           R"(", "kernel": null, "workspace_bytes": 0, "flops": 0, "bytes": 0, "refused": []})" + "\n";
+  }
+  return "device     " + device + "\nop         " + op + "\nproblem    " + words +
+         "\nkernel     none: the problem is empty, there is nothing to attend\n";
+}
+
+}  // namespace
+
 Status execute(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
-               const fw_exec* exec) {
+               const fw_exec* exec, Check check) {
   Call call;
-  if (Status status = read_call(device, attention, gradients, backward, exec, Check::kEverything, &call);
-      !status.ok()) {
+  if (Status status = read_call(device, attention, gradients, backward, exec, check, &call); !status.ok()) {
     return status;
   }
   if (call.problem.empty()) {
@@ -34,30 +46,18 @@ Status execute(fw_device* device, const fw_attention* attention, const fw_gradie
   return status;
 }
 
-std::string explain_empty(const Call& call, fw_format format) {
-  const std::string op = call.problem.backward ? "backward" : "forward", words = describe(call.problem);
-  const std::string& device = call.info().name;
-  if (format == FW_JSON) {
-    return R"({"status": "ok", "device": ")" + device + R"(", "op": ")" + op + R"(", "problem": ")" + words +
-           R"(", "kernel": null, "workspace_bytes": 0, "flops": 0, "bytes": 0, "refused": []})" + "\n";
-  }
-  return "device     " + device + "\nop         " + op + "\nproblem    " + words +
-         "\nkernel     none: the problem is empty, there is nothing to attend\n";
-}
-
-}  // namespace
 }  // namespace flashwave::api
 
 using namespace flashwave;
 using namespace flashwave::api;
 
 fw_status fw_forward(fw_device* device, const fw_attention* attention, const fw_exec* exec) {
-  return guarded([&] { return execute(device, attention, nullptr, false, exec); });
+  return guarded([&] { return execute(device, attention, nullptr, false, exec, Check::kEverything); });
 }
 
 fw_status fw_backward(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
                       const fw_exec* exec) {
-  return guarded([&] { return execute(device, attention, gradients, true, exec); });
+  return guarded([&] { return execute(device, attention, gradients, true, exec, Check::kEverything); });
 }
 
 fw_status fw_workspace_size(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,

@@ -52,6 +52,10 @@ enum class Check { kStructs, kEverything };  // kStructs: the problem's memory i
 Status read_call(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
                  const fw_exec* exec, Check check, Call* call);
 
+// A forward or backward from its arguments to the launch.
+Status execute(fw_device* device, const fw_attention* attention, const fw_gradients* gradients, bool backward,
+               const fw_exec* exec, Check check);
+
 // With the kernel that the caller or the environment forces.
 Status plan_call(const Call& call, Reasons reasons, Plan* plan);
 

@@ -1,11 +1,15 @@
-# The shared library exports the functions that flashwave.h declares, and nothing else.
-# cmake -DLIBRARY=... -DHEADER=... -DNM=... -P exports.cmake
-file(READ ${HEADER} header)
+# The shared library exports the functions that the public C headers declare, and nothing else.
+# cmake -DLIBRARY=... -DHEADERS=FOLDER -DNM=... -P exports.cmake
+set(header "")
+foreach(name flashwave candle)
+  file(READ ${HEADERS}/${name}.h text)
+  string(APPEND header "${text}")
+endforeach()
 string(REGEX REPLACE "#define FW_API[^\n]*" "" header "${header}")
 string(REGEX MATCHALL "FW_API[^;]*;" declarations "${header}")
 set(declared "")
 foreach(declaration ${declarations})
-  if(declaration MATCHES "(fw_[a-z_]+)\\(")
+  if(declaration MATCHES "((fw|run)_[a-z_]+)\\(")
     list(APPEND declared ${CMAKE_MATCH_1})
   endif()
 endforeach()
@@ -22,7 +26,7 @@ endforeach()
 list(SORT declared)
 list(SORT exported)
 if(NOT declared)
-  message(FATAL_ERROR "found no declaration in ${HEADER}")
+  message(FATAL_ERROR "found no declaration in ${HEADERS}")
 endif()
 if(NOT "${declared}" STREQUAL "${exported}")
   message(FATAL_ERROR "declared: ${declared}\nexported: ${exported}")

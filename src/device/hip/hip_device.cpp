@@ -239,6 +239,7 @@ HipDevices find_devices() {
     return found;
   }
   const Api& kept = *api.release();
+  found.api = &kept;
   for (int i = 0; i < count; ++i) found.devices.push_back(new HipDevice(kept, i, "hip:" + std::to_string(i), "hip"));
   return found;
 }
@@ -272,6 +273,17 @@ bool may_have_hip_devices() {
 const HipDevices& hip_devices() {
   static const auto& found = *new HipDevices(find_devices());  // never destroyed: a call may still run at exit
   return found;
+}
+
+Status current_hip_device(Device** device) {
+  const HipDevices& found = hip_devices();
+  if (!found.status.ok()) return found.status;
+  int index = 0;
+  if (const Error error = found.api->GetDevice(&index); error != hip::kSuccess) {
+    return failed(*found.api, "the current HIP device", "hipGetDevice", error);
+  }
+  *device = found.devices.at(static_cast<size_t>(index));
+  return {};
 }
 
 Status find_emulated_device(const std::string& arch, Device** device) {

@@ -8,13 +8,20 @@
 
 namespace flashwave {
 
+namespace hip {
+struct Api;
+}
+
 // What the machine's HIP runtime has. `status` says why the list is empty.
 struct HipDevices {
   Status status;
   std::vector<Device*> devices;
+  const hip::Api* api = nullptr;  // set if there are devices
 };
 // Loads the runtime on the first call; the devices live as long as the process.
 const HipDevices& hip_devices();
+// The one that the calling thread has chosen (hipSetDevice), or the first.
+Status current_hip_device(Device** device);
 // False where it is plain that there is no AMD GPU, without loading anything.
 bool may_have_hip_devices();
 
