@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashwave
-from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache
+from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache, native
 from flashwave.api import make_problem
 from flashwave.bench.timing import Call
 from flashwave.bench.verify import WrongResult, check
@@ -123,8 +123,6 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
 
 # -------------------------------------------------------------------------------------------------------------- triton
 
-_DQ_DK_DV = (True, True, True, False, False, False)
-
 
 def _on_triton(call: Call) -> Call:
     def on_triton() -> object:
@@ -153,7 +151,7 @@ def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dty
         problem = make_problem(q, k, v, causal=causal)
         with flashwave.backend("triton"):
             out, lse, _ = dispatch.forward(problem)
-        arguments = problem, dout, None, out, lse, _DQ_DK_DV, "triton"
+        arguments = problem, dout, None, out, lse, native.DQ_DK_DV, "triton"
         calls = {
             OURS: [lambda: dispatch.backward(*arguments)],
             "FlashAttention-2": [_flash2_backward(q, k, v, dout, causal)],

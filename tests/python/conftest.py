@@ -117,3 +117,12 @@ def tensors_on_the_device(device):
         return
     with torch.device(device):
         yield
+
+
+@pytest.fixture
+def one_thread():
+    """For tests whose operations are small: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

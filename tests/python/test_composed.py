@@ -20,18 +20,11 @@ from flashwave.composed.products import Products
 from flashwave.problem import Problem
 from oracle import attention, dropout_bits, philox
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 INPUTS = ("q", "k", "v", "alibi_slopes", "bias", "sinks")
 many = settings(max_examples=int(os.environ.get("FLASHWAVE_TEST_EXAMPLES", "120")), deadline=None)
 budgets = st.sampled_from([1, 60, 500, 1 << 20])
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def with_budget(elements):

@@ -21,6 +21,7 @@ import flashwave.compat  # noqa: E402
 import flashwave.integrations.transformers as integration  # noqa: E402
 import flashwave.operators  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 SIZES = {
     "vocab_size": 64,
@@ -92,14 +93,6 @@ def _model(name, implementation, dtype, device=DEVICE):
             parameter.copy_(values.to(torch.bfloat16) + (1.0 if is_scale else 0.0))
     assert model.config._attn_implementation == implementation
     return model.to(device, dtype).eval()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=["flashwave", "flash_attention_2"])

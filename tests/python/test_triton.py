@@ -24,7 +24,10 @@ from numeric import assert_within_rule
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 INTERPRETED = DEVICE == "cpu" and triton_support.interprets()
 _REASON = triton_support.why_no_triton() or triton_support.why_no_device(torch.empty(0, device=DEVICE))
-pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+pytestmark = [
+    pytest.mark.skipif(_REASON is not None, reason=str(_REASON)),
+    pytest.mark.usefixtures("one_thread"),
+]
 on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter has no streams, graphs or compiler")
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -57,15 +60,6 @@ TYPES += [(name, FP32) for name in ("plain", "packed, dropout", "softcap, bias, 
 @pytest.fixture(autouse=True)
 def first_configuration(monkeypatch):
     monkeypatch.setenv("FLASHWAVE_TRITON_AUTOTUNE", "0")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The oracle's operations are small: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _problem(features: Features, dtype: torch.dtype) -> tuple[Problem, Problem]:

@@ -10,12 +10,13 @@ import torch
 import flashwave
 from flashwave import dispatch
 from flashwave.api import make_problem
-from flashwave.backends import triton_replay
-from flashwave.backends.triton_support import why_no_triton
+from flashwave.backends import triton_replay, triton_support
 from numeric import error
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
-on_a_gpu = pytest.mark.skipif(not DEVICE.startswith("cuda") or why_no_triton() is not None, reason="no Triton on a GPU")
+on_a_gpu = pytest.mark.skipif(
+    not DEVICE.startswith("cuda") or triton_support.why_no_triton() is not None, reason="no Triton on a GPU"
+)
 
 
 class Kernel:
@@ -95,9 +96,9 @@ def test_a_seed_of_the_cpu_goes_to_the_device():
     q = torch.zeros(1, 1, 1, 4, device="meta")
     state = torch.tensor([-5, 1 << 40])
     problem = make_problem(q, q, q, dropout_p=0.5, rng_state=state)
-    assert triton_replay._seed_on_device(problem).rng_state.device.type == "meta"
+    assert triton_support.seed_on_device(problem).rng_state.device.type == "meta"
     same = make_problem(*(torch.zeros(1, 1, 1, 4),) * 3, dropout_p=0.5, rng_state=state)
-    assert triton_replay._seed_on_device(same) is same
+    assert triton_support.seed_on_device(same) is same
 
 
 @on_a_gpu

@@ -21,10 +21,6 @@ def plan(problem: Problem, needs: tuple[bool, ...] | None = None, probs: bool = 
     return Plan(None, False, native.why_no_device(problem.q) if device is None else _SEED)
 
 
-def refusal(problem: Problem, op: str, needs: tuple[bool, ...] | None = None, probs: bool = False) -> str | None:
-    return plan(problem, needs if op == "backward" else None, probs).refusal
-
-
 def forward(
     problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False, key: tuple | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:

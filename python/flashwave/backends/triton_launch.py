@@ -170,7 +170,7 @@ class _Call:
         return {
             "cu_seqlens_q": p.cu_seqlens_q, "cu_seqlens_k": p.cu_seqlens_k, "seqused_k": p.seqused_k,
             "leftpad_k": p.leftpad_k, "bias": p.bias, "slopes": slopes,
-            "rng_state": self._rng_state() if p.dropout_p > 0 else None,
+            "rng_state": p.rng_state if p.dropout_p > 0 else None,
             **_strides("q", p.q), **_strides("k", p.k), **_strides("v", p.v),
             **{f"bias_stride_{axis}": stride for axis, stride in zip("bhqk", bias_strides)},
             "slopes_stride_b": slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0,
@@ -181,16 +181,6 @@ class _Call:
             "threshold": threshold, "keep_scale": keep_scale,
             "DIM": self.dim, "DIM_V": self.dim_v, "BLOCK_D": _padded(self.dim), "BLOCK_DV": _padded(self.dim_v),
         }  # fmt: skip
-
-    def _rng_state(self) -> Tensor:
-        """On the device. Numbers of the CPU go there as arguments of kernels, which a capture takes, not as a copy."""
-        state = self.p.rng_state
-        if state.device == self.device:
-            return state.contiguous()
-        copy = torch.empty(2, dtype=torch.int64, device=self.device)
-        for place, number in enumerate(state.tolist()):
-            copy[place].fill_(number)
-        return copy
 
     def row_terms(
         self, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, need_sinks: bool

@@ -63,23 +63,10 @@ def _is_plain(problem: Problem, others: tuple[Tensor | None, ...]) -> bool:
     """Whether launches are all there is to the call: no copies, nothing to fill or to sum up, no lengths to look at."""
     if not problem.q.is_cuda or any([tensor is not None for tensor in problem[3:12]]) or not _triton_is_known():
         return False
-    if problem.rng_state is not None and not problem.rng_state.is_contiguous():
-        return False
     for tensor in (*problem[:3], *others):
         if tensor is not None and tensor.stride(-1) != 1:
             return False
     return True
-
-
-def _seed_on_device(problem: Problem) -> Problem:
-    """Numbers of the CPU go there as arguments of kernels, which a capture takes, not as a copy."""
-    state = problem.rng_state
-    if state is None or state.device == problem.q.device:
-        return problem
-    seed, offset = state.tolist()
-    there = torch.full((2,), seed, dtype=torch.int64, device=problem.q.device)
-    there[1:].fill_(offset)
-    return problem._replace(rng_state=there)
 
 
 def repeated(
@@ -88,7 +75,6 @@ def repeated(
     """make(problem), which depends on nothing else but the other tensors and scalars."""
     if not _is_plain(problem, others):
         return make(problem)
-    problem = _seed_on_device(problem)
     tensors = (*problem[:3], problem.rng_state, *others)
     layouts = [t if t is None else (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in tensors]
     key = (tuple(layouts), problem[13:23], scalars)

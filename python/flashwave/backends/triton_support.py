@@ -11,6 +11,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..problem import Problem
+
 _OLDEST = (3, 2)
 WIDEST_ROW = 1 << 24  # elements from row to row: 128 rows must be within 31 bits
 
@@ -75,3 +77,19 @@ def why_no_device(q: Tensor) -> str | None:
     properties = torch.cuda.get_device_properties(q.device)
     what = getattr(properties, "gcnArchName", "") if torch.version.hip else f"{properties.major}.{properties.minor}"
     return f"Triton's kernels are not written for {properties.name} ({what})"
+
+
+def seed_on_device(problem: Problem) -> Problem:
+    """The problem with the dropout's seed and offset in the memory of its tensors, side by side.
+
+    Numbers of the CPU go there as arguments of kernels, which a capture takes, not as a copy.
+    """
+    state = problem.rng_state
+    if state is None:
+        return problem
+    if state.device == problem.q.device:
+        return problem if state.is_contiguous() else problem._replace(rng_state=state.contiguous())
+    seed, offset = state.tolist()
+    there = torch.full((2,), seed, dtype=torch.int64, device=problem.q.device)
+    there[1:].fill_(offset)
+    return problem._replace(rng_state=there)
