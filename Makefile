@@ -3,7 +3,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 PREFIX ?= /usr/local
 OUT := out
 
-.PHONY: help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean \
+.PHONY: writable test-fresh help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean \
   wheel test-python test-python-oldest lint-python test-rust
 
 help: ## this list
@@ -12,19 +12,26 @@ help: ## this list
 setup: ## install the tools that are missing (Debian packages)
 	scripts/setup
 
-build: ## build/flashwave, build/libflashwave.so and the tests
+writable:
+	@test -w . || { echo "This checkout is read-only: copy it to a folder you can write to." >&2; exit 1; }
+
+build: writable ## build/flashwave, build/libflashwave.so and the tests; FLASHWAVE_AMD_TARGETS=gfx942 chooses GPUs
+	scripts/setup --for build
 	cmake --preset release
 	cmake --build --preset release
 
-run: ## from nothing to a checked, measured and plotted result in out/bench.svg
+run: writable ## from nothing to a checked, measured and plotted result in out/bench.svg, and two emulated GPUs
 	scripts/setup --for run
-	cmake --preset release -DFLASHWAVE_BUILD_TESTS=OFF && cmake --build --preset release
-	mkdir -p $(OUT) && build/flashwave check --suite smoke
-	build/flashwave bench --suite quick --plot $(OUT)/bench.svg
+	cmake --preset run --log-level=NOTICE
+	cmake --build --preset run
+	scripts/run build-run $(OUT)
 
-test: ## everything CI runs
+test: writable ## everything CI runs
 	scripts/setup
 	scripts/test
+
+test-fresh: writable ## the README's commands on bare Debian systems (long; needs root)
+	scripts/test-fresh
 
 check-full: build ## the whole conformance suite (long)
 	build/flashwave check --suite full
@@ -39,7 +46,8 @@ format: ## rewrite every C, C++ and Python file in the project's style
 	scripts/format
 	scripts/format-python
 
-wheel: ## the Python package: out/wheel/flashwave-*.whl
+wheel: writable ## the Python package: out/wheel/flashwave-*.whl
+	scripts/setup --for build
 	scripts/wheel
 
 test-python: ## the Python tests on that wheel
@@ -61,4 +69,4 @@ install: build ## library, header and command line under PREFIX
 	cmake --install build --prefix $(PREFIX)
 
 clean: ## remove every build folder and out/
-	rm -rf build build-asan build-tsan build-wheel rust/target $(OUT)
+	rm -rf build build-run build-asan build-tsan build-wheel rust/target $(OUT)

@@ -1,6 +1,12 @@
 #include "check.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <map>
 #include <regex>
 
 #include "commands.h"
@@ -87,6 +93,51 @@ std::vector<std::string> choose_problems(const Options& options) {
   return chosen;
 }
 
+// What is being checked, for those who find the program dead.
+char current_problem[2048];
+
+extern "C" void say_current_problem(int signal) {
+  constexpr char kBefore[] = "flashwave: died of a signal while checking: ";
+  // Nothing can be done if this fails, too. The signal's own action follows.
+  if (write(STDERR_FILENO, kBefore, sizeof kBefore - 1) > 0 &&
+      write(STDERR_FILENO, current_problem, strnlen(current_problem, sizeof current_problem)) > 0) {
+    static_cast<void>(!write(STDERR_FILENO, "\n", 1));
+  }
+  raise(signal);
+}
+
+void name_problem_on_death() {
+  struct sigaction action = {};
+  action.sa_handler = say_current_problem;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGABRT}) {
+    struct sigaction before = {};
+    // A sanitizer's own handler says more.
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(signal, &action, nullptr);
+  }
+}
+
+// A name nobody has would make every problem "skipped", and a run of the suite look good.
+void require_kernel(fw_device* device, const std::string& name) {
+  for (int32_t i = 0; const char* known = fw_kernel_name(device, i); ++i) {
+    if (name == known) return;
+  }
+  throw UsageError("--kernel " + name + ": " + query_device(device).name +
+                   " has no kernel of that name; 'flashwave devices' and 'flashwave explain' list them");
+}
+
+// "12 skipped: REASON", the most frequent first.
+void print_skipped(const std::map<std::string, size_t>& reasons) {
+  constexpr size_t kMost = 12;
+  std::vector<std::pair<size_t, std::string>> sorted;
+  for (const auto& [reason, count] : reasons) sorted.emplace_back(count, reason);
+  std::ranges::sort(sorted, [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = 0; i < std::min(sorted.size(), kMost); ++i) {
+    std::printf("%zu skipped: %s\n", sorted[i].first, sorted[i].second.c_str());
+  }
+  if (sorted.size() > kMost) std::printf("... and for %zu other reasons\n", sorted.size() - kMost);
+}
+
 }  // namespace
 
 std::string check_help() {
@@ -104,7 +155,7 @@ std::string check_help() {
          "  --filter RE   only problems whose words match the regular expression\n"
          "  --shard i/n   every n-th problem, starting with the i-th (1 <= i <= n)\n"
          "  --device D    cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default)\n"
-         "  --kernel K    run this kernel; problems it does not take are skipped\n"
+         "  --kernel K    run this kernel; problems it does not take are skipped, and it must have run some\n"
          "  --seed S      other random data and draws (default 0)\n"
          "  --threads N   CPU threads of the first run (default: all)\n"
          "  --json        one JSON object per problem, the summary on stderr\n"
@@ -122,13 +173,23 @@ int check_command(const Arguments& arguments) {
   settings.kernel = options.text("--kernel", "");
   settings.threads = options.integer("--threads", 0, 0, 1024);
 
+  if (!settings.kernel.empty()) require_kernel(settings.device, settings.kernel);
   const bool json = options.has("--json"), alone = !options.words().empty();
+  const bool whole = parse_shard(options.text("--shard", "1/1")).count == 1;
+  size_t ran_kernel = 0;
+  bool refused_as_expected = false;
+  std::map<std::string, size_t> reasons;  // of skipping
+  name_problem_on_death();
   size_t count[3] = {0, 0, 0};
   Progress progress(problems.size());
   for (size_t i = 0; i < problems.size(); ++i) {
     progress.show(i, problems[i]);
+    std::snprintf(current_problem, sizeof current_problem, "%s", problems[i].c_str());
     const CheckResult result = check_case(parse_case(problems[i]), settings);
     ++count[size_t(result.outcome)];
+    if (result.outcome == Outcome::kSkipped) ++reasons[result.reason];
+    if (result.kernel == settings.kernel) ++ran_kernel;
+    refused_as_expected |= result.refused_as_expected;
     if (json) {
       progress.clear();
       std::printf("%s\n", to_json(problems[i], result).c_str());
@@ -143,10 +204,14 @@ int check_command(const Arguments& arguments) {
   }
   progress.clear();
   std::FILE* const summary = json ? stderr : stdout;
-  if (count[0] + count[1] == 0) std::fprintf(stderr, "flashwave: nothing was checked\n");
+  if (!json && !alone) print_skipped(reasons);
+  // A shard may hold no problem for a kernel; the suite must.
+  const bool idle = !settings.kernel.empty() && ran_kernel == 0 && whole;
+  if (idle) std::fprintf(stderr, "flashwave: no problem was run by %s\n", settings.kernel.c_str());
+  const bool something = count[0] > 0 || (alone && refused_as_expected);
+  if (!something && count[1] == 0) std::fprintf(stderr, "flashwave: nothing was checked\n");
   std::fprintf(summary, "%zu passed, %zu failed, %zu skipped\n", count[0], count[1], count[2]);
-  if (alone && count[2] > 0) return 0;
-  return count[1] == 0 && count[0] > 0 ? 0 : 1;
+  return count[1] == 0 && something && !idle ? 0 : 1;
 }
 
 }  // namespace flashwave::cli

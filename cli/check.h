@@ -15,6 +15,7 @@ struct CheckResult {
   Outcome outcome = Outcome::kFailed;
   std::string reason;  // why it failed or was skipped
   std::string kernel;  // what ran
+  bool refused_as_expected = false;
   std::vector<Judgement> tensors;
   double seconds = 0;
 };

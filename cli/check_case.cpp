@@ -110,6 +110,7 @@ CheckResult check_refusal(const Geometry& g, const CheckSettings& settings, cons
       result.reason += " (expected it to mention " + c.expect_text + ")";
     } else {
       result.outcome = c.expect == Expect::kInvalid ? Outcome::kPassed : Outcome::kSkipped;
+      result.refused_as_expected = true;
     }
   }
   return result;

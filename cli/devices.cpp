@@ -20,16 +20,22 @@ std::vector<std::string> kernels_of(fw_device* device) {
   }
 }
 
-// Those that kernels are written for. Opened by name only, and only if the emulator is installed.
-constexpr const char* kEmulated[] = {"emu:gfx90a", "emu:gfx942", "emu:gfx950", "emu:gfx1100", "emu:gfx1201"};
+// Opened by name only, and only if the emulator is installed.
+constexpr const char* kEmulated[] = {"emu:gfx908",  "emu:gfx90a",  "emu:gfx942",  "emu:gfx950", "emu:gfx1100",
+                                     "emu:gfx1101", "emu:gfx1102", "emu:gfx1200", "emu:gfx1201"};
 
+// Those that this build has kernels for; else why there are none.
 std::string emulated_devices() {
-  std::string names;
+  std::string names, reason = "this build has no kernels for them";
   for (const char* name : kEmulated) {
     fw_device* device = nullptr;
-    if (fw_device_open(name, &device) == FW_OK) names += (names.empty() ? "" : ", ") + std::string(name);
+    if (fw_device_open(name, &device) != FW_OK) {
+      reason = fw_last_error();
+    } else if (fw_kernel_name(device, 0) != nullptr) {
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    }
   }
-  return names;
+  return names.empty() ? "none: " + reason : names;
 }
 
 std::string kernel_list(const std::string& device, const std::vector<std::string>& kernels) {
@@ -44,7 +50,8 @@ std::string kernel_list(const std::string& device, const std::vector<std::string
 std::string devices_help() {
   return "usage: flashwave devices [--json]\n\n"
          "Lists the real devices present on this machine and the kernels each can run, in the order they are tried.\n"
-         "Emulated GPUs are named below the table if the emulator is installed; --json leaves them out.\n";
+         "Below the table: emulated GPUs, if the emulator is installed, and which GPUs this build has kernels for, or\n"
+         "why it has none. --json leaves that out.\n";
 }
 
 int devices_command(const Arguments& arguments) {
@@ -72,8 +79,8 @@ int devices_command(const Arguments& arguments) {
   }
   if (options.has("--json")) return 0;
   std::printf("%s%s", table.str().c_str(), kernels_text.c_str());
-  const std::string emulated = emulated_devices();
-  if (!emulated.empty()) std::printf("\nemulated AMD GPUs, for --device: %s\n", emulated.c_str());
+  std::printf("\nemulated AMD GPUs, for --device: %s\n\n", emulated_devices().c_str());
+  for (int32_t i = 0; const char* note = fw_build_note(i); ++i) std::printf("%s\n", note);
   return 0;
 }
 

@@ -1,7 +1,10 @@
 # What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, and the header;
-# and, where it was built before, the emulator of AMD GPUs.
-set(FLASHWAVE_EMULATOR_LIBRARY "" CACHE FILEPATH "A libflashwave_emu.so to carry")
-option(FLASHWAVE_OLD_GLIBC "Let the library run on a glibc much older than this system's (x86-64)" OFF)
+# and, where LLVM 22 is found, the emulator of AMD GPUs.
+set(x86 OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(x86 ON)
+endif()
+option(FLASHWAVE_OLD_GLIBC "Let the library run on a glibc much older than this system's (x86-64)" ${x86})
 
 set_target_properties(flashwave_core PROPERTIES EXCLUDE_FROM_ALL ON)  # it is for the unit tests
 set_property(TARGET flashwave PROPERTY VERSION)  # no links in a wheel
@@ -16,6 +19,6 @@ endif()
 
 install(TARGETS flashwave LIBRARY DESTINATION lib)
 install(DIRECTORY include/flashwave DESTINATION include)
-if(FLASHWAVE_EMULATOR_LIBRARY)
-  install(PROGRAMS ${FLASHWAVE_EMULATOR_LIBRARY} DESTINATION lib)
+if(FLASHWAVE_LLVM)
+  add_subdirectory(${PROJECT_SOURCE_DIR}/emulator ${PROJECT_BINARY_DIR}/emulator)
 endif()

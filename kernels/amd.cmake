@@ -1,57 +1,145 @@
-# The kernels of AMD GPUs: one clang call for each (architecture, file), no ROCm; all code objects in one packed archive.
-# A build may take the archive of another one (-DFLASHWAVE_AMD_ARCHIVE=FILE).
-set(FLASHWAVE_AMD_ARCHIVE "" CACHE FILEPATH "Take this archive of AMD code objects instead of compiling them")
-find_program(FLASHWAVE_AMD_COMPILER NAMES clang++-22 clang++-21 clang++-20 clang++-19 clang++
-             DOC "clang >= 19 that compiles for AMD GPUs")
-set(amd_possible OFF)
-if(FLASHWAVE_AMD_ARCHIVE)
-  set(amd_possible ON)
-elseif(FLASHWAVE_AMD_COMPILER)
-  # Linked as well: a clang without lld makes no code object.
-  execute_process(COMMAND ${FLASHWAVE_AMD_COMPILER} --target=amdgcn-amd-amdhsa -mcpu=gfx950 -nogpulib -x c /dev/null
-                          -o ${CMAKE_BINARY_DIR}/CMakeFiles/amd_probe.co
-                  RESULT_VARIABLE amd_missing OUTPUT_QUIET ERROR_QUIET)
-  if(NOT amd_missing)
-    set(amd_possible ON)
+# The kernels of AMD GPUs: one clang call for each (architecture, part), no ROCm; all code objects in one packed archive.
+set(FLASHWAVE_AMD_TARGETS "" CACHE STRING "AMD GPUs to compile for: all, none, native, or names (gfx942;gfx1100). Empty: what \
+GPU_ARCHS, AMDGPU_TARGETS or PYTORCH_ROCM_ARCH says in the environment, else all")
+flashwave_chosen_targets(amd_targets FLASHWAVE_AMD_TARGETS FLASHWAVE_AMD_TARGETS GPU_ARCHS AMDGPU_TARGETS PYTORCH_ROCM_ARCH)
+set(rocm_folders $ENV{ROCM_PATH} $ENV{HIP_PATH} /opt/rocm)
+
+# The GPUs of this machine, as ROCm's tools or clang's own name them.
+if("native" IN_LIST amd_targets)
+  find_program(agents NO_CACHE NAMES rocm_agent_enumerator amdgpu-arch amdgpu-arch-22 HINTS ${rocm_folders}
+               PATH_SUFFIXES bin llvm/bin)
+  set(found)
+  if(agents)
+    execute_process(COMMAND ${agents} OUTPUT_VARIABLE found ERROR_QUIET)
+    string(REGEX MATCHALL "gfx[0-9a-f]+" found "${found}")
+    list(REMOVE_ITEM found gfx000)  # the CPU
+    list(REMOVE_DUPLICATES found)
   endif()
+  if(NOT found)
+    message(FATAL_ERROR "${ORIGIN} says native, but no AMD GPU is found (rocm_agent_enumerator, amdgpu-arch). Name the GPUs, e.g. gfx942.")
+  endif()
+  list(REMOVE_ITEM amd_targets native)
+  list(APPEND amd_targets ${found})
 endif()
-option(FLASHWAVE_BUILD_AMD "Build the kernels of AMD GPUs (needs clang >= 19 with the AMDGPU target)" ${amd_possible})
 
-# Defined to 1 for everything that reads the lists of kernels.
-set(FLASHWAVE_AMD_KERNELS 0 PARENT_SCOPE)
-if(NOT FLASHWAVE_BUILD_AMD)
+# The GPUs of the second column of architectures.def are compiled for; a GPU of the first runs the code of the second.
+file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/amd/architectures.def rows REGEX "^FW_AMD_ARCHITECTURE")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS amd/architectures.def)
+set(known)
+set(all)
+foreach(row IN LISTS rows)
+  string(REGEX MATCH "\\((gfx[0-9a-f]+), (gfx[0-9a-f]+)," found "${row}")
+  list(APPEND known ${CMAKE_MATCH_1})
+  list(APPEND all ${CMAKE_MATCH_2})
+  set(code_of_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+endforeach()
+list(REMOVE_DUPLICATES all)
+set(chosen)
+foreach(name IN LISTS amd_targets)
+  if(name STREQUAL "all")
+    list(APPEND chosen ${all})
+  elseif(name IN_LIST known)
+    list(APPEND chosen ${code_of_${name}})
+  elseif(NOT name STREQUAL "none")
+    list(JOIN known " " known)
+    message(FATAL_ERROR "${ORIGIN} names an unknown AMD GPU, ${name}. Known: ${known}; or all, none, native.")
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES chosen)
+if(NOT chosen)
+  flashwave_left_out(AMD none "none are chosen (${ORIGIN})")
   return()
 endif()
+
+# A clang that makes code objects: it has the AMDGPU target, is 19 or newer, and finds lld. A compiler of ROCm that was named
+# for the rest is taken for the kernels too.
+set(FLASHWAVE_AMD_COMPILER "" CACHE FILEPATH "clang >= 19 that compiles for AMD GPUs (empty: searched)")
+file(WRITE ${CMAKE_BINARY_DIR}/CMakeFiles/amd_probe.hip
+     "#if __clang_major__ < 19\n#error\n#endif\n__attribute__((global)) void probe() {}\n")
+set(amd_flags -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=5 -std=c++20 -O3
+    -ffp-contract=fast -fuse-cuid=none)
+function(find_amd_compiler result)
+  set(tried)
+  set(candidates ${FLASHWAVE_AMD_COMPILER})
+  if(NOT candidates)
+    get_filename_component(own ${CMAKE_CXX_COMPILER} NAME)
+    if(own MATCHES "hipcc")  # a script around a clang: which one, hipconfig knows
+      get_filename_component(folder ${CMAKE_CXX_COMPILER} DIRECTORY)
+      find_program(hipconfig NO_CACHE NAMES hipconfig HINTS ${folder} ${rocm_folders} PATH_SUFFIXES bin)
+      if(hipconfig)
+        execute_process(COMMAND ${hipconfig} --hipclangpath OUTPUT_VARIABLE clang_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+        list(APPEND candidates ${clang_folder}/clang++)
+      endif()
+    elseif(own MATCHES "amdclang")
+      list(APPEND candidates ${CMAKE_CXX_COMPILER})
+    endif()
+    foreach(name clang++-22 clang++-21 clang++-20 clang++-19)
+      find_program(found_clang NO_CACHE NAMES ${name})
+      list(APPEND candidates ${found_clang})
+      unset(found_clang)
+    endforeach()
+    foreach(folder IN LISTS rocm_folders)
+      list(APPEND candidates ${folder}/llvm/bin/clang++)
+    endforeach()
+    find_program(found_clang NO_CACHE NAMES clang++)
+    list(APPEND candidates ${found_clang})
+  endif()
+  foreach(candidate IN LISTS candidates)
+    if(EXISTS "${candidate}")
+      execute_process(COMMAND ${candidate} ${amd_flags} --offload-arch=gfx950 ${CMAKE_BINARY_DIR}/CMakeFiles/amd_probe.hip
+                              -o ${CMAKE_BINARY_DIR}/CMakeFiles/amd_probe.co
+                      RESULT_VARIABLE missing OUTPUT_QUIET ERROR_QUIET)
+      if(NOT missing)
+        set(${result} ${candidate} PARENT_SCOPE)
+        return()
+      endif()
+      list(APPEND tried ${candidate})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES tried)
+  list(JOIN tried ", " tried)
+  set(${result} "" PARENT_SCOPE)
+  set(tried "${tried}" PARENT_SCOPE)
+endfunction()
+find_amd_compiler(amd_compiler)
+if(NOT amd_compiler)
+  set(reason "no clang >= 19 with the AMDGPU target and lld was found (Debian: clang-22 lld-22; ROCm: ROCM_PATH)")
+  if(tried)
+    string(APPEND reason "; tried ${tried}")
+  endif()
+  flashwave_left_out(AMD "${amd_targets}" "${reason}")
+  return()
+endif()
+list(JOIN chosen " " chosen_text)
+message(STATUS "AMD kernels for ${chosen_text}, by ${amd_compiler}")
 set(FLASHWAVE_AMD_KERNELS 1 PARENT_SCOPE)
-if(FLASHWAVE_AMD_ARCHIVE)
-  set(FLASHWAVE_AMD_CODE ${FLASHWAVE_AMD_ARCHIVE} PARENT_SCOPE)
-  add_custom_target(flashwave_amd_kernels)
-  return()
-endif()
-
-set(gfx908 gfx908)
-set(cdna2 gfx90a gfx942 gfx950)  # and later
-set(cdna gfx908 ${cdna2})
-set(rdna gfx1100 gfx1201)
-set(all gfx900 gfx906 ${cdna} gfx1010 gfx1030 ${rdna})
 
 set(code_objects)
 set(archive_words)
-# Compiles kernels/FOLDER/NAME.hip for each of the architectures; OPTIONS... are further flags.
-function(amd_code_objects folder name architectures)
-  set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${name}.hip)
-  foreach(arch IN LISTS ${architectures})
-    set(output ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${name}_${arch}.co)
-    add_custom_command(
-      OUTPUT ${output}
-      COMMAND ${FLASHWAVE_AMD_COMPILER} -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc
-              --offload-arch=${arch} -mcode-object-version=5 -std=c++20 -O3 -Wall -Wextra -Werror -ffp-contract=fast
-              ${ARGN} -I${PROJECT_SOURCE_DIR} -fuse-cuid=none ${source} -o ${output}
-              # The driver's -MD does nothing for device code.
-              -Xclang -dependency-file -Xclang ${output}.d -Xclang -MT -Xclang ${output}
-      DEPENDS ${source} DEPFILE ${output}.d VERBATIM COMMENT "AMD kernels ${folder}/${name} for ${arch}")
-    list(APPEND code_objects ${output})
-    list(APPEND archive_words ${folder}_${name} ${arch} ${output})
+# Compiles kernels/FOLDER/FILE.hip for each chosen one of the ARCHITECTURES: as a whole (PARTS is empty), else once for each
+# of the PARTS, which are sources of rows without "FOLDER_" (kernels/common/part.h). Further words are flags.
+function(amd_code_objects folder file architectures parts)
+  set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${file}.hip)
+  if(NOT parts)
+    set(parts ${file})
+  endif()
+  foreach(arch IN LISTS architectures)
+    if(NOT arch IN_LIST chosen)
+      continue()
+    endif()
+    foreach(part IN LISTS parts)
+      set(output ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${part}_${arch}.co)
+      set(command ${amd_compiler} ${amd_flags} --offload-arch=${arch} -Wall -Wextra -Werror ${ARGN} -I${PROJECT_SOURCE_DIR}
+          -DFW_PART_${folder}_${part}=1 ${source})
+      add_custom_command(
+        OUTPUT ${output}
+        # The driver's -MD does nothing for device code, and ccache would not know of the file.
+        COMMAND ${command} -E -o /dev/null -Xclang -dependency-file -Xclang ${output}.d -Xclang -MT -Xclang ${output}
+        COMMAND ${FLASHWAVE_CCACHE} ${command} -c -o ${output}
+        DEPENDS ${source} DEPFILE ${output}.d VERBATIM COMMENT "AMD kernels ${folder}/${part} for ${arch}")
+      list(APPEND code_objects ${output})
+      list(APPEND archive_words ${folder}_${part} ${arch} ${output})
+    endforeach()
   endforeach()
   set(code_objects ${code_objects} PARENT_SCOPE)
   set(archive_words ${archive_words} PARENT_SCOPE)

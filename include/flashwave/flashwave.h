@@ -268,6 +268,10 @@ FW_API fw_status fw_device_synchronize(fw_device* device, void* stream);
  * count. FW_UNSUPPORTED for devices without counters, which real ones are. */
 FW_API fw_status fw_device_counters(fw_device* device, char* buffer, size_t capacity, size_t* needed);
 
+/* What this build carries, a sentence for each maker of GPUs: which GPUs its kernels were compiled for, or why there
+ * are none; NULL past the end. */
+FW_API const char* fw_build_note(int32_t index);
+
 /* Kernels the device could run, in the order they are tried; NULL past the end. */
 FW_API const char* fw_kernel_name(fw_device* device, int32_t index);
 

@@ -12,6 +12,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/ampere/decode_finish.h"
 #include "kernels/ampere/decode_tiles.h"
+#include "kernels/common/part.h"
 #include "kernels/common/score.h"
 
 namespace flashwave {
@@ -323,14 +324,15 @@ FW_DEVICE void decode(const GpuArguments& args) {
       reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
 }
 
-// The rows of decode.def.
-#define FW_NVIDIA_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
-                         shared_bytes, features, needs, work)                                                       \
+// The rows of decode.def, one part at a time.
+#define FW_DECODE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,           \
+                        shared_bytes, features, needs, work)                                                        \
   FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                                     \
     using Shape = DecodeShape<dim_qk, dim_v, tile_q, threads / kWave, shared_bytes>;                                \
     static_assert(tile_k == kTileKeys && tile_q == 4 * Shape::kWarpRows);                                           \
     decode<ElementOf<dtypes>, Shape>(args);                                                                         \
   }
+#define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_DECODE_ENTRY)(__VA_ARGS__)
 #include "kernels/ampere/decode.def"
 #undef FW_NVIDIA_KERNEL
 

@@ -4,6 +4,7 @@
 
 #include "kernels/abi/features.h"
 #include "kernels/ampere/fwd.h"
+#include "kernels/common/part.h"
 
 namespace flashwave {
 #define FW_FOR_kIsaSm75(...) __VA_ARGS__
@@ -22,7 +23,7 @@ namespace flashwave {
             args.params, shared_address(dynamic_shared));                                                             \
         if (forward.choose_task(args.schedule)) forward.run();                                                        \
       })
-#define FW_NVIDIA_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)
+#define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_AMPERE_ENTRY)(__VA_ARGS__)
 
 // Aligned to the period of the swizzle.
 extern __shared__ __align__(1024) char dynamic_shared[];

@@ -1,11 +1,9 @@
 // Forward attention for many queries: mma.sync m16n8k16 (Ampere and later; sm_75: m16n8k8).
 //
 // FlashAttention-2's division of work: a CTA has a block of queries, a warp 16 or 32 of them and all keys of a tile, so
-// that rows of S and O belong to one warp. NOTES.md has the arithmetic and the reasons.
+// that rows of S and O belong to one warp. NOTES.md has the arithmetic and the reasons. One part of variants.def is
+// compiled at a time.
 #include "kernels/ampere/entry.h"
-
-#define FW_IN_ampere_fwd(...) FW_AMPERE_ENTRY(__VA_ARGS__)
-#define FW_IN_ampere_fwd_general(...)
 
 namespace flashwave {
 #include "kernels/ampere/variants.def"

@@ -4,6 +4,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/cdna/fwd.h"
 #include "kernels/cdna/tasks.h"
+#include "kernels/common/part.h"
 
 namespace flashwave {
 
@@ -41,4 +42,4 @@ struct ElementOf<kRowF16, kNeeds> {
     FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                     \
     forward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));               \
   }
-#define FW_AMD_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)
+#define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_CDNA_FORWARD)(__VA_ARGS__)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/abi/features.h"
+#include "kernels/common/part.h"
 #include "kernels/hopper/fwd.h"
 
 namespace flashwave {
@@ -30,4 +31,4 @@ struct ElementOf<kRowF16> {
     static_assert(Config::kSharedBytes == shared_bytes);                                                               \
     forward<Config>(args, maps);                                                                                       \
   }
-#define FW_NVIDIA_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)
+#define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_HOPPER_FORWARD)(__VA_ARGS__)

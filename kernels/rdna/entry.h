@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/abi/features.h"
+#include "kernels/common/part.h"
 #include "kernels/rdna/element.h"
 #include "kernels/rdna/forward.h"
 
@@ -41,6 +42,6 @@ struct ElementOf<kRowBF16, kNeeds> {
                          args, reinterpret_cast<char*>(lds))                                                       \
                          .run();                                                                                   \
                    })
-#define FW_AMD_KERNEL(source, ...) FW_IN_##source(__VA_ARGS__)
+#define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_RDNA_ENTRY)(__VA_ARGS__)
 
 }  // namespace flashwave

@@ -6,6 +6,7 @@
 #include "api/guard.h"
 #include "api/structs.h"
 #include "catalog/catalog.h"
+#include "device/code_archive.h"
 #include "device/cpu/openmp.h"
 
 namespace flashwave::api {
@@ -22,7 +23,19 @@ fw_status with_device(fw_device* handle, Body&& body) noexcept {
 
 bool could_run(const KernelRow& row, const DeviceInfo& info) {
   const std::string kind = info.kind == "emu" ? "hip" : info.kind;  // emulated GPUs run the real ones' code
-  return can_be_chosen(row.op) && kind == row.device && (row.isa & ~info.isa) == 0;
+  return info.has_code && can_be_chosen(row.op) && kind == row.device && (row.isa & ~info.isa) == 0;
+}
+
+// "AMD kernels: gfx942 gfx1100", "NVIDIA kernels: left out; nvcc was not found (...)".
+std::string build_note(const std::string& maker, const CodeArchive& archive) {
+  if (archive.entries.empty()) return maker + " kernels: left out; " + archive.left_out;
+  std::vector<std::string> targets;
+  for (const ArchiveEntry& entry : archive.entries) {
+    if (std::ranges::find(targets, entry.arch) == targets.end()) targets.emplace_back(entry.arch);
+  }
+  std::string note = maker + " kernels:";
+  for (const std::string& target : targets) note += " " + target;
+  return note;
 }
 
 }  // namespace
@@ -131,6 +144,17 @@ fw_status fw_device_counters(fw_device* device, char* buffer, size_t capacity, s
     if (json.size() < capacity) d.reset_counters();
     return {};
   });
+}
+
+const char* fw_build_note(int32_t index) {
+  try {
+    static const auto& notes = *new std::vector<std::string>{build_note("AMD", amd_code_archive()),
+                                                             build_note("NVIDIA", nvidia_code_archive())};
+    if (index >= 0 && static_cast<size_t>(index) < notes.size()) return notes[static_cast<size_t>(index)].c_str();
+  } catch (const std::exception& error) {
+    report(FW_INTERNAL_ERROR, error.what());
+  }
+  return nullptr;
 }
 
 const char* fw_kernel_name(fw_device* device, int32_t index) {

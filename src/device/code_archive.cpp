@@ -25,7 +25,7 @@ namespace {
   ArchiveHeader header;
   std::memcpy(&header, data, sizeof header);
   if (std::memcmp(header.magic, kArchiveMagic, sizeof header.magic) != 0) return {};
-  return {data, {reinterpret_cast<const ArchiveEntry*>(data + sizeof header), header.entries}};
+  return {data, {reinterpret_cast<const ArchiveEntry*>(data + sizeof header), header.entries}, ""};
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ CodeArchive amd_code_archive() {
 #if FLASHWAVE_AMD_KERNELS
   return archive_at(flashwave_amd_code);
 #else
-  return {};
+  return {.left_out = FLASHWAVE_AMD_LEFT_OUT};
 #endif
 }
 
@@ -42,7 +42,7 @@ CodeArchive nvidia_code_archive() {
 #if FLASHWAVE_NVIDIA_KERNELS
   return archive_at(flashwave_nvidia_code);
 #else
-  return {};
+  return {.left_out = FLASHWAVE_NVIDIA_LEFT_OUT};
 #endif
 }
 

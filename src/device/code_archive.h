@@ -14,19 +14,20 @@ struct ArchiveHeader {
   char magic[4];
   uint32_t entries;
 };
-inline constexpr char kArchiveMagic[4] = {'F', 'W', 'C', 'O'};
+inline constexpr char kArchiveMagic[4] = {'F', 'W', 'C', '2'};
 
 struct ArchiveEntry {
-  char source[24];  // "cdna_fwd": kernels/cdna/fwd.hip
+  char source[40];  // "cdna_fwd_d64": a part of kernels/cdna/fwd.hip
   char arch[16];    // "gfx942", "sm_90a", "compute_80" (PTX)
   uint64_t offset;  // of the packed bytes, from the start of the archive
   uint32_t packed_bytes, raw_bytes;
 };
-static_assert(sizeof(ArchiveHeader) == 8 && sizeof(ArchiveEntry) == 56);
+static_assert(sizeof(ArchiveHeader) == 8 && sizeof(ArchiveEntry) == 72);
 
 struct CodeArchive {
   const char* data = nullptr;
   std::span<const ArchiveEntry> entries;  // none in a build without kernels of that maker's GPUs
+  const char* left_out = "";              // why, in such a build
 
   // The bytes of an entry, and one 0 after them (PTX is a C string); null if they are damaged.
   std::unique_ptr<char[]> unpack(const ArchiveEntry& entry) const;

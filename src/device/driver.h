@@ -26,6 +26,7 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;
   int64_t shared_memory_bytes = 0;  // of a workgroup; 0: kernels need not ask
   bool host_memory = false;         // the host can read the device's memory
+  bool has_code = true;             // this build carries machine code for it
 };
 
 struct LaunchOptions {
@@ -50,8 +51,6 @@ class Device {
   virtual void release_workspace(char* workspace) = 0;
   virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
                         const LaunchOptions& options) = 0;
-  // Whether any kernel was compiled for it.
-  virtual bool has_kernels() const { return true; }
   // What launches cost, as JSON, counted since reset_counters; the first call may turn on what is counted. Emulated
   // devices alone have counters.
   virtual Status counters(std::string* json) {

@@ -35,6 +35,11 @@ std::string unsupported(const Selection& selection, const DeviceInfo& device, bo
 template <class AnyProblem>
 Status choose(const AnyProblem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
   *plan = Plan{};
+  if (!device.has_code) {
+    return {FW_UNSUPPORTED, "this build carries no machine code for " + device.name +
+                                (device.arch.empty() ? "" : " (" + device.arch + ")") +
+                                ": it was left out, or not among the targets of the build"};
+  }
   plan->selection = select(problem, device, options.force_kernel, options.reasons);
   if (plan->selection.row != nullptr) return {};
   if (options.reasons != Reasons::kAll) plan->selection = select(problem, device, options.force_kernel);

@@ -359,6 +359,8 @@ int main(int argc, char **argv) {
   CHECK(fw_device_query(device, &info) == FW_OK && strcmp(info.name, "cpu") == 0 && info.compute_units >= 1);
   while (fw_kernel_name(device, kernels) != NULL) ++kernels;
   CHECK(kernels >= 4);
+  CHECK(strncmp(fw_build_note(0), "AMD kernels: ", 13) == 0 && strncmp(fw_build_note(1), "NVIDIA kernels: ", 16) == 0);
+  CHECK(fw_build_note(2) == NULL && fw_build_note(-1) == NULL);
   CHECK(fw_kernel_name(device, -1) == NULL && fw_kernel_name(NULL, 0) == NULL);
   test_defaults();
   test_struct_sizes(device);

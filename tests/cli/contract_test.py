@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ class Usage(unittest.TestCase):
             (("bench", "--op", "sideways"), "--op"),
             (("bench", "sq=8 dropout=0.5"), "dropout"),
             (("devices", "extra"), "extra"),
+            (("check", "--suite", "smoke", "--device", "cpu", "--kernel", "my_typo"), "my_typo"),
+            (("check", "sq=8", "--device", "cpu", "--kernel", "nope"), "nope"),
         ):
             answer = run(*arguments)
             self.assertEqual(answer.returncode, 2, arguments)
@@ -55,7 +58,10 @@ class Usage(unittest.TestCase):
 
 class Devices(unittest.TestCase):
     def test_cpu_comes_first(self):
-        self.assertIn("cpu", run("devices").stdout)
+        listed = run("devices").stdout
+        self.assertIn("cpu", listed)
+        self.assertRegex(listed, "(?m)^AMD kernels: ")
+        self.assertRegex(listed, "(?m)^NVIDIA kernels: ")
         first = json_lines(run("devices", "--json").stdout)[0]
         self.assertEqual(first["device"], "cpu")
         self.assertIn("reference_fwd", first["kernels"])
@@ -123,6 +129,29 @@ class Check(unittest.TestCase):
         for tensor in problem["tensors"]:
             self.assertEqual(tensor["error"], tensor["naive_error"])
             self.assertGreaterEqual(tensor["bound"], 2 * tensor["error"])
+
+    def test_a_suite_that_a_kernel_takes_nothing_of_fails(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as suite:
+            suite.write("sq=8 d=600 expect=invalid(dim)\nsq=8\n")
+            suite.flush()
+            arguments = ("check", "--device", "cpu", "--suite", suite.name, "--kernel")
+            idle = run(*arguments, "reference_bwd")
+            self.assertEqual(idle.returncode, 1)
+            self.assertIn("no problem was run by reference_bwd", idle.stderr)
+            self.assertIn("1 skipped: ", idle.stdout)
+            self.assertEqual(run(*arguments, "reference_fwd").returncode, 0)
+        self.assertEqual(run("check", "--device", "cpu", "sq=8", "--kernel", "reference_bwd").returncode, 1)
+
+    def test_death_by_a_signal_names_the_problem(self):
+        slow = subprocess.Popen([TOOL, "check", "--device", "cpu", "b=8 hq=8 sq=2048"], stderr=subprocess.PIPE, text=True)
+        try:
+            slow.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        slow.send_signal(signal.SIGILL)
+        _, text = slow.communicate(timeout=60)
+        self.assertEqual(slow.returncode, -signal.SIGILL)
+        self.assertIn("while checking: b=8 sq=2048", text)
 
     def test_forced_kernel_runs_or_fails(self):
         self.assertEqual(run("check", "--device", "cpu", "sq=8 op=bwd kernel=reference_fwd").returncode, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,22 @@ from flashwave import dispatch
 # Examples take long on a slow machine and the same ones must be run every time.
 settings.register_profile("flashwave", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("flashwave")
+
+
+# What a backend may refuse: a test that asked for it is skipped then. For any other reason, a kernel that does not compile
+# among them, it fails: refusals for unknown reasons once hid a backward that never ran.
+EXPECTED_REFUSALS = {
+    "native": [r"float64"],
+    "triton": [
+        r"the Triton kernels take fp16, bf16 and fp32, not torch\.\w+$",
+        r"Triton's interpreter does not multiply bf16$",
+        r"the Triton kernels take head dims up to \d+$",
+        r"the Triton kernels do not write the softmax matrix$",
+        r"the Triton kernels do not take \w+$",
+        r"the Triton kernels take rows (of bias )?up to \d+ elements apart$",
+        r"the Triton kernels hold the gradients of all \d+ pairs for that of bias, which is too much$",
+    ],
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,12 +98,12 @@ def backend(request: pytest.FixtureRequest) -> object:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
-    """A problem that Triton's kernels do not take, or float64 for the library's, is skipped, not failed."""
+    """A problem that the backend of the test does not take for a reason on the list is skipped, not failed."""
     outcome = yield
     error = None if outcome.excinfo is None else outcome.excinfo[1]
     if not isinstance(error, flashwave.BackendRefused) or pyfuncitem.funcargs.get("backend") != error.backend:
         return
-    if error.backend == "triton" or (error.backend == "native" and "float64" in error.reason):
+    if any(re.search(reason, error.reason) for reason in EXPECTED_REFUSALS.get(error.backend, ())):
         try:
             pytest.skip(str(error))
         except pytest.skip.Exception as skipped:

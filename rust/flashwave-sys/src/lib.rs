@@ -265,6 +265,7 @@ extern "C" {
         capacity: usize,
         needed: *mut usize,
     ) -> fw_status;
+    pub fn fw_build_note(index: i32) -> *const c_char;
     pub fn fw_kernel_name(device: *mut fw_device, index: i32) -> *const c_char;
 
     pub fn fw_version() -> u32;

@@ -92,6 +92,7 @@ class CudaDevice final : public Device {
     if (capability_ >= 75) info_.isa |= kIsaSm75;
     if (capability_ >= 80) info_.isa |= kIsaSm80;
     if (capability_ == 90) info_.isa |= kIsaSm90;
+    info_.has_code = cuda::has_code(capability_);
     info_.compute_units = std::max(attribute(cuda::kMultiprocessors), 1);
     info_.shared_memory_bytes = attribute(cuda::kSharedMemoryPerBlock);
     char description[256] = {};
@@ -101,8 +102,6 @@ class CudaDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-
-  bool has_kernels() const override { return cuda::has_code(capability_); }
 
   Status alloc(size_t bytes, void** pointer) override {
     return on_device("cuMemAlloc", [&] { return memory_.allocate(pointer, std::max<size_t>(bytes, 1)); });

@@ -86,6 +86,7 @@ class HipDevice final : public Device {
     info_.index = index;
     info_.arch = architecture(api, index);
     if (const Architecture* known = find_architecture(info_.arch)) info_.isa = known->isa;
+    info_.has_code = has_code_objects(info_.arch);
     char description[256] = {};
     if (api.DeviceGetName(description, sizeof description, index) == hip::kSuccess) info_.description = description;
     int units = 0;
@@ -95,8 +96,6 @@ class HipDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-
-  bool has_kernels() const override { return has_code_objects(info_.arch); }
 
   Status alloc(size_t bytes, void** pointer) override {
     *pointer = nullptr;

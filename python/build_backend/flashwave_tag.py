@@ -1,0 +1,54 @@
+"""Gives a wheel the manylinux tag that its libraries deserve: the newest version of glibc whose symbols they use. A wheel
+that needs something that is not part of glibc, or for which there is no `readelf`, keeps the tag of this machine."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+# torch's own library is there when its binding is loaded; C++'s runtime is promised by manylinux.
+ALWAYS_THERE = re.compile(r"(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|libtorch_cpu|libflashwave|ld-linux-[\w-]+)\.so(\.\d+)*")
+
+
+def _readelf(option: str, path: str) -> str:
+    return subprocess.run(["readelf", option, path], check=True, capture_output=True, text=True).stdout
+
+
+def foreign_libraries(path: str) -> list[str]:
+    needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", _readelf("--dynamic", path))
+    return [name for name in needed if not ALWAYS_THERE.fullmatch(name)]
+
+
+def newest_glibc(path: str) -> int:
+    """The 27 of GLIBC_2.27."""
+    return max((int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", _readelf("--version-info", path))), default=0)
+
+
+def _programs(wheel: Path, folder: str) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if archive.read(name)[:4] == b"\x7fELF"]
+        return [archive.extract(name, folder) for name in names]
+
+
+def tag(wheel: Path) -> Path:
+    if not shutil.which("readelf"):
+        print("flashwave: no readelf (binutils): the wheel gets no manylinux tag", file=sys.stderr)
+        return wheel
+    minor = 17  # manylinux2014; nobody asks for older
+    with tempfile.TemporaryDirectory() as folder:
+        for path in _programs(wheel, folder):
+            foreign = foreign_libraries(path)
+            if foreign:
+                print(f"flashwave: no manylinux tag: {Path(path).name} needs {', '.join(foreign)}", file=sys.stderr)
+                return wheel
+            minor = max(minor, newest_glibc(path))
+    name = f"manylinux_2_{minor}_{platform.machine()}"
+    command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", name, str(wheel)]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return wheel.with_name(made[-1])

@@ -1,0 +1,118 @@
+"""Configuring: which GPUs are compiled for, what is said where a tool is missing, and that nothing missing is remembered.
+
+configure_test.py CMAKE COMPILER
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COMPILER = sys.argv.pop(2)
+CMAKE = sys.argv.pop(1)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHOICES = ("GPU_ARCHS", "AMDGPU_TARGETS", "PYTORCH_ROCM_ARCH", "FLASHWAVE_AMD_TARGETS", "FLASHWAVE_NVIDIA_TARGETS")
+
+
+class Configure(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def configure(self, *options, environment=None, compiler=COMPILER):
+        kept = {name: value for name, value in os.environ.items() if name not in CHOICES}
+        command = [CMAKE, "-G", "Ninja", "-S", ROOT, "-B", self.folder / "build", f"-DCMAKE_CXX_COMPILER={compiler}"]
+        command += ["-DFLASHWAVE_BUILD_TESTS=OFF", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON", *options]
+        return subprocess.run(command, capture_output=True, text=True, env={**kept, **(environment or {})})
+
+    def amd(self, answer):
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        found = re.search(r"AMD kernels for (.*), by", answer.stdout)
+        return found.group(1).split() if found else []
+
+    def tools(self, *names):
+        """A folder to be the PATH: the tools of this machine with these names alone."""
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            if not (folder / name).exists():
+                (folder / name).symlink_to(shutil.which(name))
+        return str(folder)
+
+    def assert_short_error(self, answer, *words):
+        """One or two lines that say what to do."""
+        self.assertNotEqual(answer.returncode, 0)
+        error = re.search(r"CMake Error at [^\n]*\n(.*?)\nCall Stack|CMake Error at [^\n]*\n(.*?)\n\n", answer.stderr, re.S)
+        text = " ".join((error.group(1) or error.group(2)).split()) if error else answer.stderr
+        for word in words:
+            self.assertIn(word, text)
+
+    def test_targets_by_option_and_by_the_names_of_rocm(self):
+        none = "-DFLASHWAVE_NVIDIA_TARGETS=none"
+        answer = self.configure(none, "-DFLASHWAVE_AMD_TARGETS=gfx942;gfx1101")
+        self.assertEqual(self.amd(answer), ["gfx942", "gfx1100"])  # gfx1101 runs the code of gfx1100
+        self.assertIn("Left out: the kernels of NVIDIA GPUs; none are chosen", answer.stdout)
+        empty = "-DFLASHWAVE_AMD_TARGETS="
+        for name in ("GPU_ARCHS", "AMDGPU_TARGETS", "PYTORCH_ROCM_ARCH"):
+            answer = self.configure(none, empty, environment={name: "gfx90a:sramecc+:xnack-, gfx1201"})
+            self.assertEqual(self.amd(answer), ["gfx90a", "gfx1201"], name)
+        # Nothing of that is remembered: without the variable, all.
+        self.assertGreater(len(self.amd(self.configure(none, empty))), 8)
+
+    def test_unknown_targets(self):
+        answer = self.configure("-DFLASHWAVE_AMD_TARGETS=gfx943")
+        self.assert_short_error(answer, "FLASHWAVE_AMD_TARGETS", "gfx943", "gfx942")
+        answer = self.configure("-DFLASHWAVE_AMD_TARGETS=none", "-DFLASHWAVE_NVIDIA_TARGETS=sm_35")
+        self.assert_short_error(answer, "FLASHWAVE_NVIDIA_TARGETS", "sm_35", "sm_90")
+        answer = self.configure("-DFLASHWAVE_AMD_TARGETS=", environment={"GPU_ARCHS": "mi300"})
+        self.assert_short_error(answer, "GPU_ARCHS", "mi300")
+
+    def test_a_tool_that_appears_is_used(self):
+        base = ("ninja", "ld.lld-22", "ld.lld", "ld", "as", "env", "sh", "bash", "sed")
+        path = self.tools(*(name for name in base if shutil.which(name)))
+        compiler = str(pathlib.Path(shutil.which(COMPILER)).resolve())
+        options = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_EMULATOR=OFF", f"-DCMAKE_C_COMPILER={compiler}",
+                   "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF")  # else /usr/bin is searched whatever the PATH
+        answer = self.configure(*options, environment={"PATH": path, "ROCM_PATH": ""}, compiler=compiler)
+        self.assertEqual(self.amd(answer), [])
+        self.assertIn("Left out: the kernels of AMD GPUs; no clang >= 19", answer.stdout)
+        # Where they are asked for by name, leaving them out is an error.
+        asked = self.configure(*options, "-DFLASHWAVE_AMD_TARGETS=gfx942", environment={"PATH": path}, compiler=compiler)
+        self.assert_short_error(asked, "FLASHWAVE_AMD_TARGETS", "clang >= 19")
+        self.tools("clang++-22")
+        answer = self.configure(*options, "-DFLASHWAVE_AMD_TARGETS=", environment={"PATH": path}, compiler=compiler)
+        self.assertGreater(len(self.amd(answer)), 8)
+
+    def test_a_clang_without_the_target_is_passed_over(self):
+        false = self.folder / "clang++"
+        false.write_text("#!/bin/sh\nexit 1\n")
+        false.chmod(0o755)
+        answer = self.configure(f"-DFLASHWAVE_AMD_COMPILER={false}", "-DFLASHWAVE_AMD_TARGETS=gfx942")
+        self.assert_short_error(answer, "AMDGPU", str(false))
+
+    def test_another_llvm_is_passed_over(self):
+        old = self.folder / "llvm-config"
+        old.write_text("#!/bin/sh\ncase $1 in --version) echo 14.0.6 ;; *) echo /usr/lib/llvm-14/lib ;; esac\n")
+        old.chmod(0o755)
+        options = ("-DFLASHWAVE_AMD_TARGETS=none", "-DFLASHWAVE_NVIDIA_TARGETS=none")
+        answer = self.configure(*options, environment={"PATH": f"{self.folder}:{os.environ['PATH']}"})
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertNotIn("Left out: the emulator", answer.stdout)
+        answer = self.configure(*options, f"-DFLASHWAVE_LLVM_CONFIG={old}")
+        self.assertIn("Left out: the emulator of AMD GPUs; LLVM 22's archives were not found", answer.stdout)
+        self.assertIn("14.0.6", answer.stdout)
+        answer = self.configure(*options, "-DFLASHWAVE_LLVM_CONFIG=")
+        self.assertNotIn("Left out: the emulator", answer.stdout)
+
+    def test_a_folder_of_an_older_version(self):
+        (self.folder / "build").mkdir()
+        (self.folder / "build" / "CMakeCache.txt").write_text("CMAKE_PROJECT_NAME:STATIC=flashwave\n")
+        self.assert_short_error(self.configure(), "older flashwave", "rm -rf")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
