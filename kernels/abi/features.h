@@ -52,7 +52,12 @@ enum Needs : uint32_t {
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
+  // Nor this: with kFewRows rows (queries x heads that share a key head) or fewer, kernels that read K and V once and
+  // compute little are faster; forced by name it takes them.
+  kPrefersManyRows = 1u << 12,
 };
+
+inline constexpr int kFewRows = 16;  // see kPrefersManyRows
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).
 enum class Work : uint8_t {

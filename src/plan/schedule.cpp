@@ -2,6 +2,7 @@
 // problem and the machine, never on how many threads a call may use; blocks of rows do not change a single bit.
 #include <algorithm>
 
+#include "kernels/abi/amx_scratch.h"
 #include "kernels/abi/cpu_scratch.h"
 #include "plan/plan.h"
 
@@ -34,6 +35,8 @@ struct Shape {
         dim_v(int32_t(p.a.dim_v)) {}
 };
 
+bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
+
 abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
@@ -57,7 +60,8 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
                  ? 1
                  : std::min(ceil_div(16, std::max<int64_t>(independent, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
   }
-  const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), abi::kKeyBlock);
+  const int64_t key_step = on_tiles(row) ? abi::kAmxKeyStep : abi::kKeyBlock;
+  const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), key_step);
   if (problem.a.num_splits == 0) splits = ceil_div(shape.keys, keys_per_split);
 
   abi::Schedule s{};
@@ -72,7 +76,9 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.rows_per_task = int32_t(rows_per_task);
     s.heads_per_task = 1;
     s.tasks = ceil_div(shape.rows, rows_per_task) * splits * shape.heads;
-    s.scratch_bytes = abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, rows_per_task / row.tile_q).bytes;
+    const int64_t panels = rows_per_task / row.tile_q;
+    s.scratch_bytes = on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels).bytes
+                                    : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
   }
   if (splits > 1 || dot) {
     s.shared_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
