@@ -19,9 +19,13 @@ struct AmxRowState {  // of one block of rows, in units of log2
   float m[kSide];
   float reach[kSide];  // |q|, times the scale
   bool started;        // m holds; else nothing has been added up
+  bool few;            // some row sees very few keys
 };
 static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
 
+// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of the
+// result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
+constexpr int kFewKeys = 4;
 constexpr float kWidestStart = 40.f;                       // |score| up to which m may start at 0
 constexpr float kWidestScore = 60.f;                       // score - m
 constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;  // 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120
@@ -81,7 +85,7 @@ struct AmxForwardTask {
 
   // ---- softmax of plain scores, a row of 32 keys at a time, as many after each product as keep pace with it --------
 
-  template <bool kMasked>
+  template <bool kMasked, int kPace>
   struct Softener {
     const float* s;
     uint16_t* out;
@@ -123,6 +127,12 @@ struct AmxForwardTask {
       _mm512_store_ps(state.sum[r], _mm512_add_ps(_mm512_load_ps(state.sum[r]), _mm512_add_ps(e0, e1)));
     }
     FW_INLINE void operator()() {
+      if constexpr (kPace > 0) {
+        if (i + kPace > ready) return;
+        FW_UNROLL for (int n = 0; n < kPace; ++n) row(i + n);
+        i += kPace;
+        return;
+      }
       credit += rate;
       while (credit >= kRow && i < ready) {
         row(i++);
@@ -160,18 +170,18 @@ struct AmxForwardTask {
   FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
 
   // The last unit of prev's softmax, beside the first two units of cur's scores.
-  template <bool kMasked>
+  template <bool kMasked, int kPace>
   FW_NOINLINE void soften_last() {
-    Softener<kMasked> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
+    Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
                              p_of(phase + 1) + (prev.units - 1) * kUnit, first_scores() * dq / 8);
     soften.ready = soften.end;
     scores(0, first_scores(), soften);
     soften.finish();
   }
   // The other units of cur's softmax, beside the rest of its scores and the values of prev.
-  template <bool kMasked>
+  template <bool kMasked, int kPace>
   FW_NOINLINE void soften_rest() {
-    Softener<kMasked> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
+    Softener<kMasked, kPace> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
                              ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
     FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
       soften.ready = (u - 1) * kSide;
@@ -191,14 +201,20 @@ struct AmxForwardTask {
   }
 
   // cur joins the pipeline.
-  FW_INLINE void stage() {
+  template <int kPace>
+  FW_INLINE void stage_at() {
     if (prev.units) {
-      prev.masked ? soften_last<true>() : soften_last<false>();
+      prev.masked ? soften_last<true, kPace>() : soften_last<false, kPace>();
     } else {
       scores(0, first_scores(), [] {});
     }
-    cur.masked ? soften_rest<true>() : soften_rest<false>();
+    cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
     advance();
+  }
+  FW_INLINE void stage() {
+    if (dq == 64 && dv == 64) return stage_at<2>();
+    if (dq == 128 && dv == 128) return stage_at<1>();
+    stage_at<0>();
   }
   FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
 
@@ -206,7 +222,7 @@ struct AmxForwardTask {
   FW_NOINLINE void drain() {
     if (prev.units) {
       cur.units = 0;
-      prev.masked ? soften_last<true>() : soften_last<false>();
+      prev.masked ? soften_last<true, 0>() : soften_last<false, 0>();
       values([] {});
     }
     flush();
@@ -349,16 +365,24 @@ struct AmxForwardTask {
       scope.describe_panel(row, rows[b]);
       AmxRowState& state = states[b];
       state.started = with_sink && p.sinks;
+      state.few = false;
       for (int r = 0; r < kSide; ++r) {
         __m512 squares = _mm512_setzero_ps();
         for (int c = 0; c < dq; c += 32) {
           const __m512bh x = (__m512bh)_mm512_load_si512(q + r * dq + c);
           squares = _mm512_dpbf16_ps(squares, x, x);
         }
-        state.reach[r] = __builtin_sqrtf(_mm512_reduce_add_ps(squares)) * __builtin_fabsf(scale) * 1.01f;
+        store(state.sum[r], (V)squares);
         state.m[r] = 0.f;
-        store(state.sum[r], V{});
+        state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
       }
+      alignas(64) float squares[kSide];
+      sums_of(state, squares);
+      for (int r = 0; r < kSide; r += W) {
+        const V length = (V)_mm512_sqrt_ps((__m512)load(squares + r));
+        store_u(state.reach + r, length * (__builtin_fabsf(scale) * 1.01f));
+      }
+      __builtin_memset(state.sum, 0, sizeof state.sum);
       if (state.started) {
         scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t, int32_t head) {
           state.m[r] = p.sinks[head] * kLog2e;
@@ -369,21 +393,21 @@ struct AmxForwardTask {
     }
   }
 
+  // Keys [begin, end) into the chunk. The rows of one head lie far apart, where the hardware does not look ahead: each
+  // unit fetches the next.
   FW_INLINE void pack(int64_t begin, int64_t end) {
-    constexpr int kAhead = 16;  // rows of one head lie far apart, where the hardware does not look ahead
-    for (int64_t key = begin; key < end; key += kSide) {
-      const int u = int(key - begin) / kSide;
-      const T* pointers[NQ];
-      unit_pointers(scope, p.k, key, end, pointers);
-      for (int i = 0; i < kSide && key + kAhead + i < end; ++i) {
-        prefetch_row(scope.key_pointer<const T>(p.v, key + i), p.dim_v);
-      }
-      mem.k_length[u] = __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.k + u * kSide * dq));
-      unit_pointers(scope, p.v, key, end, pointers);
-      for (int i = 0; i < kSide && key + kSide + i < end; ++i) {
-        prefetch_row(scope.key_pointer<const T>(p.k, key + kSide + i), p.dim_qk);
-      }
-      mem.v_extent[u] = pack_pairs(pointers, p.dim_v, dv, mem.v + u * kSide * dv);
+    const T *k_rows[2][kSide], *v_rows[2][kSide];
+    unit_pointers(scope, p.k, begin, end, k_rows[0]);
+    unit_pointers(scope, p.v, begin, end, v_rows[0]);
+    int u = 0;
+    for (int64_t key = begin; key < end; key += kSide, ++u) {
+      const int now = u & 1, next = now ^ 1;
+      unit_pointers(scope, p.k, key + kSide, end, k_rows[next]);
+      unit_pointers(scope, p.v, key + kSide, end, v_rows[next]);
+      for (int i = 0; i < kSide && k_rows[next][i]; ++i) prefetch_row(k_rows[next][i], p.dim_qk);
+      mem.k_length[u] = __builtin_sqrtf(pack_transposed(k_rows[now], p.dim_qk, dq, mem.k + u * kSide * dq));
+      for (int i = 0; i < kSide && v_rows[next][i]; ++i) prefetch_row(v_rows[next][i], p.dim_v);
+      mem.v_extent[u] = pack_pairs(v_rows[now], p.dim_v, dv, mem.v + u * kSide * dv);
     }
   }
 
@@ -406,7 +430,7 @@ struct AmxForwardTask {
       cur.units = units;
       cur.key = int32_t(key);
       cur.masked = key < lanes.max_first || key + units * kSide > lanes.min_last;
-      if (!general && in_range(at / kSide)) {
+      if (!general && !states[b].few && in_range(at / kSide)) {
         stage();
       } else {
         general_job();
@@ -434,16 +458,34 @@ struct AmxForwardTask {
     }
   }
 
+  // The sums of all rows of a block.
+  FW_INLINE void sums_of(const AmxRowState& state, float* out) const {
+    for (int r = 0; r < kSide; r += W) {
+      V x[W];
+      FW_UNROLL for (int i = 0; i < W; ++i) x[i] = load(state.sum[r + i]);
+      transpose(x);
+      FW_UNROLL for (int step = 1; step < W; step *= 2) {
+        FW_UNROLL for (int i = 0; i + step < W; i += 2 * step) x[i] += x[i + step];
+      }
+      store(out + r, x[0]);
+    }
+  }
+
   FW_INLINE void finish() {
     const float keep = 1.f / (1.f - p.dropout_p);
     for (int b = 0; b < blocks; ++b) {
       const int64_t row = row0 + int64_t{b} * kSide;
       const AmxRowState& state = states[b];
+      alignas(64) float sums[kSide], inverse[kSide];
+      sums_of(state, sums);
+      for (int r = 0; r < kSide; r += W) {
+        const V l = load(sums + r);
+        store(inverse + r, l == 0.f ? V{} : keep / l);  // NaN stays NaN
+      }
       scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
-        const float l = sum_lanes(load(state.sum[r]));
-        write_ordered(scope.pointer<T>(p.o, query, head), mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v,
-                      l == 0.f ? 0.f : keep / l);  // NaN stays NaN
+        write_ordered(scope.pointer<T>(p.o, query, head), mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, inverse[r]);
         if (!p.lse.data) return;
+        const float l = sums[r];
         *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : state.m[r] * kLn2 + __builtin_logf(l);
       });
     }
@@ -454,9 +496,11 @@ struct AmxForwardTask {
     for (int b = 0; b < blocks; ++b) {
       const int64_t row = row0 + int64_t{b} * kSide;
       const AmxRowState& state = states[b];
+      alignas(64) float sums[kSide];
+      sums_of(state, sums);
       for (int r = 0; r < scope.panel_count(row); ++r) {
         const int64_t index = split * parts.rows + first_row_of_call + row + r;
-        const float l = sum_lanes(load(state.sum[r]));
+        const float l = sums[r];
         parts.m[index] = l == 0.f ? -kInf : state.m[r];
         parts.l[index] = l;
         write_ordered(parts.o + index * p.dim_v, mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, 1.f);

@@ -185,8 +185,13 @@ FW_INLINE void write_ordered(T* out, const float* x, int n, float factor) {
   for (int c = 0; c < n; c += 32) {
     V lo = load(x + c) * factor, hi = load(x + c + 16) * factor;
     ordered_columns(lo, hi);
-    store_part(out + c, lo, n - c);
-    if (n - c > 16) store_part(out + c + 16, hi, n - c - 16);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const uint32_t mask = n - c >= 32 ? ~0u : (1u << (n - c)) - 1;
+      _mm512_mask_storeu_epi16(out + c, mask, (__m512i)_mm512_cvtne2ps_pbh((__m512)hi, (__m512)lo));
+    } else {
+      store_part(out + c, lo, n - c);
+      if (n - c > 16) store_part(out + c + 16, hi, n - c - 16);
+    }
   }
 }
 
