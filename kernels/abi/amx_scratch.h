@@ -54,5 +54,54 @@ struct AmxForwardScratch {
   }
 };
 
+struct AmxBackwardScratch {
+  // The chunk of query rows, per unit of 32: as B of sums over the head dim, and of sums over the rows.
+  uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;
+  float* dq;                  // [unit][dim][row]
+  float *neg_lse, *delta;     // [row]
+  float* q_length;            // [unit], the largest |q|
+  char* rows;                 // PanelRows per unit
+  uint16_t *k, *v;            // a block of keys: [key][dim]
+  uint16_t* k_transposed;     // [unit][dim][key]
+  float* k_length;            // [unit]
+  float *s[2], *dp[2];        // [key][row]
+  float *bias, *junk;         // the same
+  uint16_t *p, *ds, *ds_pairs;  // [unit of keys][unit of rows][key][row]; the last as B of a sum over the keys
+  float *dk, *dv;             // [block of keys][key][dim]
+  int dim_q, dim_v;           // padded
+  int64_t dk_block, dv_block;
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE AmxBackwardScratch(char* base, int dim_qk, int dim_v_, int64_t chunk_rows, int64_t key_blocks) {
+    Carver c{base};
+    constexpr int kKeys = kAmxBackwardKeys, kKeyUnits = kKeys / kAmxSide;
+    constexpr int kJob = kKeys * kAmxBackwardRows * 2;
+    dim_q = amx_dim(dim_qk), dim_v = amx_dim(dim_v_);
+    dk_block = int64_t{kKeys} * dim_q, dv_block = int64_t{kKeys} * dim_v;
+    for (int i = 0; i < 2; ++i) s[i] = c.floats(kAmxUnit), dp[i] = c.floats(kAmxUnit);
+    junk = c.floats(kAmxUnit);
+    bias = c.floats(kAmxUnit);
+    p = c.take<uint16_t>(kJob);
+    ds = c.take<uint16_t>(kJob);
+    ds_pairs = c.take<uint16_t>(kJob);
+    k = c.take<uint16_t>(kKeys * dim_q * 2);
+    v = c.take<uint16_t>(kKeys * dim_v * 2);
+    k_transposed = c.take<uint16_t>(kKeys * dim_q * 2);
+    k_length = c.floats(kKeyUnits);
+    q_transposed = c.take<uint16_t>(chunk_rows * dim_q * 2);
+    do_transposed = c.take<uint16_t>(chunk_rows * dim_v * 2);
+    q_pairs = c.take<uint16_t>(chunk_rows * dim_q * 2);
+    do_pairs = c.take<uint16_t>(chunk_rows * dim_v * 2);
+    dq = c.floats(chunk_rows * dim_q);
+    neg_lse = c.floats(chunk_rows);
+    delta = c.floats(chunk_rows);
+    q_length = c.floats(chunk_rows / kAmxSide);
+    rows = c.take<char>(chunk_rows / kAmxSide * cpu_tile(kAmxSide).panel_rows_bytes());
+    dk = c.floats(key_blocks * dk_block);
+    dv = c.floats(key_blocks * dv_block);
+    bytes = c.used;
+  }
+};
+
 #undef FW_ALWAYS_INLINE
 }  // namespace flashwave::abi

@@ -23,10 +23,13 @@ namespace {
 #include "kernels/cpu/parts.h"
 #include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/amx_fwd.h"
+#include "kernels/cpu/gradients.h"
+#include "kernels/cpu/amx_bwd.h"
 // clang-format on
 }  // namespace
 
 void amx_fwd_m32n128(const abi::Params& p, const abi::CpuLaunch& launch) {
   forward_tasks<BFloat16, AmxForwardTask>(p, launch);
 }
+void amx_bwd_m256n64(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward(p, launch); }
 }  // namespace flashwave

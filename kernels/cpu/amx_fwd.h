@@ -126,7 +126,7 @@ struct AmxForwardTask {
       _mm512_store_si512(out + at * kSide, (__m512i)_mm512_cvtne2ps_pbh(e1, e0));
       _mm512_store_ps(state.sum[r], _mm512_add_ps(_mm512_load_ps(state.sum[r]), _mm512_add_ps(e0, e1)));
     }
-    FW_INLINE void operator()() {
+    FW_INLINE void operator()(int) {
       if constexpr (kPace > 0) {
         if (i + kPace > ready) return;
         FW_UNROLL for (int n = 0; n < kPace; ++n) row(i + n);
@@ -206,7 +206,7 @@ struct AmxForwardTask {
     if (prev.units) {
       prev.masked ? soften_last<true, kPace>() : soften_last<false, kPace>();
     } else {
-      scores(0, first_scores(), [] {});
+      scores(0, first_scores(), [](int) {});
     }
     cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
     advance();
@@ -223,7 +223,7 @@ struct AmxForwardTask {
     if (prev.units) {
       cur.units = 0;
       prev.masked ? soften_last<true, 0>() : soften_last<false, 0>();
-      values([] {});
+      values([](int) {});
     }
     flush();
     prev.units = 0;
@@ -320,12 +320,12 @@ struct AmxForwardTask {
       for (float& m : state.m) m = -kInf;
     }
     state.started = true;
-    scores(0, cur.units, [] {});
+    scores(0, cur.units, [](int) {});
     flush();
     if (p.dropout_threshold) draw_kept();
     for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
     advance();
-    values([] {});
+    values([](int) {});
     flush();
     prev.units = 0;
   }

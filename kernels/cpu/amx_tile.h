@@ -6,6 +6,7 @@
 //   B  "VNNI": row j holds the pairs (2j, 2j + 1) along the sum, one pair for each of the 16 columns
 // Tile products treat subnormal inputs and results as 0 (Intel SDM, TDPBF16PS).
 
+typedef uint16_t VU16x32 __attribute__((vector_size(64)));
 constexpr int kSide = abi::kAmxSide, kUnit = abi::kAmxUnit;
 static_assert(kSide == NQ);
 
@@ -41,7 +42,7 @@ FW_INLINE float* quarter(Place p) {
 }
 
 // 2 x 2 results (tiles 0..3) += A (4, 5) * B (6, 7). Where new results start, the old ones go to `done` first: a store
-// right after its product would hold up everything behind it. between() is called after each product: vector
+// right after its product would hold up everything behind it. between(i) is called after product i: vector
 // instructions run beside a product only if they stand right behind it (NOTES.md).
 template <Start kStart, class Between>
 FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes, const uint16_t* b, Place done,
@@ -54,18 +55,18 @@ FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes,
   _tile_loadd(4, a0, a_bytes);
   FW_START(0)
   _tile_dpbf16ps(0, 4, 6);
-  between();
+  between(0);
   _tile_loadd(7, b + 512, 64);
   FW_START(1)
   _tile_dpbf16ps(1, 4, 7);
-  between();
+  between(1);
   _tile_loadd(5, a1, a_bytes);
   FW_START(2)
   _tile_dpbf16ps(2, 5, 6);
-  between();
+  between(2);
   FW_START(3)
   _tile_dpbf16ps(3, 5, 7);
-  between();
+  between(3);
 #undef FW_START
 }
 FW_INLINE void store_2x2(Place to) {
@@ -125,6 +126,10 @@ FW_INLINE void transpose_pairs(__m512i (&r)[16]) {
   FW_UNROLL for (int i = 0; i < W; ++i) r[i] = (__m512i)x[i];
 }
 
+FW_INLINE __m512 no_nan(__m512 x) {  // infinity instead
+  return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(kInf));
+}
+
 // 32 rows as A: [row][dim], dim = n padded.
 FW_NOINLINE void pack_rows(const BFloat16* const* rows, int n, int dim, uint16_t* out) {
   for (int r = 0; r < kSide; ++r) {
@@ -146,9 +151,7 @@ FW_NOINLINE float pack_transposed(const BFloat16* const* rows, int n, int dim, u
         squares = _mm512_dpbf16_ps(squares, (__m512bh)r[i], (__m512bh)r[i]);
       }
     }
-    // NaN must win: of two operands vmaxps returns the second if either is one
-    length = _mm512_max_ps(length, _mm512_mask_mov_ps(squares, _mm512_cmp_ps_mask(squares, squares, _CMP_UNORD_Q),
-                                                      _mm512_set1_ps(kInf)));
+    length = _mm512_max_ps(length, no_nan(squares));
   }
   return _mm512_reduce_max_ps(length);
 }
@@ -171,6 +174,28 @@ FW_NOINLINE float pack_pairs(const BFloat16* const* rows, int n, int dim, uint16
   uint16_t largest = 0;
   for (const uint16_t x : t) largest = x > largest ? x : largest;
   return largest >= 0x7F80 ? kInf : to_float(BFloat16{largest});
+}
+
+// 32 rows of [row][dim] -> [dim][row], as A of a sum over the rows. Returns the largest length of a row squared.
+FW_NOINLINE float transpose_rows(const uint16_t* rows, int dim, uint16_t* out) {
+  VU16x32 even;
+  FW_UNROLL for (int i = 0; i < 32; ++i) even[i] = uint16_t(i < 16 ? 2 * i : 32 + 2 * (i - 16));
+  __m512 squares[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  for (int c = 0; c < dim; c += 32) {
+    __m512i r[2][16];
+    FW_UNROLL for (int g = 0; g < 2; ++g) {
+      FW_UNROLL for (int i = 0; i < 16; ++i) r[g][i] = _mm512_load_si512(rows + (g * 16 + i) * dim + c);
+      transpose_pairs(r[g]);
+    }
+    FW_UNROLL for (int i = 0; i < 16; ++i) {
+      const __m512i a = r[0][i], b = r[1][i];
+      squares[0] = _mm512_dpbf16_ps(squares[0], (__m512bh)a, (__m512bh)a);
+      squares[1] = _mm512_dpbf16_ps(squares[1], (__m512bh)b, (__m512bh)b);
+      _mm512_store_si512(out + (c + 2 * i) * kSide, _mm512_permutex2var_epi16(a, (__m512i)even, b));
+      _mm512_store_si512(out + (c + 2 * i + 1) * kSide, _mm512_permutex2var_epi16(a, (__m512i)(even + 1), b));
+    }
+  }
+  return _mm512_reduce_max_ps(_mm512_max_ps(no_nan(squares[0]), no_nan(squares[1])));
 }
 
 // Two registers of 16 results whose columns are in the order pack_pairs() left -> columns 0..15 and 16..31.

@@ -14,6 +14,7 @@ constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (ke
 constexpr int64_t kFewRows = 96;           // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
+constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
 constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
 
 constexpr int64_t kRotaryBytesPerTask = 32 << 10;  // far more than handing out a task costs, and in the first cache
@@ -88,20 +89,25 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
 
 abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
-  const int64_t key_blocks = ceil_div(shape.keys, abi::kKeyBlock);
+  const bool tiles = on_tiles(row);
+  const int64_t block_keys = tiles ? abi::kAmxBackwardKeys : abi::kKeyBlock;
+  const int64_t block_rows = tiles ? abi::kAmxSide : abi::kQueryBlock;
+  const int64_t key_blocks = ceil_div(shape.keys, block_keys);
   // Each split packs the queries again, so no more tasks than cores need.
   const int64_t wanted = ceil_div(std::max<int64_t>(4, device.compute_units), std::max<int64_t>(shape.heads, 1));
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
-  const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, abi::kQueryBlock), abi::kQueryBlock, kBackwardChunk);
+  const int64_t most = tiles ? kAmxBackwardChunk : kBackwardChunk;
+  const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
   const int64_t accumulators = shape.rows <= chunk ? 1 : ceil_div(key_blocks, splits);
 
   abi::Schedule s{};
   s.splits = int32_t(splits);
   s.rows_per_task = int32_t(chunk);
-  s.keys_per_split = ceil_div(key_blocks, splits) * abi::kKeyBlock;
+  s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
   s.tasks = shape.heads * splits;
-  s.scratch_bytes =
-      abi::BackwardScratch(nullptr, abi::cpu_tile(row.tile_q), shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+  const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
+  s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
+                          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
   if (splits > 1) s.shared_bytes = round_up(splits * shape.heads * shape.rows * shape.dim_qk * 4, 64);
   return s;
 }
