@@ -169,13 +169,13 @@ struct AmxForwardTask {
   }
   FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
 
-  // The last unit of prev's softmax, beside the first two units of cur's scores.
+  // The last unit of prev's softmax, beside the first `units` of cur's scores.
   template <bool kMasked, int kPace>
-  FW_NOINLINE void soften_last() {
+  FW_NOINLINE void soften_last(int units) {
     Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
-                             p_of(phase + 1) + (prev.units - 1) * kUnit, first_scores() * dq / 8);
+                                    p_of(phase + 1) + (prev.units - 1) * kUnit, units * dq / 8);
     soften.ready = soften.end;
-    scores(0, first_scores(), soften);
+    scores(0, units, soften);
     soften.finish();
   }
   // The other units of cur's softmax, beside the rest of its scores and the values of prev.
@@ -204,7 +204,7 @@ struct AmxForwardTask {
   template <int kPace>
   FW_INLINE void stage_at() {
     if (prev.units) {
-      prev.masked ? soften_last<true, kPace>() : soften_last<false, kPace>();
+      prev.masked ? soften_last<true, kPace>(first_scores()) : soften_last<false, kPace>(first_scores());
     } else {
       scores(0, first_scores(), [](int) {});
     }
@@ -218,11 +218,10 @@ struct AmxForwardTask {
   }
   FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
 
-  // Empties the pipeline.
+  // Empties the pipeline; cur stays.
   FW_NOINLINE void drain() {
     if (prev.units) {
-      cur.units = 0;
-      prev.masked ? soften_last<true, 0>() : soften_last<false, 0>();
+      prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
       values([](int) {});
     }
     flush();

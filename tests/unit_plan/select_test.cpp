@@ -220,6 +220,43 @@ TEST(Select, FewQueriesTakeTheDecodeKernel) {
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
 }
 
+TEST(Select, TilesTakeBf16OfMoreThanAFewRows) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaAmx);
+  Problem p = forward_problem(17);
+  const auto set_dtype = [](Problem& problem, int32_t dtype) {
+    for (fw_tensor* t : {&problem.a.q, &problem.a.k, &problem.a.v, &problem.a.o}) t->dtype = dtype;
+  };
+  set_dtype(p, FW_BF16);
+  p.a.heads_q = p.a.heads_k;
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth), nullptr), "avx512_fwd"));
+  p.a.seqlen_q = 16;
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "avx512_decode"));
+  EXPECT_EQ(chosen(select(p, cpu, "amx_fwd_m32n128")), "amx_fwd_m32n128");  // made for more, but it can
+  p.a.heads_q = 2 * p.a.heads_k;  // 32 rows share a key head
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_fwd"));
+  Problem backward = backward_problem();
+  set_dtype(backward, FW_BF16);
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu, nullptr), "amx_bwd"));
+  for (const int32_t dtype : {FW_F16, FW_F32}) {
+    set_dtype(p, dtype), set_dtype(backward, dtype);
+    EXPECT_FALSE(chosen_starts_with(select(p, cpu, nullptr), "amx_"));
+    EXPECT_FALSE(chosen_starts_with(select(backward, cpu, nullptr), "amx_"));
+  }
+}
+
+TEST(Select, SaysThatTheOperatingSystemRefused) {
+  DeviceInfo cpu = cpu_with(kBoth);
+  cpu.refused_isa = kIsaAmx;
+  KernelRow row = kRow;
+  row.isa = kIsaAmx;
+  EXPECT_EQ(refusal(row, forward_problem(), cpu),
+            "needs AMX tiles (BF16, with AVX512_BF16 and BMI2), which the operating system refused");
+  cpu.refused_isa = kIsaNone;
+  EXPECT_EQ(refusal(row, forward_problem(), cpu),
+            "needs AMX tiles (BF16, with AVX512_BF16 and BMI2), which this CPU does not have");
+}
+
 TEST(Select, ListsWhatWasTriedBeforeInOrder) {
   const Selection selection = select(forward_problem(), cpu_with(kIsaAvx2), nullptr);
   ASSERT_NE(selection.row, nullptr);
