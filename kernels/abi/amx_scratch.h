@@ -54,6 +54,29 @@ struct AmxForwardScratch {
   }
 };
 
+struct AmxDecodeScratch {
+  uint16_t *q, *k;    // Q as B of a sum over the head dim: [32 columns][1 tile]; 16 keys whose rows cannot be read in place
+  float *o, *s;       // [row][dim], [key][row]
+  uint16_t *p, *v;    // [32 keys][row][key], [32 keys][32 columns][2 tiles]
+  char* rows;         // PanelRows
+  int dq, dv;         // padded
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE AmxDecodeScratch(char* base, int dim_qk, int dim_v) {
+    Carver c{base};
+    constexpr int kRows = 16;
+    dq = amx_dim(dim_qk), dv = amx_dim(dim_v);
+    q = c.take<uint16_t>(kRows * dq * 2);
+    k = c.take<uint16_t>(kRows * dq * 2);
+    o = c.floats(kRows * dv);
+    s = c.floats(kRows * kDecodeKeyBlock);
+    p = c.take<uint16_t>(kRows * kDecodeKeyBlock * 2);
+    v = c.take<uint16_t>(kDecodeKeyBlock * dv * 2);
+    rows = c.take<char>(cpu_tile(kAmxSide).panel_rows_bytes());
+    bytes = c.used;
+  }
+};
+
 struct AmxBackwardScratch {
   // The chunk of query rows, per unit of 32: as B of sums over the head dim, and of sums over the rows.
   uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -23,6 +24,8 @@ namespace {
 #include "kernels/cpu/parts.h"
 #include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/amx_fwd.h"
+#include "kernels/cpu/decode_tasks.h"
+#include "kernels/cpu/amx_decode.h"
 #include "kernels/cpu/gradients.h"
 #include "kernels/cpu/amx_bwd.h"
 // clang-format on
@@ -30,6 +33,9 @@ namespace {
 
 void amx_fwd_m32n128(const abi::Params& p, const abi::CpuLaunch& launch) {
   forward_tasks<BFloat16, AmxForwardTask>(p, launch);
+}
+void amx_decode_m16n64(const abi::Params& p, const abi::CpuLaunch& launch) {
+  decode_tasks<BFloat16, AmxDecodeTask>(p, launch);
 }
 void amx_bwd_m256n64(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward(p, launch); }
 }  // namespace flashwave

@@ -310,10 +310,10 @@ struct AmxBackwardTask {
       scope.panel_pointers(p.q, row, pointers);
       mem.q_length[u] =
           __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
-      pack_pairs(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
+      pack_pairs<false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
       scope.panel_pointers(p.d_o, row, pointers);
       pack_transposed(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);
-      pack_pairs(pointers, p.dim_v, dv, mem.do_pairs + u * kSide * dv);
+      pack_pairs<false>(pointers, p.dim_v, dv, mem.do_pairs + u * kSide * dv);
       scope.describe_panel(row, rows[u]);
       float *neg_lse = mem.neg_lse + u * kSide, *delta = mem.delta + u * kSide;
       for (int i = 0; i < kSide; ++i) neg_lse[i] = -kLargestArgument, delta[i] = 0.f;

@@ -406,7 +406,7 @@ struct AmxForwardTask {
       for (int i = 0; i < kSide && k_rows[next][i]; ++i) prefetch_row(k_rows[next][i], p.dim_qk);
       mem.k_length[u] = __builtin_sqrtf(pack_transposed(k_rows[now], p.dim_qk, dq, mem.k + u * kSide * dq));
       for (int i = 0; i < kSide && v_rows[next][i]; ++i) prefetch_row(v_rows[next][i], p.dim_v);
-      mem.v_extent[u] = pack_pairs(v_rows[now], p.dim_v, dv, mem.v + u * kSide * dv);
+      mem.v_extent[u] = pack_pairs<true>(v_rows[now], p.dim_v, dv, mem.v + u * kSide * dv);
     }
   }
 
@@ -462,11 +462,7 @@ struct AmxForwardTask {
     for (int r = 0; r < kSide; r += W) {
       V x[W];
       FW_UNROLL for (int i = 0; i < W; ++i) x[i] = load(state.sum[r + i]);
-      transpose(x);
-      FW_UNROLL for (int step = 1; step < W; step *= 2) {
-        FW_UNROLL for (int i = 0; i + step < W; i += 2 * step) x[i] += x[i + step];
-      }
-      store(out + r, x[0]);
+      store(out + r, sum_each(x));
     }
   }
 

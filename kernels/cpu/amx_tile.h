@@ -157,7 +157,8 @@ FW_NOINLINE float pack_transposed(const BFloat16* const* rows, int n, int dim, u
 }
 
 // 32 rows as B of a sum over the rows: [32 columns][2 tiles]. The columns of a pair of tiles are in the order in which
-// unpacking leaves them (ordered_columns). Returns the largest magnitude, infinity for NaN.
+// unpacking leaves them (ordered_columns). Returns the largest magnitude, infinity for NaN, if asked to.
+template <bool kExtent>
 FW_NOINLINE float pack_pairs(const BFloat16* const* rows, int n, int dim, uint16_t* out) {
   __m512i top = _mm512_setzero_si512();
   for (int j = 0; j < 16; ++j) {
@@ -165,10 +166,12 @@ FW_NOINLINE float pack_pairs(const BFloat16* const* rows, int n, int dim, uint16
       const __m512i a = load_row(rows[2 * j], c, n), b = load_row(rows[2 * j + 1], c, n);
       _mm512_store_si512(out + c * 32 + j * 32, _mm512_unpacklo_epi16(a, b));
       _mm512_store_si512(out + c * 32 + 512 + j * 32, _mm512_unpackhi_epi16(a, b));
+      if (!kExtent) continue;
       const __m512i sign = _mm512_set1_epi16(0x7FFF);
       top = _mm512_max_epu16(top, _mm512_max_epu16(_mm512_and_si512(a, sign), _mm512_and_si512(b, sign)));
     }
   }
+  if (!kExtent) return 0.f;
   alignas(64) uint16_t t[32];
   _mm512_store_si512(t, top);
   uint16_t largest = 0;

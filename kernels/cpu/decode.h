@@ -1,13 +1,9 @@
 // Forward attention for a handful of query rows: keys in the vector lanes' place, K and V streamed once, straight from
-// the cache in their own type. Included after fwd.h.
+// the cache in their own type. Included after fwd.h and decode_tasks.h.
 //
 // With few rows the panel of fwd.h would be mostly padding, and the time is that of reading K and V. Each task takes
 // one part of the keys of a sequence, for one key head or several side by side, with all query rows of their groups;
 // parts are combined in order.
-
-constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
-constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
-static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
 
 // Rows of queries that share one reading and widening of K and V: registers for kDotRows x 2 of them.
 constexpr int kRowGroup = 4;
@@ -35,12 +31,12 @@ FW_INLINE void load_pair_part(const T* p, int n, V& a, V& b) {
 template <class T>
 FW_INLINE void store_pair(float* out, V a, V b, int n) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto mixed = [&]<int... L>(std::integer_sequence<int, L...>, int) __attribute__((always_inline)) {
+    const auto mix = [&]<int... L>(std::integer_sequence<int, L...>) {
       const V even = a, odd = b;
       a = __builtin_shufflevector(even, odd, (L / 2 + L % 2 * W)...);
       b = __builtin_shufflevector(even, odd, (L / 2 + L % 2 * W + W / 2)...);
     };
-    mixed(std::make_integer_sequence<int, W>{}, 0);
+    mix(std::make_integer_sequence<int, W>{});
   }
   store_part(out, a, n);
   if (n > W) store_part(out + W, b, n - W);
@@ -69,12 +65,8 @@ FW_INLINE void dot_keys(const float* q, int q_stride, const T* const* keys, int6
   int c = 0;
   FW_NO_UNROLL for (; c + 2 * W <= d; c += 2 * W) step(c, std::true_type{});
   if (c < d) step(c, std::false_type{});
-  transpose(sum);
-  FW_UNROLL for (int half = 1; half < W; half *= 2) {
-    FW_UNROLL for (int j = 0; j + half < W; j += 2 * half) sum[j] += sum[j + half];
-  }
   alignas(64) float lanes[W];
-  store(lanes, sum[0]);
+  store(lanes, sum_each(sum));
   FW_UNROLL for (int r = 0; r < R; ++r) __builtin_memcpy(s + r * kDecodeKeys, lanes + r * kKeys, kKeys * sizeof(float));
 }
 
@@ -127,29 +119,9 @@ FW_NOINLINE void add_values(const float* weight, const T* const* values, int64_t
   if (c < d) columns(std::integral_constant<int, 1>{}, std::false_type{});
 }
 
-// Rows of K and V of a block of keys, of the first head of a task: a page is looked up once for all keys it holds.
-template <class T>
-struct KeyBlock {
-  const T *keys[kDecodeKeys + W], *values[kDecodeKeys];
-  int count = 0;
-
-  FW_INLINE void find(const Scope& scope, int64_t k0, int n) {
-    const abi::Params& p = *scope.p;
-    count = n;
-    for (int i = 0; i < n;) {
-      const T *k = scope.key_pointer<const T>(p.k, k0 + i), *v = scope.key_pointer<const T>(p.v, k0 + i);
-      const int64_t in_page = p.block_table ? p.page_size - (scope.seq.k_row + k0 + i) % p.page_size : n - i;
-      for (const int end = int(in_page < n - i ? in_page : n - i) + i; i < end; ++i) {
-        keys[i] = k, values[i] = v;
-        k += p.k.stride[1], v += p.v.stride[1];
-      }
-    }
-    for (int i = n; i < round_up(n, W); ++i) keys[i] = keys[0];  // computed and thrown away
-  }
-};
-
 template <class T>
 struct DecodeTask {
+  struct PerTask {};  // nothing to set up
   const abi::Params& p;
   const Scope scope;
   const abi::DecodeScratch mem;
@@ -187,10 +159,13 @@ struct DecodeTask {
   FW_INLINE void attend(const KeyBlock<T>& block, int64_t k0, int64_t k_offset, int64_t v_offset,
                         const KeyBlock<T>* next, int64_t next_offset) {
     for (int g = 0; g < block.count; g += W) {
-      for (int j = g; j < g + W && j < block.count; ++j) prefetch_row(block.values[j] + v_offset, p.dim_v);
       for_each_group([&](auto group, int r) __attribute__((always_inline)) {
         constexpr int R = group;
         FW_NO_UNROLL for (int j = g; j < g + W; j += W / R) {
+          // a few at a time: there are 10 to 16 buffers for what is under way, and a prefetch waits for one
+          for (int i = j; r == 0 && i < j + W / R && i < block.count; ++i) {
+            prefetch_row(block.values[i] + v_offset, p.dim_v);
+          }
           dot_keys<R>(mem.q + r * mem.q_stride, mem.q_stride, block.keys + j, k_offset, p.dim_qk,
                       mem.s + r * kDecodeKeys + j);
         }
@@ -283,70 +258,8 @@ struct DecodeTask {
   }
 };
 
-// The key heads of one task pass over a block of keys one after the other, before the next block: where the heads of a
-// token lie side by side, they share its pages and lines.
-template <class T>
-struct DecodeHeads {
-  alignas(DecodeTask<T>) char storage[abi::kDecodeHeads][sizeof(DecodeTask<T>)];
-  int count = 0;
-
-  FW_INLINE DecodeTask<T>& operator[](int i) { return *reinterpret_cast<DecodeTask<T>*>(storage[i]); }
-  FW_INLINE void add(const abi::Params& p, const Scope& scope, char* scratch, bool with_sink) {
-    new (storage[count++]) DecodeTask<T>(p, scope, scratch, with_sink);
-  }
-
-  FW_INLINE void attend(int64_t begin, int64_t end) {
-    const abi::Params& p = (*this)[0].p;
-    const Sequence& seq = (*this)[0].scope.seq;
-    const KeyRange top = visible_keys(p, seq, 0), bottom = visible_keys(p, seq, seq.queries - 1);
-    if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
-    if (end > bottom.last) end = bottom.last;
-    const auto keys_at = [&](int64_t k0) { return int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys); };
-    KeyBlock<T> blocks[2];
-    if (begin < end) blocks[0].find((*this)[0].scope, begin, keys_at(begin));
-    int now = 0;
-    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys, now ^= 1) {
-      const bool more = k0 + kDecodeKeys < end;
-      if (more) blocks[now ^ 1].find((*this)[0].scope, k0 + kDecodeKeys, keys_at(k0 + kDecodeKeys));
-      for (int i = 0; i < count; ++i) {
-        const bool same_block = i + 1 < count;
-        const KeyBlock<T>* next = same_block ? &blocks[now] : more ? &blocks[now ^ 1] : nullptr;
-        (*this)[i].attend(blocks[now], k0, i * p.k.stride[2], i * p.v.stride[2], next,
-                          same_block ? (i + 1) * p.k.stride[2] : 0);
-      }
-    }
-  }
-};
-
 template <class T>
 void decode(const abi::Params& p, const abi::CpuLaunch& launch) {
-  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
-  if (rows_max > kDotRows) return forward<T>(p, launch);
-  const int32_t splits = launch.schedule.splits, heads_per_task = launch.schedule.heads_per_task;
-  const int64_t groups = (p.heads_k + heads_per_task - 1) / heads_per_task;
-  const int64_t scratch_per_head = launch.schedule.scratch_bytes / heads_per_task;
-  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
-  launch.for_each_task(p.batch * groups * splits, [&](int64_t t, int32_t worker) {
-    const int32_t split = int32_t(t % splits), b = int32_t(t / splits / groups);
-    const int32_t first = int32_t(t / splits % groups) * heads_per_task;
-    const int32_t last = first + heads_per_task < p.heads_k ? first + heads_per_task : p.heads_k;
-    DecodeHeads<T> tasks;
-    for (int32_t h = first; h < last; ++h) {
-      const Scope scope(p, b, h);
-      if (scope.rows == 0) return;
-      tasks.add(p, scope, launch.scratch_of(worker) + (h - first) * scratch_per_head, split == 0);
-    }
-    const int64_t keys = tasks[0].scope.seq.keys, begin = split * launch.schedule.keys_per_split;
-    const int64_t end = split + 1 == splits ? keys : begin + launch.schedule.keys_per_split;
-    tasks.attend(begin, end < keys ? end : keys);
-    for (int i = 0; i < tasks.count; ++i) {
-      const int64_t first_row = (int64_t{b} * p.heads_k + first + i) * rows_max;
-      const Scope& scope = tasks[i].scope;
-      tasks[i].finish_part(parts, split, first_row);
-      for (int64_t row = 0; splits == 1 && row < scope.rows; ++row) {
-        combine_row<T>(p, scope, parts, 1, row, first_row + row);
-      }
-    }
-  });
-  if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);
+  if (int64_t{p.seqlen_q} * (p.heads_q / p.heads_k) > kDotRows) return forward<T>(p, launch);
+  decode_tasks<T, DecodeTask<T>>(p, launch);
 }

@@ -23,6 +23,7 @@ namespace {
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/parts.h"
 #include "kernels/cpu/fwd.h"
+#include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/gradients.h"
 #include "kernels/cpu/bwd.h"

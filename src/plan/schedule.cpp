@@ -11,8 +11,9 @@ namespace {
 
 constexpr int64_t kMaxRowsPerTask = 1024;  // enough to hide the packing of K and V; more only costs cache
 constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
-constexpr int64_t kFewRows = 96;           // with no more rows than this per task, split the keys instead
+constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
+constexpr int64_t kMaxSplits = 256;
 constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
 constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
 constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
@@ -41,7 +42,8 @@ bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
 abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
-  const bool dot = row.max_seqlen_q > 0 && shape.rows <= tile.lanes;  // see kDotRows in kernels/cpu/decode.h
+  const int64_t few = on_tiles(row) ? kFewRows : tile.lanes;  // see kDotRows in kernels/cpu/decode_tasks.h
+  const bool dot = row.max_seqlen_q > 0 && shape.rows <= few;
 
   const int64_t wanted = ceil_div(2 * device.compute_units, std::max<int64_t>(shape.heads, 1));
   const int64_t least = device.compute_units > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
@@ -53,13 +55,15 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   const bool token_major = problem.a.k.stride[2] < problem.a.k.stride[1];
   const int64_t heads_per_task = token_major ? std::min<int64_t>(problem.a.heads_k, abi::kDecodeHeads) : 1;
   const int64_t independent = dot ? problem.a.batch * ceil_div(problem.a.heads_k, heads_per_task)
-                                  : shape.heads * ceil_div(shape.rows, kFewRows);
+                                  : shape.heads * ceil_div(shape.rows, kRowsOfOneTask);
 
+  // Few rows: enough tasks for the machine, by way of the keys. How many depends on the machine, not on the call.
+  const int64_t tasks = std::max<int64_t>(16, 2 * device.compute_units);
   int64_t splits = problem.a.num_splits;
   if (splits == 0) {
-    splits = independent >= 8
-                 ? 1
-                 : std::min(ceil_div(16, std::max<int64_t>(independent, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
+    splits = independent >= tasks / 2 ? 1
+                                      : std::min({ceil_div(tasks, std::max<int64_t>(independent, 1)),
+                                                  ceil_div(shape.keys, kMinKeysPerSplit), kMaxSplits});
   }
   const int64_t key_step = on_tiles(row) ? abi::kAmxKeyStep : abi::kKeyBlock;
   const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), key_step);
@@ -72,7 +76,8 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.rows_per_task = int32_t(shape.rows);
     s.heads_per_task = int32_t(heads_per_task);
     s.tasks = independent * splits;
-    s.scratch_bytes = heads_per_task * abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes;
+    s.scratch_bytes = heads_per_task * (on_tiles(row) ? abi::AmxDecodeScratch(nullptr, shape.dim_qk, shape.dim_v).bytes
+                                                      : abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
   } else {
     s.rows_per_task = int32_t(rows_per_task);
     s.heads_per_task = 1;

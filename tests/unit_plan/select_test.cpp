@@ -220,7 +220,7 @@ TEST(Select, FewQueriesTakeTheDecodeKernel) {
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
 }
 
-TEST(Select, TilesTakeBf16OfMoreThanAFewRows) {
+TEST(Select, TilesTakeBf16) {
   const DeviceInfo cpu = cpu_with(kBoth | kIsaAmx);
   Problem p = forward_problem(17);
   const auto set_dtype = [](Problem& problem, int32_t dtype) {
@@ -231,10 +231,17 @@ TEST(Select, TilesTakeBf16OfMoreThanAFewRows) {
   EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_fwd"));
   EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth), nullptr), "avx512_fwd"));
   p.a.seqlen_q = 16;
-  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "avx512_decode"));
-  EXPECT_EQ(chosen(select(p, cpu, "amx_fwd_m32n128")), "amx_fwd_m32n128");  // made for more, but it can
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_decode"));
+  EXPECT_EQ(chosen(select(p, cpu, "amx_fwd_m32n128")), "amx_fwd_m32n128");
+  p.a.seqlen_q = 4;
+  const Selection few = select(p, cpu, nullptr);
+  EXPECT_TRUE(chosen_starts_with(few, "avx512_decode"));
+  EXPECT_EQ(few.refused.at(0).reason, "is made for seqlen_q * heads_q / heads_k > 4, got 4");
+  EXPECT_EQ(chosen(select(p, cpu, "amx_decode_m16n64")), "amx_decode_m16n64");  // but it can
+  p.a.seqlen_q = 16;
   p.a.heads_q = 2 * p.a.heads_k;  // 32 rows share a key head
   EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_fwd"));
+  EXPECT_EQ(select(p, cpu, nullptr).refused.at(0).reason, "takes seqlen_q * heads_q / heads_k <= 16, got 32");
   Problem backward = backward_problem();
   set_dtype(backward, FW_BF16);
   EXPECT_TRUE(chosen_starts_with(select(backward, cpu, nullptr), "amx_bwd"));
