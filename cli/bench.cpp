@@ -25,9 +25,12 @@ std::string to_json(const Measurement& m) {
   object.text("problem", m.problem).text("kernel", m.kernel).boolean("ok", m.fault.empty()).text("fault", m.fault);
   object.integer("threads", m.threads).integer("samples", m.samples).number("flops", m.flops);
   object.number("ms_p50", m.ms_p50).number("ms_p75", m.ms_p75).number("gflops", m.gflops);
+  or_null(object, "cpu_ms", m.cpu_ms);
+  object.text("unit", width_name(m.width));
   or_null(object, "peak_gflops", m.peak);
   or_null(object, "ratio_p50", m.ratio_p50);
   or_null(object, "ratio_p75", m.ratio_p75);
+  object.integer("throttled_samples", m.throttled_samples);
   or_null(object, "standard_ms", m.standard_ms);
   or_null(object, "speedup", m.standard_ms > 0 ? m.standard_ms / m.ms_p50 : 0);
   object.number("workspace_bytes", m.workspace_bytes);
@@ -60,8 +63,9 @@ std::vector<std::string> cells(const Measurement& m, const std::string& label, b
                                   m.kernel,
                                   std::to_string(m.threads),
                                   fixed(m.ms_p50, m.ms_p50 < 10 ? 3 : 1),
+                                  or_dash(m.cpu_ms, m.cpu_ms < 10 ? 3 : 1),
                                   fixed(m.gflops, 1),
-                                  or_dash(m.ratio_p50, 3),
+                                  or_dash(m.ratio_p50, 3) + (m.throttled_samples > 0 ? "*" : ""),
                                   or_dash(m.ratio_p75, 3),
                                   or_dash(m.standard_ms, m.standard_ms < 10 ? 3 : 1)};
   row.push_back(m.standard_ms > 0 ? fixed(m.standard_ms / m.ms_p50, 2) + "x" : "-");
@@ -86,7 +90,7 @@ Table make_counter_table(size_t label_width, size_t kernel_width) {
 }
 
 Table make_table(bool decoding, size_t label_width, size_t kernel_width) {
-  std::vector<Column> columns = {{"problem", false}, {"kernel", false},    {"thr", true},       {"ms", true},
+  std::vector<Column> columns = {{"problem", false}, {"kernel", false},    {"thr", true},       {"ms", true}, {"cpu ms", true},
                                  {"GFLOP/s", true},  {"of peak", true},    {"p75", true},       {"standard ms", true},
                                  {"speed-up", true}, {"our memory", true}, {"standard's", true}};
   if (decoding) {
@@ -98,14 +102,16 @@ Table make_table(bool decoding, size_t label_width, size_t kernel_width) {
   table.reserve(0, label_width);
   table.reserve(1, kernel_width);
   table.reserve(3, number.size());
-  table.reserve(6, 5);
+  table.reserve(4, number.size());
+  table.reserve(7, 5);
   return table;
 }
 
 std::string caption(bool decoding) {
   return std::string(
-             "\nms: median. of peak: GFLOP/s over an in-process multiply-add loop of the kernel's vector width, run\n"
-             "before and after each sample on as many threads (median and 75th percentile). standard: S = QK^T,\n"
+             "\nms: median. cpu ms: of all threads, on a core. of peak: GFLOP/s over an in-process multiply-add loop of the\n"
+             "kernel's unit, run before and after each sample on as many threads (median and 75th percentile; one\n"
+             "thread: in its own time). * the host slowed the tile unit down beside some samples. standard: S = QK^T,\n"
              "softmax, PV with the full matrix in fp32 by ") +
          sgemm_name() +
          ", one head at a time on as many threads;\nits memory is the matrices of one head. our memory: workspace.\n" +

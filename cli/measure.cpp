@@ -75,15 +75,21 @@ void take_samples(const Staged& staged, bool backward, const RunOptions& options
   m.width = settings.on_cpu ? width_of_kernel(m.kernel) : VectorWidth::kNone;
   double before = peak_gflops(m.width, m.threads);
   for (int64_t n = 0; n < settings.samples; ++n) {
+    const double cpu_before = cpu_seconds(m.threads);
     const double seconds = seconds_of([&] {
                              for (int64_t r = 0; r < repeats; ++r) call();
                            }) /
                            double(repeats);
+    const double on_core = (cpu_seconds(m.threads) - cpu_before) / double(repeats);
     const double after = peak_gflops(m.width, m.threads);
     m.milliseconds.push_back(seconds * 1e3);
+    if (settings.on_cpu) m.cpu_milliseconds.push_back(on_core * 1e3);
     if (before > 0 && after > 0) {
+      // One thread: both in its own time, so that other work on the machine does not count. Several wait for each other.
       m.peaks.push_back((before + after) / 2);
-      m.ratios.push_back(m.flops / seconds * 1e-9 / m.peaks.back());
+      m.ratios.push_back(m.flops / (m.threads == 1 ? on_core : seconds) * 1e-9 / m.peaks.back());
+      const bool slow_before = throttled(m.width, m.threads, before), slow_after = throttled(m.width, m.threads, after);
+      m.throttled_samples += slow_before || slow_after;
     }
     before = after;
   }
@@ -93,6 +99,7 @@ void summarise(Measurement& m) {
   m.samples = int64_t(m.milliseconds.size());
   m.ms_p50 = percentile(m.milliseconds, 0.5);
   m.ms_p75 = percentile(m.milliseconds, 0.75);
+  m.cpu_ms = percentile(m.cpu_milliseconds, 0.5);
   m.gflops = m.flops / m.ms_p50 * 1e-6;
   m.peak = percentile(m.peaks, 0.5);
   m.ratio_p50 = percentile(m.ratios, 0.5);
@@ -176,7 +183,9 @@ void merge(Measurement& into, const Measurement& round) {
     to.insert(to.end(), more.begin(), more.end());
   };
   append(into.milliseconds, round.milliseconds);
+  append(into.cpu_milliseconds, round.cpu_milliseconds);
   append(into.ratios, round.ratios);
+  into.throttled_samples += round.throttled_samples;
   append(into.peaks, round.peaks);
   append(into.standard_milliseconds, round.standard_milliseconds);
   if (into.fault.empty()) into.fault = round.fault;

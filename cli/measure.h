@@ -15,6 +15,8 @@ struct Measurement {
   int threads = 0;
   int64_t samples = 0;
   double ms_p50 = 0, ms_p75 = 0, gflops = 0, flops = 0;
+  double cpu_ms = 0;              // time on a core, of all threads; CPU only
+  int64_t throttled_samples = 0;  // with the tile unit slowed down by the host before or after
   VectorWidth width = VectorWidth::kNone;
   double peak = 0, ratio_p50 = 0, ratio_p75 = 0;  // CPU only; 0 = not measured
   double standard_ms = 0, standard_bytes = 0;     // 0 = not run
@@ -23,7 +25,7 @@ struct Measurement {
   double streamed_bytes = 0;
   std::string counters;  // of one call, as JSON: in place of times where the device is emulated
   // What the figures above are percentiles of.
-  std::vector<double> milliseconds, ratios, peaks, standard_milliseconds;
+  std::vector<double> milliseconds, cpu_milliseconds, ratios, peaks, standard_milliseconds;
 };
 
 struct MeasureSettings {

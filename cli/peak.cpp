@@ -1,8 +1,12 @@
 #include "peak.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -75,8 +79,46 @@ void spin_sse(int64_t n) {
       : FW_CLOBBERS);
 }
 
+// Four independent products of tiles. Random numbers: zeros run at a higher clock than any kernel's data ever will.
+void spin_amx(int64_t n) {
+  struct alignas(64) Config {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  struct alignas(64) Data {
+    uint16_t tile[4][512];
+    Data() {
+      uint32_t x = 1;
+      for (auto& numbers : tile) {
+        for (uint16_t& v : numbers) {
+          x = x * 1664525 + 1013904223;
+          v = uint16_t((x >> 16 & 0x80FF) | 0x3F00);  // bf16, |v| in 0.5 .. 2
+        }
+      }
+    }
+  };
+  static const Config config;
+  static const Data data;
+  const int64_t stride = 64;
+  asm volatile(
+      "ldtilecfg %1\n"
+      "tileloadd 0(%2,%3,1),%%tmm4\n tileloadd 1024(%2,%3,1),%%tmm5\n"
+      "tileloadd 2048(%2,%3,1),%%tmm6\n tileloadd 3072(%2,%3,1),%%tmm7\n"
+      "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"
+      ".p2align 5\n 1:\n"
+      "tdpbf16ps %%tmm6,%%tmm4,%%tmm0\n tdpbf16ps %%tmm7,%%tmm4,%%tmm1\n"
+      "tdpbf16ps %%tmm6,%%tmm5,%%tmm2\n tdpbf16ps %%tmm7,%%tmm5,%%tmm3\n"
+      "dec %0\n jnz 1b\n tilerelease\n"
+      : "+r"(n)
+      : "m"(config), "r"(data.tile), "r"(stride)
+      : "cc", "memory");
+}
+
 double flops_per_turn(VectorWidth width) {
   switch (width) {
+    case VectorWidth::kAmx:
+      return 4 * 16 * 16 * 32 * 2;
     case VectorWidth::kAvx512:
       return 12 * 16 * 2;
     case VectorWidth::kAvx2:
@@ -88,6 +130,8 @@ double flops_per_turn(VectorWidth width) {
 
 void spin(VectorWidth width, int64_t turns) {
   switch (width) {
+    case VectorWidth::kAmx:
+      return spin_amx(turns);
     case VectorWidth::kAvx512:
       return spin_avx512(turns);
     case VectorWidth::kAvx2:
@@ -137,6 +181,7 @@ uint64_t sum_of(const uint64_t* data, size_t count) {
 
 VectorWidth width_of_kernel(const std::string& kernel) {
 #if defined(__x86_64__)
+  if (kernel.starts_with("amx_")) return VectorWidth::kAmx;
   if (kernel.starts_with("avx512_")) return VectorWidth::kAvx512;
   if (kernel.starts_with("avx2_")) return VectorWidth::kAvx2;
   return VectorWidth::kSse;
@@ -147,6 +192,8 @@ VectorWidth width_of_kernel(const std::string& kernel) {
 
 const char* width_name(VectorWidth width) {
   switch (width) {
+    case VectorWidth::kAmx:
+      return "AMX tiles, bf16";
     case VectorWidth::kAvx512:
       return "AVX-512 FMA";
     case VectorWidth::kAvx2:
@@ -158,19 +205,36 @@ const char* width_name(VectorWidth width) {
   }
 }
 
+double cpu_seconds(int threads) {
+  timespec now{};
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_PROCESS_CPUTIME_ID, &now);
+  return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
+}
+
+bool throttled(VectorWidth width, int threads, double gflops) {
+  constexpr double kFullRate = 0.8;
+  static std::mutex mutex;
+  static std::array<double, 5> best{};  // per thread
+  const std::lock_guard lock(mutex);
+  double& highest = best[size_t(width)];
+  const double rate = gflops / std::max(threads, 1);
+  highest = std::max(highest, rate);
+  return width == VectorWidth::kAmx && rate < kFullRate * highest;
+}
+
 double peak_gflops(VectorWidth width, int threads) {
   if (width == VectorWidth::kNone || flops_per_turn(width) == 0) return 0;
   constexpr double kSeconds = 0.002;
-  constexpr int64_t kTurns = 100000;
+  const int64_t turns = width == VectorWidth::kAmx ? 10000 : 100000;  // some 0.3 ms either way
   std::vector<double> rate(size_t(std::max(threads, 1)), 0.0);
   on_threads(threads, [&](int t) {
     // The best of a few short bursts: one that was interrupted must not make the peak, and so our share, look better.
     const auto start = Clock::now();
     do {
-      const auto burst = Clock::now();
-      spin(width, kTurns);
-      const double seconds = seconds_since(burst);
-      rate[size_t(t)] = std::max(rate[size_t(t)], double(kTurns) * flops_per_turn(width) / seconds * 1e-9);
+      const double burst = cpu_seconds(1);
+      spin(width, turns);
+      const double seconds = cpu_seconds(1) - burst;
+      rate[size_t(t)] = std::max(rate[size_t(t)], double(turns) * flops_per_turn(width) / seconds * 1e-9);
     } while (seconds_since(start) < kSeconds);
   });
   double total = 0;

@@ -61,8 +61,8 @@ struct DecodeScratch {
 
   FW_ALWAYS_INLINE DecodeScratch(char* base, CpuTile tile, int dim_qk, int dim_v) {
     Carver c{base};
-    q_stride = (dim_qk + 15) / 16 * 16;
-    o_stride = (dim_v + 15) / 16 * 16;
+    q_stride = (dim_qk + 31) / 32 * 32;  // whole pairs of registers
+    o_stride = (dim_v + 31) / 32 * 32;
     q = c.floats(int64_t{tile.lanes} * q_stride);
     o = c.floats(int64_t{tile.lanes} * o_stride);
     s = c.floats(int64_t{tile.lanes} * kDecodeKeyBlock);

@@ -50,9 +50,14 @@ enum Needs : uint32_t {
   kNeedsTensorMaps = 1u << 8,     // q, k, v, o described by tensor maps: as kNeeds16Bytes
   kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8, no left pad
   kNeedsNoLse = 1u << 11,         // lse is not asked for
+  kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
+  // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
+  kPrefersSeveralRows = 1u << 13,
 };
+
+inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefersSeveralRows
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).
 enum class Work : uint8_t {

@@ -1,5 +1,5 @@
 // Backward attention: five products through the same micro-kernel, S recomputed, nothing of size s^2 stored.
-// Included after decode.h.
+// Included after gradients.h.
 //
 //   S^T  = K Q^T   -> P^T  = 2^(S^T - LSE)          in the epilogue
 //   dP^T = V dO^T  -> dS^T = P^T * (dP^T - delta)   in the epilogue
@@ -128,15 +128,6 @@ FW_NOINLINE void accumulate_queries(const float* k_strips, const float* ds, cons
 }
 
 template <class T>
-FW_INLINE float row_delta(const abi::Params& p, const Scope& scope, int64_t query, int32_t head) {
-  const T *o = scope.pointer<const T>(p.o, query, head), *d_o = scope.pointer<const T>(p.d_o, query, head);
-  V sum{};
-  for (int c = 0; c < p.dim_v; c += W) sum += load_part(o + c, p.dim_v - c) * load_part(d_o + c, p.dim_v - c);
-  const float d_lse = p.d_lse.data ? *scope.pointer<const float>(p.d_lse, query, head) : 0.f;
-  return sum_lanes(sum) - d_lse;
-}
-
-template <class T>
 struct BackwardTask {
   const abi::Params& p;
   const Scope scope;
@@ -159,7 +150,6 @@ struct BackwardTask {
         splits(parts),
         chunk_rows(chunk) {}
 
-  // d_q(row, panel of [dim][NQ], first row): called once per panel and chunk with this task's share of dQ^T.
   template <class TakeDq>
   FW_INLINE void run(TakeDq&& take_dq) {
     const int64_t key_blocks = (scope.seq.keys + NK - 1) / NK;
@@ -181,7 +171,9 @@ struct BackwardTask {
         key_block(kb * NK, dk, dv);
         if (row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
       }
-      for (int i = 0; i < panels; ++i) take_dq(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride);
+      int order[NQ];
+      for (int i = 0; i < NQ; ++i) order[i] = i;
+      for (int i = 0; i < panels; ++i) take_dq(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride, order);
     }
   }
 
@@ -293,98 +285,17 @@ struct BackwardTask {
   FW_INLINE static void write_row(T* out, const float* acc, int n, float scale) {
     for (int c = 0; c < n; c += W) store_part(out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
   }
-
-  FW_INLINE void clear_row(const abi::Tensor& t, const Sequence& whole, int64_t row, int n) {
-    if (!t.data) return;
-    T* out = static_cast<T*>(t.data) + key_offset(p, t, whole, row, scope.kv_head);
-    __builtin_memset(out, 0, n * sizeof(T));
-  }
-
-  // Keys that lie outside the used part of the sequence (left pad, past seqused_k) get 0.
-  FW_INLINE void clear_unused_keys() {
-    Sequence whole = scope.seq;
-    whole.k_row = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b] : 0;
-    whole.keys = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b + 1] - p.cu_seqlens_k[whole.b] : p.seqlen_k;
-    const int64_t used_first = scope.seq.k_row - whole.k_row, used_last = used_first + scope.seq.keys;
-    for (int64_t r = 0; r < whole.keys; ++r) {
-      if (r >= used_first && r < used_last) continue;
-      clear_row(p.dk, whole, r, p.dim_qk);
-      clear_row(p.dv, whole, r, p.dim_v);
-    }
-  }
 };
-
-// d_sinks[h] = -sum over rows of exp(sink - LSE) * delta, one head per task.
-template <class T>
-FW_INLINE void sink_gradients(const abi::Params& p, const abi::CpuLaunch& launch) {
-  launch.for_each_task(p.heads_q, [&](int64_t h, int32_t) {
-    const int32_t group = p.heads_q / p.heads_k;
-    double sum = 0;
-    for (int32_t b = 0; b < p.batch; ++b) {
-      const Scope scope(p, b, int32_t(h / group));
-      for (int64_t row = h % group; row < scope.rows; row += group) {
-        const float lse = *scope.row_pointer<const float>(p.lse, row);
-        if (lse == -kInf) continue;
-        sum -= double(__builtin_expf(p.sinks[h] - lse)) * row_delta<T>(p, scope, row / group, int32_t(h));
-      }
-    }
-    p.d_sinks[h] = float(sum);
-  });
-}
 
 template <class T>
 void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
-  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
+  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
-  const int64_t chunk_rows = launch.schedule.rows_per_task;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
   const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
-  float* partial = reinterpret_cast<float*>(launch.shared);  // [split][row of the call][dim_qk]
-  alignas(64) float scale[NQ];
-  for (float& x : scale) x = splits == 1 ? p.softmax_scale : 1.f;
-
-  launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
-    const int64_t head = t / splits;
-    const int32_t split = int32_t(t % splits);
-    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-    const BackwardScratch mem(launch.scratch_of(worker), kTile, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
+  backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take_dq) {
+    const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
     BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
-    if (split == 0) task.clear_unused_keys();
-    task.run([&](int64_t row, const float* dq) {
-      if (!p.dq.data) return;
-      if (splits == 1) {
-        T* pointers[NQ];
-        scope.panel_pointers(p.dq, row, pointers);
-        unpack_panel(dq, p.dim_qk, scale, pointers);
-      } else {
-        float* pointers[NQ];
-        for (int i = 0; i < NQ; ++i) {
-          float* out = partial + ((split * heads + head) * rows_max + row + i) * p.dim_qk;
-          pointers[i] = row + i < scope.rows ? out : nullptr;
-        }
-        unpack_panel(dq, p.dim_qk, scale, pointers);
-      }
-    });
+    task.run(take_dq);
   });
-  if (splits > 1 && p.dq.data) {
-    constexpr int64_t kRows = 64;
-    const int64_t blocks = (rows_max + kRows - 1) / kRows;
-    launch.for_each_task(heads * blocks, [&](int64_t t, int32_t) {
-      const int64_t head = t / blocks;
-      const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-      const int64_t end = (t % blocks + 1) * kRows < scope.rows ? (t % blocks + 1) * kRows : scope.rows;
-      for (int64_t row = t % blocks * kRows; row < end; ++row) {
-        T* out = scope.row_pointer<T>(p.dq, row);
-        for (int c = 0; c < p.dim_qk; c += W) {
-          const int n = p.dim_qk - c < W ? p.dim_qk - c : W;
-          V sum{};
-          for (int32_t s = 0; s < splits; ++s) {
-            sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
-          }
-          store_part(out + c, sum * p.softmax_scale, n);
-        }
-      }
-    });
-  }
-  if (p.d_sinks) sink_gradients<T>(p, launch);
 }

@@ -1,64 +1,127 @@
 // Forward attention for a handful of query rows: keys in the vector lanes' place, K and V streamed once, straight from
-// the cache in their own type. Included after fwd.h.
+// the cache in their own type. Included after fwd.h and decode_tasks.h.
 //
 // With few rows the panel of fwd.h would be mostly padding, and the time is that of reading K and V. Each task takes
 // one part of the keys of a sequence, for one key head or several side by side, with all query rows of their groups;
 // parts are combined in order.
 
-constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
-constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
-static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
+// Rows of queries that share one reading and widening of K and V: registers for kDotRows x 2 of them.
+constexpr int kRowGroup = 4;
 
-// q.k for W keys: lane j is the product with key j. q is zero-padded to a multiple of W.
+// 2 W numbers as two registers. bf16: those at even and at odd places, half the instructions of widening W at a time. q, o
+// and the rows of K and V are all in this order.
 template <class T>
-FW_INLINE V dot_keys(const float* q, const T* const* keys, int d) {
-  V sum[W];
-  FW_UNROLL for (int j = 0; j < W; ++j) sum[j] = V{};
-  int c = 0;
-  FW_NO_UNROLL for (; c + W <= d; c += W) {
-    const V x = load(q + c);
-    FW_UNROLL for (int j = 0; j < W; ++j) sum[j] += x * load_as_float(keys[j] + c);
+FW_INLINE void load_pair(const T* p, V& a, V& b) {
+  a = load_as_float(p), b = load_as_float(p + W);
+}
+FW_INLINE void load_pair(const BFloat16* p, V& a, V& b) {
+  VU x;
+  __builtin_memcpy(&x, p, sizeof x);
+  a = (V)(x << 16), b = (V)(x & 0xFFFF0000u);
+}
+// The first n of them, the rest 0.
+template <class T>
+FW_INLINE void load_pair_part(const T* p, int n, V& a, V& b) {
+  if (n >= 2 * W) return load_pair(p, a, b);
+  T part[2 * W] = {};
+  __builtin_memcpy(part, p, n * sizeof(T));
+  load_pair(part, a, b);
+}
+// The first n of a pair in the order of T, as they were.
+template <class T>
+FW_INLINE void store_pair(float* out, V a, V b, int n) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto mix = [&]<int... L>(std::integer_sequence<int, L...>) {
+      const V even = a, odd = b;
+      a = __builtin_shufflevector(even, odd, (L / 2 + L % 2 * W)...);
+      b = __builtin_shufflevector(even, odd, (L / 2 + L % 2 * W + W / 2)...);
+    };
+    mix(std::make_integer_sequence<int, W>{});
   }
-  if (c < d) {
-    const V x = load(q + c);
-    FW_UNROLL for (int j = 0; j < W; ++j) sum[j] += x * load_part(keys[j] + c, d - c);
-  }
-  transpose(sum);
-  FW_UNROLL for (int step = 1; step < W; step *= 2) {
-    FW_UNROLL for (int j = 0; j + step < W; j += 2 * step) sum[j] += sum[j + step];
-  }
-  return sum[0];
+  store_part(out, a, n);
+  if (n > W) store_part(out + W, b, n - W);
 }
 
-// o += sum over W keys of weight[j] * V[j].
-template <class T>
-FW_INLINE void add_values(const float* weight, const T* const* values, int count, int d, float* o) {
-  if (count == W) {
-    V w[W];
-    FW_UNROLL for (int j = 0; j < W; ++j) w[j] = splat(weight[j]);
-    int c = 0;
-    FW_NO_UNROLL for (; c + W <= d; c += W) {
-      V even = load(o + c), odd{};
-      FW_UNROLL for (int j = 0; j < W; j += 2) {
-        even += w[j] * load_as_float(values[j] + c);
-        odd += w[j + 1] * load_as_float(values[j + 1] + c);
+// q.k of R rows (q_stride apart) with W / R keys each: s[row * kDecodeKeys + key]. q is zero-padded to a multiple of 2 W.
+template <int R, class T>
+FW_INLINE void dot_keys(const float* q, int q_stride, const T* const* keys, int64_t offset, int d, float* s) {
+  constexpr int kKeys = W / R;
+  V sum[W];
+  FW_UNROLL for (int i = 0; i < W; ++i) sum[i] = V{};
+  const auto step = [&](int c, auto whole) __attribute__((always_inline)) {
+    FW_UNROLL for (int j = 0; j < kKeys; ++j) {
+      V a, b;
+      if constexpr (whole) {
+        load_pair(keys[j] + offset + c, a, b);
+      } else {
+        load_pair_part(keys[j] + offset + c, d - c, a, b);
       }
-      store(o + c, even + odd);
+      FW_UNROLL for (int r = 0; r < R; ++r) {
+        sum[r * kKeys + j] += a * load(q + r * q_stride + c);
+        sum[r * kKeys + j] += b * load(q + r * q_stride + c + W);
+      }
     }
-    if (c < d) {
-      V x = load(o + c);
-      for (int j = 0; j < W; ++j) x += w[j] * load_part(values[j] + c, d - c);
-      store(o + c, x);
+  };
+  int c = 0;
+  FW_NO_UNROLL for (; c + 2 * W <= d; c += 2 * W) step(c, std::true_type{});
+  if (c < d) step(c, std::false_type{});
+  alignas(64) float lanes[W];
+  store(lanes, sum_each(sum));
+  FW_UNROLL for (int r = 0; r < R; ++r) __builtin_memcpy(s + r * kDecodeKeys, lanes + r * kKeys, kKeys * sizeof(float));
+}
+
+// o += sum over `count` keys of weight * V, for R rows, columns [c, c + 2 W P).
+template <int R, int P, bool kWhole, class T, class Ahead>
+FW_INLINE void add_columns(const float* weight, const T* const* values, int64_t offset, int count, int c, int d,
+                           float* o, int o_stride, Ahead&& ahead) {
+  V sum[R][2 * P];
+  FW_UNROLL for (int r = 0; r < R; ++r) {
+    FW_UNROLL for (int i = 0; i < 2 * P; ++i) sum[r][i] = load(o + r * o_stride + c + i * W);
+  }
+  FW_NO_UNROLL for (int j = 0; j < count; ++j) {
+    ahead(j);
+    V x[2 * P];
+    FW_UNROLL for (int i = 0; i < P; ++i) {
+      const T* at = values[j] + offset + c + 2 * W * i;
+      if constexpr (kWhole) {
+        load_pair(at, x[2 * i], x[2 * i + 1]);
+      } else {
+        load_pair_part(at, d - c, x[2 * i], x[2 * i + 1]);
+      }
     }
-    return;
+    FW_UNROLL for (int r = 0; r < R; ++r) {
+      const V w = splat(weight[r * kDecodeKeys + j]);
+      FW_UNROLL for (int i = 0; i < 2 * P; ++i) sum[r][i] += w * x[i];
+    }
   }
-  for (int j = 0; j < count; ++j) {
-    for (int c = 0; c < d; c += W) store(o + c, load(o + c) + weight[j] * load_part(values[j] + c, d - c));
+  FW_UNROLL for (int r = 0; r < R; ++r) {
+    FW_UNROLL for (int i = 0; i < 2 * P; ++i) store(o + r * o_stride + c + i * W, sum[r][i]);
   }
+}
+
+// o += sum over `count` keys of weight * V for R rows; ahead(j) is called once for each key.
+template <int R, class T, class Ahead>
+FW_NOINLINE void add_values(const float* weight, const T* const* values, int64_t offset, int count, int d, float* o,
+                            int o_stride, Ahead ahead) {
+  constexpr int P = R == 4 ? (W == 16 ? 2 : 1) : R == 2 ? (W == 16 ? 4 : 2) : 4;
+  const auto nothing = [](int) {};
+  int c = 0;
+  const auto columns = [&](auto pairs, auto whole) __attribute__((always_inline)) {
+    if (c == 0) {
+      add_columns<R, pairs, whole>(weight, values, offset, count, c, d, o, o_stride, ahead);
+    } else {
+      add_columns<R, pairs, whole>(weight, values, offset, count, c, d, o, o_stride, nothing);
+    }
+    c += 2 * W * pairs;
+  };
+  FW_NO_UNROLL while (c + 2 * W * P <= d) columns(std::integral_constant<int, P>{}, std::true_type{});
+  FW_NO_UNROLL while (c + 2 * W <= d) columns(std::integral_constant<int, 1>{}, std::true_type{});
+  if (c < d) columns(std::integral_constant<int, 1>{}, std::false_type{});
 }
 
 template <class T>
 struct DecodeTask {
+  struct PerTask {};  // nothing to set up
   const abi::Params& p;
   const Scope scope;
   const abi::DecodeScratch mem;
@@ -69,7 +132,11 @@ struct DecodeTask {
     for (int r = 0; r < scope.rows; ++r) {
       const T* row = scope.row_pointer<const T>(p.q, r);
       float* q = mem.q + r * mem.q_stride;
-      for (int c = 0; c < p.dim_qk; c += W) store(q + c, load_part(row + c, p.dim_qk - c) * (p.softmax_scale * kLog2e));
+      for (int c = 0; c < p.dim_qk; c += 2 * W) {
+        V x, y;
+        load_pair_part(row + c, p.dim_qk - c, x, y);
+        store(q + c, x * (p.softmax_scale * kLog2e)), store(q + c + W, y * (p.softmax_scale * kLog2e));
+      }
       __builtin_memset(mem.o + r * mem.o_stride, 0, mem.o_stride * sizeof(float));
       const bool sink = with_sink && p.sinks;
       m[r] = sink ? p.sinks[scope.head(r)] * kLog2e : -kInf;
@@ -77,31 +144,46 @@ struct DecodeTask {
     }
   }
 
-  // Keys [k0, k0 + count). What comes after it, `next` (may be null) at next_k0, is fetched meanwhile.
-  FW_INLINE void attend(int64_t k0, int count, const DecodeTask* next, int64_t next_k0, int next_count) {
+  // body(std::integral_constant<int, R>, first row) for groups of R rows.
+  template <class Body>
+  FW_INLINE void for_each_group(Body&& body) const {
     const int rows = int(scope.rows);
-    const T *keys[kDecodeKeys + W], *values[kDecodeKeys + W];
-    for (int k = 0; k < count; ++k) {
-      keys[k] = scope.key_pointer<const T>(p.k, k0 + k);
-      values[k] = scope.key_pointer<const T>(p.v, k0 + k);
+    int r = 0;
+    for (; r + kRowGroup <= rows; r += kRowGroup) body(std::integral_constant<int, kRowGroup>{}, r);
+    if (r + 2 <= rows) body(std::integral_constant<int, 2>{}, r), r += 2;
+    if (r < rows) body(std::integral_constant<int, 1>{}, r);
+  }
+
+  // The keys of a block, from k0 on; this head's lie k_offset and v_offset away. What comes after it, `next` at
+  // next_offset (null: nothing), is fetched meanwhile.
+  FW_INLINE void attend(const KeyBlock<T>& block, int64_t k0, int64_t k_offset, int64_t v_offset,
+                        const KeyBlock<T>* next, int64_t next_offset) {
+    for (int g = 0; g < block.count; g += W) {
+      for_each_group([&](auto group, int r) __attribute__((always_inline)) {
+        constexpr int R = group;
+        FW_NO_UNROLL for (int j = g; j < g + W; j += W / R) {
+          // a few at a time: there are 10 to 16 buffers for what is under way, and a prefetch waits for one
+          for (int i = j; r == 0 && i < j + W / R && i < block.count; ++i) {
+            prefetch_row(block.values[i] + v_offset, p.dim_v);
+          }
+          dot_keys<R>(mem.q + r * mem.q_stride, mem.q_stride, block.keys + j, k_offset, p.dim_qk,
+                      mem.s + r * kDecodeKeys + j);
+        }
+      });
     }
-    for (int k = count; k < round_up(count, W); ++k) keys[k] = keys[0];  // computed and thrown away
-    for (int g = 0; g < count; g += W) {
-      for (int j = g; j < g + W && j < count; ++j) prefetch_row(values[j], p.dim_v);
-      for (int r = 0; r < rows; ++r) {
-        store(mem.s + r * kDecodeKeys + g, dot_keys(mem.q + r * mem.q_stride, keys + g, p.dim_qk));
+    for (int r = 0; r < scope.rows; ++r) soften(r, k0, block.count);
+    const auto fetch = [&](int j) __attribute__((always_inline)) {
+      if (next && j < next->count) prefetch_row(next->keys[j] + next_offset, p.dim_qk);
+    };
+    for_each_group([&](auto group, int r) __attribute__((always_inline)) {
+      constexpr int R = group;
+      float *weights = mem.s + r * kDecodeKeys, *o = mem.o + r * mem.o_stride;
+      if (r == 0) {
+        add_values<R>(weights, block.values, v_offset, block.count, p.dim_v, o, mem.o_stride, fetch);
+      } else {
+        add_values<R>(weights, block.values, v_offset, block.count, p.dim_v, o, mem.o_stride, [](int) {});
       }
-    }
-    for (int r = 0; r < rows; ++r) soften(r, k0, count);
-    for (int g = 0; g < count; g += W) {
-      const int n = count - g < W ? count - g : W;
-      for (int j = g; next && j < g + n && j < next_count; ++j) {
-        prefetch_row(next->scope.template key_pointer<const T>(p.k, next_k0 + j), p.dim_qk);
-      }
-      for (int r = 0; r < rows; ++r) {
-        add_values(mem.s + r * kDecodeKeys + g, values + g, n, p.dim_v, mem.o + r * mem.o_stride);
-      }
-    }
+    });
   }
 
   // Scores of row r -> weights, with the online softmax; keys are in the lanes.
@@ -131,7 +213,7 @@ struct DecodeTask {
     if (largest != m[r]) {
       const float alpha = __builtin_exp2f(m[r] - largest);
       float* o = mem.o + r * mem.o_stride;
-      for (int c = 0; c < p.dim_v; c += W) store(o + c, load(o + c) * alpha);
+      for (int c = 0; c < mem.o_stride; c += W) store(o + c, load(o + c) * alpha);
       l[r] *= alpha;
       m[r] = largest;
     }
@@ -166,72 +248,18 @@ struct DecodeTask {
   FW_INLINE void finish_part(const PartialResults& parts, int32_t split, int64_t first_row_of_call) const {
     for (int r = 0; r < scope.rows; ++r) {
       const int64_t index = split * parts.rows + first_row_of_call + r;
-      __builtin_memcpy(parts.o + index * p.dim_v, mem.o + r * mem.o_stride, p.dim_v * sizeof(float));
+      const float* o = mem.o + r * mem.o_stride;
+      for (int c = 0; c < p.dim_v; c += 2 * W) {
+        store_pair<T>(parts.o + index * p.dim_v + c, load(o + c), load(o + c + W), p.dim_v - c);
+      }
       parts.m[index] = m[r];
       parts.l[index] = l[r];
     }
   }
 };
 
-// The key heads of one task pass over a block of keys one after the other, before the next block: where the heads of a
-// token lie side by side, they share its pages and lines.
-template <class T>
-struct DecodeHeads {
-  alignas(DecodeTask<T>) char storage[abi::kDecodeHeads][sizeof(DecodeTask<T>)];
-  int count = 0;
-
-  FW_INLINE DecodeTask<T>& operator[](int i) { return *reinterpret_cast<DecodeTask<T>*>(storage[i]); }
-  FW_INLINE void add(const abi::Params& p, const Scope& scope, char* scratch, bool with_sink) {
-    new (storage[count++]) DecodeTask<T>(p, scope, scratch, with_sink);
-  }
-
-  FW_INLINE void attend(int64_t begin, int64_t end) {
-    const abi::Params& p = (*this)[0].p;
-    const Sequence& seq = (*this)[0].scope.seq;
-    const KeyRange top = visible_keys(p, seq, 0), bottom = visible_keys(p, seq, seq.queries - 1);
-    if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
-    if (end > bottom.last) end = bottom.last;
-    const auto keys_at = [&](int64_t k0) { return int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys); };
-    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys) {
-      for (int i = 0; i < count; ++i) {
-        const bool same_block = i + 1 < count;
-        const int64_t next_k0 = same_block ? k0 : k0 + kDecodeKeys;
-        DecodeTask<T>* next = next_k0 < end ? &(*this)[same_block ? i + 1 : 0] : nullptr;
-        (*this)[i].attend(k0, keys_at(k0), next, next_k0, next ? keys_at(next_k0) : 0);
-      }
-    }
-  }
-};
-
 template <class T>
 void decode(const abi::Params& p, const abi::CpuLaunch& launch) {
-  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
-  if (rows_max > kDotRows) return forward<T>(p, launch);
-  const int32_t splits = launch.schedule.splits, heads_per_task = launch.schedule.heads_per_task;
-  const int64_t groups = (p.heads_k + heads_per_task - 1) / heads_per_task;
-  const int64_t scratch_per_head = launch.schedule.scratch_bytes / heads_per_task;
-  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
-  launch.for_each_task(p.batch * groups * splits, [&](int64_t t, int32_t worker) {
-    const int32_t split = int32_t(t % splits), b = int32_t(t / splits / groups);
-    const int32_t first = int32_t(t / splits % groups) * heads_per_task;
-    const int32_t last = first + heads_per_task < p.heads_k ? first + heads_per_task : p.heads_k;
-    DecodeHeads<T> tasks;
-    for (int32_t h = first; h < last; ++h) {
-      const Scope scope(p, b, h);
-      if (scope.rows == 0) return;
-      tasks.add(p, scope, launch.scratch_of(worker) + (h - first) * scratch_per_head, split == 0);
-    }
-    const int64_t keys = tasks[0].scope.seq.keys, begin = split * launch.schedule.keys_per_split;
-    const int64_t end = split + 1 == splits ? keys : begin + launch.schedule.keys_per_split;
-    tasks.attend(begin, end < keys ? end : keys);
-    for (int i = 0; i < tasks.count; ++i) {
-      const int64_t first_row = (int64_t{b} * p.heads_k + first + i) * rows_max;
-      const Scope& scope = tasks[i].scope;
-      tasks[i].finish_part(parts, split, first_row);
-      for (int64_t row = 0; splits == 1 && row < scope.rows; ++row) {
-        combine_row<T>(p, scope, parts, 1, row, first_row + row);
-      }
-    }
-  });
-  if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);
+  if (int64_t{p.seqlen_q} * (p.heads_q / p.heads_k) > kDotRows) return forward<T>(p, launch);
+  decode_tasks<T, DecodeTask<T>>(p, launch);
 }

@@ -1,4 +1,4 @@
-// Forward attention, queries in the vector lanes. Included after rows.h.
+// Forward attention, queries in the vector lanes. Included after parts.h.
 //
 //   S^T[key][query] = K Q^T        A = K in groups of MR rows, B = a panel of NQ queries, transposed once
 //   softmax along the keys         vertical vector operations: no horizontal reduction anywhere
@@ -93,6 +93,19 @@ FW_NOINLINE void exp_tile(int begin, int end, float* s, const V (&m)[NV], V (&su
   FW_UNROLL for (int j = 0; j < NV; ++j) sum[j] = total[j];
 }
 
+FW_NOINLINE void modify_scores(const abi::Params& p, const PanelRows& panel, const float* bias, int64_t k0, int begin,
+                               int end, float* s) {
+  for (int j = 0; j < NV; ++j) {
+    const V slope = load(panel.slope + j * W);
+    const VI diagonal = load_i(panel.diagonal + j * W) - int32_t(k0);
+    const V d = __builtin_convertvector(diagonal, V);
+    for (int k = begin; k < end; ++k) {
+      float* x = s + k * NQ + j * W;
+      store(x, modify_score(p, load(x), slope, d, float(k), bias ? bias + k * NQ + j * W : nullptr, nullptr));
+    }
+  }
+}
+
 enum class Accumulate { kStart, kAdd, kRescaleAndAdd };
 
 // O^T (+)= V^T P^T over keys [begin, end).
@@ -114,8 +127,6 @@ FW_NOINLINE void value_tile(const float* v_strips, const float* s, const Strips&
     store_tile<M, NQ>(out, c);
   });
 }
-
-using abi::PartialResults;
 
 template <class T>
 struct ForwardTask {
@@ -298,72 +309,7 @@ struct ForwardTask {
   }
 };
 
-// Merges the parts of one row in order and writes O and LSE.
-template <class T>
-FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const PartialResults& parts, int32_t splits,
-                             int64_t row, int64_t index) {
-  float top = -kInf, l = 0;
-  for (int32_t s = 0; s < splits; ++s) {
-    const float m = parts.m[s * parts.rows + index];
-    top = m > top ? m : top;
-  }
-  float weight[256];  // num_splits <= 256
-  for (int32_t s = 0; s < splits; ++s) {
-    const float m = parts.m[s * parts.rows + index];
-    weight[s] = m == -kInf ? 0.f : __builtin_exp2f(m - top);
-    l += weight[s] * parts.l[s * parts.rows + index];
-  }
-  const float scale = l == 0.f ? 0.f : 1.f / ((1.f - p.dropout_p) * l);
-  T* o = scope.row_pointer<T>(p.o, row);
-  for (int c = 0; c < p.dim_v; c += W) {
-    const int n = p.dim_v - c < W ? p.dim_v - c : W;
-    V sum{};
-    for (int32_t s = 0; s < splits; ++s) {
-      if (weight[s] != 0.f) sum += weight[s] * load_part(parts.o + (s * parts.rows + index) * p.dim_v + c, n);
-    }
-    store_part(o + c, sum * scale, n);
-  }
-  if (p.lse.data) *scope.row_pointer<float>(p.lse, row) = l == 0.f ? -kInf : top * kLn2 + __builtin_logf(l);
-}
-
-template <class T>
-FW_INLINE void combine_parts(const abi::Params& p, const abi::CpuLaunch& launch, const PartialResults& parts,
-                             int64_t rows_max) {
-  const int64_t heads = int64_t{p.batch} * p.heads_k;
-  launch.for_each_task(heads, [&](int64_t head, int32_t) {
-    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-    for (int64_t row = 0; row < scope.rows; ++row) {
-      combine_row<T>(p, scope, parts, launch.schedule.splits, row, head * rows_max + row);
-    }
-  });
-}
-
-// Tasks are (row block, part of the keys, sequence, key head); the last row blocks come first, since under a causal
-// mask they are the longest.
 template <class T>
 void forward(const abi::Params& p, const abi::CpuLaunch& launch) {
-  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
-  const int rows_per_task = launch.schedule.rows_per_task;
-  const int32_t splits = launch.schedule.splits;
-  const int64_t blocks = (rows_max + rows_per_task - 1) / rows_per_task;
-  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
-  launch.for_each_task(blocks * splits * heads, [&](int64_t t, int32_t worker) {
-    const int64_t head = t % heads;
-    const int32_t split = int32_t(t / heads % splits);
-    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-    const int64_t row0 = (blocks - 1 - t / heads / splits) * rows_per_task;
-    if (row0 >= scope.rows) return;
-    const int rows = int(scope.rows - row0 < rows_per_task ? scope.rows - row0 : rows_per_task);
-    ForwardTask<T> task(p, scope, launch.scratch_of(worker), row0, rows);
-    task.start(split == 0);
-    const int64_t begin = split * launch.schedule.keys_per_split;
-    const int64_t end = split + 1 == splits ? scope.seq.keys : begin + launch.schedule.keys_per_split;
-    task.attend(begin, end < scope.seq.keys ? end : scope.seq.keys);
-    if (splits == 1) {
-      task.finish();
-    } else {
-      task.finish_part(parts, split, head * rows_max);
-    }
-  });
-  if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);
+  forward_tasks<T, ForwardTask<T>>(p, launch);
 }

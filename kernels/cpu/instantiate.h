@@ -21,8 +21,11 @@ namespace {
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/fwd.h"
+#include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/decode.h"
+#include "kernels/cpu/gradients.h"
 #include "kernels/cpu/bwd.h"
 #include "kernels/cpu/rotary.h"
 // clang-format on

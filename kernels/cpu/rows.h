@@ -187,19 +187,6 @@ FW_INLINE V modify_score(const abi::Params& p, V x, V slope, V diagonal, float k
   return x;
 }
 
-FW_NOINLINE void modify_scores(const abi::Params& p, const PanelRows& panel, const float* bias, int64_t k0, int begin,
-                               int end, float* s) {
-  for (int j = 0; j < NV; ++j) {
-    const V slope = load(panel.slope + j * W);
-    const VI diagonal = load_i(panel.diagonal + j * W) - int32_t(k0);
-    const V d = __builtin_convertvector(diagonal, V);
-    for (int k = begin; k < end; ++k) {
-      float* x = s + k * NQ + j * W;
-      store(x, modify_score(p, load(x), slope, d, float(k), bias ? bias + k * NQ + j * W : nullptr, nullptr));
-    }
-  }
-}
-
 // Lanes whose row sees key k (an absolute key number).
 FW_INLINE VI sees(const PanelRows& panel, int j, int32_t k) {
   return (load_i(panel.first + j * W) <= k) & (load_i(panel.last + j * W) > k);

@@ -183,6 +183,20 @@ FW_INLINE void transpose_stages(V (&r)[W]) {
 }
 FW_INLINE void transpose(V (&r)[W]) { transpose_stages<1>(r); }
 
+// Lane i: the sum of the lanes of r[i]. Sums after each stage, so half the exchanges of a transpose.
+template <int Step = 1>
+FW_INLINE V sum_each(V (&r)[W]) {
+  if constexpr (Step < W) {
+    FW_UNROLL for (int i = 0; i < W; i += 2 * Step) {
+      exchange<Step>(r[i], r[i + Step], std::make_integer_sequence<int, W>{});
+      r[i] += r[i + Step];
+    }
+    return sum_each<Step * 2>(r);
+  } else {
+    return r[0];
+  }
+}
+
 // ---- dropout -------------------------------------------------------------------------------------------------------
 
 // kernels/common/philox.h for W queries at once.

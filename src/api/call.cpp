@@ -176,7 +176,13 @@ Status plan_call(const Call& call, Reasons reasons, Plan* plan) {
   PlanOptions options;
   if (Status status = read_plan_options(call, call.op(), &forced, &options); !status.ok()) return status;
   options.reasons = reasons;
-  return make_plan(call.problem, call.info(), options, plan);
+  if (Status status = make_plan(call.problem, call.info(), options, plan); !status.ok()) return status;
+  const uint32_t refused = call.device->refused(plan->selection.row->isa);
+  if (refused == kIsaNone) return {};
+  DeviceInfo rest = call.info();
+  rest.isa &= ~refused;
+  rest.refused_isa |= refused;
+  return make_plan(call.problem, rest, options, plan);
 }
 
 Status clear_outputs(const Call& call) {

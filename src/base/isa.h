@@ -23,6 +23,7 @@ enum Isa : uint32_t {
   kIsaSm75 = 1u << 10,  // 7.5 (Turing) or later: fp16 matrix instructions
   kIsaSm80 = 1u << 11,  // 8.0 (Ampere) or later: bf16 too, asynchronous copies
   kIsaSm90 = 1u << 12,  // 9.0 (Hopper) alone: warpgroup matrix instructions, tensor memory accelerator
+  kIsaAmx = 1u << 13,   // CPU: AMX tiles with bf16 products, AVX512_BF16 and BMI2; the operating system grants tiles
 };
 
 }  // namespace flashwave

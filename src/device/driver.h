@@ -22,6 +22,7 @@ struct DeviceInfo {
   std::string description;
   int32_t index = 0;
   uint32_t isa = kIsaNone;
+  uint32_t refused_isa = kIsaNone;  // what the hardware has, but the operating system does not let this process use
   int64_t compute_units = 1;
   int64_t memory_bytes = 0;
   int64_t shared_memory_bytes = 0;  // of a workgroup; 0: kernels need not ask
@@ -51,6 +52,9 @@ class Device {
   virtual void release_workspace(char* workspace) = 0;
   virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
                         const LaunchOptions& options) = 0;
+  // Those of the Isa bits that the operating system refuses to this process. Some it grants on request only, for the rest
+  // of the process's life and at a cost to all of its threads; this makes the request.
+  virtual uint32_t refused(uint32_t /*isa*/) { return kIsaNone; }
   // What launches cost, as JSON, counted since reset_counters; the first call may turn on what is counted. Emulated
   // devices alone have counters.
   virtual Status counters(std::string* json) {

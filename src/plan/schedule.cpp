@@ -2,6 +2,7 @@
 // problem and the machine, never on how many threads a call may use; blocks of rows do not change a single bit.
 #include <algorithm>
 
+#include "kernels/abi/amx_scratch.h"
 #include "kernels/abi/cpu_scratch.h"
 #include "plan/plan.h"
 
@@ -10,9 +11,11 @@ namespace {
 
 constexpr int64_t kMaxRowsPerTask = 1024;  // enough to hide the packing of K and V; more only costs cache
 constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (kernels/cpu/NOTES.md)
-constexpr int64_t kFewRows = 96;           // with no more rows than this per task, split the keys instead
+constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
+constexpr int64_t kMaxSplits = 256;
 constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
+constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
 constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
 
 constexpr int64_t kRotaryBytesPerTask = 32 << 10;  // far more than handing out a task costs, and in the first cache
@@ -34,10 +37,13 @@ struct Shape {
         dim_v(int32_t(p.a.dim_v)) {}
 };
 
+bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
+
 abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
-  const bool dot = row.max_seqlen_q > 0 && shape.rows <= tile.lanes;  // see kDotRows in kernels/cpu/decode.h
+  const int64_t few = on_tiles(row) ? kFewRows : tile.lanes;  // see kDotRows in kernels/cpu/decode_tasks.h
+  const bool dot = row.max_seqlen_q > 0 && shape.rows <= few;
 
   const int64_t wanted = ceil_div(2 * device.compute_units, std::max<int64_t>(shape.heads, 1));
   const int64_t least = device.compute_units > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
@@ -49,15 +55,18 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   const bool token_major = problem.a.k.stride[2] < problem.a.k.stride[1];
   const int64_t heads_per_task = token_major ? std::min<int64_t>(problem.a.heads_k, abi::kDecodeHeads) : 1;
   const int64_t independent = dot ? problem.a.batch * ceil_div(problem.a.heads_k, heads_per_task)
-                                  : shape.heads * ceil_div(shape.rows, kFewRows);
+                                  : shape.heads * ceil_div(shape.rows, kRowsOfOneTask);
 
+  // Few rows: enough tasks for the machine, by way of the keys. How many depends on the machine, not on the call.
+  const int64_t tasks = std::max<int64_t>(16, 2 * device.compute_units);
   int64_t splits = problem.a.num_splits;
   if (splits == 0) {
-    splits = independent >= 8
-                 ? 1
-                 : std::min(ceil_div(16, std::max<int64_t>(independent, 1)), ceil_div(shape.keys, kMinKeysPerSplit));
+    splits = independent >= tasks / 2 ? 1
+                                      : std::min({ceil_div(tasks, std::max<int64_t>(independent, 1)),
+                                                  ceil_div(shape.keys, kMinKeysPerSplit), kMaxSplits});
   }
-  const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), abi::kKeyBlock);
+  const int64_t key_step = on_tiles(row) ? abi::kAmxKeyStep : abi::kKeyBlock;
+  const int64_t keys_per_split = round_up(ceil_div(shape.keys, splits), key_step);
   if (problem.a.num_splits == 0) splits = ceil_div(shape.keys, keys_per_split);
 
   abi::Schedule s{};
@@ -67,12 +76,15 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.rows_per_task = int32_t(shape.rows);
     s.heads_per_task = int32_t(heads_per_task);
     s.tasks = independent * splits;
-    s.scratch_bytes = heads_per_task * abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes;
+    s.scratch_bytes = heads_per_task * (on_tiles(row) ? abi::AmxDecodeScratch(nullptr, shape.dim_qk, shape.dim_v).bytes
+                                                      : abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
   } else {
     s.rows_per_task = int32_t(rows_per_task);
     s.heads_per_task = 1;
     s.tasks = ceil_div(shape.rows, rows_per_task) * splits * shape.heads;
-    s.scratch_bytes = abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, rows_per_task / row.tile_q).bytes;
+    const int64_t panels = rows_per_task / row.tile_q;
+    s.scratch_bytes = on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels).bytes
+                                    : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
   }
   if (splits > 1 || dot) {
     s.shared_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
@@ -82,20 +94,25 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
 
 abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
-  const int64_t key_blocks = ceil_div(shape.keys, abi::kKeyBlock);
+  const bool tiles = on_tiles(row);
+  const int64_t block_keys = tiles ? abi::kAmxBackwardKeys : abi::kKeyBlock;
+  const int64_t block_rows = tiles ? abi::kAmxSide : abi::kQueryBlock;
+  const int64_t key_blocks = ceil_div(shape.keys, block_keys);
   // Each split packs the queries again, so no more tasks than cores need.
   const int64_t wanted = ceil_div(std::max<int64_t>(4, device.compute_units), std::max<int64_t>(shape.heads, 1));
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
-  const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, abi::kQueryBlock), abi::kQueryBlock, kBackwardChunk);
+  const int64_t most = tiles ? kAmxBackwardChunk : kBackwardChunk;
+  const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
   const int64_t accumulators = shape.rows <= chunk ? 1 : ceil_div(key_blocks, splits);
 
   abi::Schedule s{};
   s.splits = int32_t(splits);
   s.rows_per_task = int32_t(chunk);
-  s.keys_per_split = ceil_div(key_blocks, splits) * abi::kKeyBlock;
+  s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
   s.tasks = shape.heads * splits;
-  s.scratch_bytes =
-      abi::BackwardScratch(nullptr, abi::cpu_tile(row.tile_q), shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+  const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
+  s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
+                          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
   if (splits > 1) s.shared_bytes = round_up(splits * shape.heads * shape.rows * shape.dim_qk * 4, 64);
   return s;
 }

@@ -36,6 +36,7 @@ std::string isa_names(uint32_t isa) {
   };
   add(kIsaAvx2, "AVX2 (with FMA and F16C)");
   add(kIsaAvx512, "AVX-512 (F, BW, DQ, VL)");
+  add(kIsaAmx, "AMX tiles (BF16, with AVX512_BF16 and BMI2)");
   add(kIsaAmd, "code for this GPU");
   add(kIsaCdna, "the matrix cores of MI100 or later");
   add(kIsaCdna2, "the matrix cores of MI200 or later");
@@ -111,6 +112,7 @@ std::string wrong_op(const KernelRow& row, Op op) {
 std::string missing_isa(const KernelRow& row, const DeviceInfo& device) {
   const uint32_t missing = row.isa & ~device.isa;
   if (missing == 0) return "";
+  if (missing & device.refused_isa) return "needs " + isa_names(missing) + ", which the operating system refused";
   return "needs " + isa_names(missing) + ", which this " + (device.kind == "cpu" ? "CPU" : "device") + " does not have";
 }
 
@@ -134,6 +136,17 @@ std::string too_many_queries(const KernelRow& row, int64_t seqlen_q) {
   const std::string reason = too_large("seqlen_q", seqlen_q, row.max_seqlen_q);
   const bool hard = (row.needs & kPrefersFewQueries) == 0;
   return hard || reason.empty() ? reason : "is made for" + reason.substr(std::string_view("takes").size());
+}
+
+// Rows: queries times the query heads that share a key head.
+std::string wrong_number_of_rows(const KernelRow& row, const fw_attention& a) {
+  const int64_t rows = a.seqlen_q * (a.heads_q / a.heads_k);
+  const char* const name = "seqlen_q * heads_q / heads_k";
+  if (row.needs & kNeedsFewRows) {
+    if (std::string reason = too_large(name, rows, kFewRows); !reason.empty()) return reason;
+  }
+  if ((row.needs & kPrefersSeveralRows) == 0 || rows > kVeryFewRows) return "";
+  return "is made for " + std::string(name) + " > " + std::to_string(kVeryFewRows) + ", got " + std::to_string(rows);
 }
 
 // Rows of these lie at multiples of `bytes`, as do their ends.
@@ -163,6 +176,7 @@ std::string rows_too_far_apart(const KernelRow& row, const fw_attention& a) {
 
 std::string unmet_need(const KernelRow& row, const Problem& problem) {
   const fw_attention& a = problem.a;
+  if (std::string reason = wrong_number_of_rows(row, a); !reason.empty()) return reason;
   if ((row.needs & kNeedsPositiveScale) && !(problem.scale() > 0)) return "takes softmax_scale > 0";
   if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
     return "takes a page_size that is a multiple of 64, got " + std::to_string(a.page_size);
@@ -244,9 +258,10 @@ std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo
 namespace {
 
 // Whether the row refuses nothing but the number of queries, which it can do with all the same.
-bool takes_unwillingly(const KernelRow& row, Problem problem, const DeviceInfo& device) {
-  if ((row.needs & kPrefersFewQueries) == 0) return false;
-  problem.a.seqlen_q = std::min<int64_t>(problem.a.seqlen_q, row.max_seqlen_q);
+bool takes_unwillingly(KernelRow row, Problem problem, const DeviceInfo& device) {
+  if ((row.needs & (kPrefersFewQueries | kPrefersSeveralRows)) == 0) return false;
+  if (row.needs & kPrefersFewQueries) problem.a.seqlen_q = std::min<int64_t>(problem.a.seqlen_q, row.max_seqlen_q);
+  row.needs &= ~uint32_t{kPrefersSeveralRows};
   return refusal(row, problem, device).empty();
 }
 bool takes_unwillingly(const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }
@@ -298,7 +313,9 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
       selection.row = unwilling != nullptr && row.features == kAllFeatures ? unwilling : &row;
       break;
     }
-    if (unwilling == nullptr && takes_unwillingly(row, problem, device)) unwilling = &row;
+    if (unwilling == nullptr && (row.needs & kPrefersFewQueries) && takes_unwillingly(row, problem, device)) {
+      unwilling = &row;
+    }
     selection.refused.push_back({&row, std::move(reason)});
   }
   return selection;

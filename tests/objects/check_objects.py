@@ -9,6 +9,8 @@ FILE of --objects lists the library's object files, one per line. CHECK is one o
   load-time-code   kernel objects run nothing when the library is loaded: that would be before CPUID is asked
   baseline         only the kernel objects of an instruction set use it
   spills           the micro-kernels' inner loops keep their vectors in registers
+  tiles            tile registers are configured before they are used, released on every way out, and never put on the
+                   stack; where vectors run beside tile products, they stay in registers too
   exports          the library exports fw_* and run_mha_rocm alone and needs nothing but the C and C++ runtime
 """
 
@@ -20,7 +22,8 @@ import sys
 import disassembly
 
 # Kernel objects by instruction set; every other object must run on any x86-64 CPU.
-AVX2, AVX512, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "portable.cpp.o"
+AVX2, AVX512, AMX, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "amx.cpp.o", "portable.cpp.o"
+KERNELS = {AVX2, AVX512, AMX, PORTABLE}
 MIN_FMAS = 12  # a loop with at least so many vector multiply-adds is worth a look
 
 _FMA = re.compile(r"^vfn?m(add|sub)\d{3}ps$")
@@ -28,6 +31,10 @@ _ACCUMULATE = "vfmadd231ps"  # register += a * b
 _WIDE = re.compile(r"%[yz]mm\d")
 _VECTOR = re.compile(r"%[xyz]mm\d")
 _AVX512_ONLY = re.compile(r"%zmm\d|%k[0-7]\b|%[xy]mm(1[6-9]|[23]\d)\b")
+_TILE = re.compile(r"^(tile(load|store|zero)|tdp|tcmm)|^(ld|st)tilecfg$|^tilerelease$")
+_TILE_DATA = re.compile(r"^(tile(load|store|zero)|tdp|tcmm)")
+_TILE_PRODUCT = "tdp"
+_BESIDE_PRODUCTS = "vscalefps"  # the last step of the exponential that runs beside tile products
 _RUNTIME_LIBRARIES = re.compile(r"^(lib(c|m|dl|pthread|stdc\+\+|gcc_s)\.so|ld-linux)")
 _RUNTIME_VERSIONS = re.compile(r"@(GLIBC|GLIBCXX|CXXABI|GCC)_")
 _OPTIONAL = {"__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize"}
@@ -38,8 +45,8 @@ def name_of(path):
 
 
 def kernel_objects(objects):
-    found = {name_of(path): path for path in objects if name_of(path) in (AVX2, AVX512, PORTABLE)}
-    missing = {AVX2, AVX512, PORTABLE} - set(found)
+    found = {name_of(path): path for path in objects if name_of(path) in KERNELS}
+    missing = KERNELS - set(found)
     if missing:
         raise SystemExit("not among the objects: " + " ".join(sorted(missing)))
     return found
@@ -66,6 +73,10 @@ def is_avx(instruction):
         and bool(_VECTOR.search(instruction.operands))
         or bool(re.search(r"%[yz]mm\d|%k[0-7]\b", instruction.operands))
     )
+
+
+def is_tile(instruction):
+    return bool(_TILE.match(instruction.mnemonic))
 
 
 def foreign_instructions(path, forbidden):
@@ -119,12 +130,14 @@ def check_baseline(options):
     kernel_objects(options.objects)
     problems = []
     for path in options.objects:
-        if name_of(path) == AVX512:
+        if name_of(path) == AMX:
             continue
-        if name_of(path) == AVX2:
-            forbidden = lambda i: _AVX512_ONLY.search(i.operands)
+        if name_of(path) == AVX512:
+            forbidden = is_tile
+        elif name_of(path) == AVX2:
+            forbidden = lambda i: _AVX512_ONLY.search(i.operands) or is_tile(i)
         else:
-            forbidden = is_avx
+            forbidden = lambda i: is_avx(i) or is_tile(i)
         for function, instruction in foreign_instructions(path, forbidden):
             problems.append("%s: %s: %s %s" % (name_of(path), function, instruction.mnemonic, instruction.operands))
     print("%d objects looked at" % len(options.objects))
@@ -147,6 +160,94 @@ def check_spills(options):
             for i in spills:
                 problems.append("%s: %s+0x%x: %s %s" % (name, loop.function, i.address, i.mnemonic, i.operands))
     return problems
+
+
+def tile_problems(function, uses_tiles):
+    """(what is wrong with the use of tiles in one function, whether it uses them as its caller configured them).
+
+    uses_tiles(i) says whether an instruction, perhaps a call, works on tiles. Follows every path twice: from the entry to
+    the first such instruction or ldtilecfg, and from each ldtilecfg to tilerelease or the end.
+    """
+    flow = disassembly.Flow(function)
+    inherits, problems = False, []
+    for i in flow.reachable(0, stop=lambda i: i.mnemonic == "ldtilecfg"):
+        inherits = inherits or uses_tiles(i)
+    for start, instruction in enumerate(function.instructions):
+        if instruction.mnemonic != "ldtilecfg":
+            continue
+        for i in flow.reachable(start + 1, stop=lambda i: i.mnemonic == "tilerelease"):
+            if i.mnemonic.startswith("ret") or flow.leaves(i):
+                problems.append("%s+0x%x leaves without tilerelease" % (function.name, i.address))
+            if i.mnemonic == "ldtilecfg":
+                problems.append("%s+0x%x configures tiles twice" % (function.name, i.address))
+    return problems, inherits
+
+
+def tiles_on_stack(function):
+    """Instructions that move a tile to or from the stack frame, directly or by a register that points into it."""
+    found, pointers = [], {"%rsp"}
+    for i in function.instructions:
+        if _TILE_DATA.match(i.mnemonic) and any("(%s" % register in i.operands for register in pointers):
+            found.append(i)
+        written = re.search(r"(%r\w+)$", i.operands)
+        if written and written.group(1) != "%rsp":
+            address = i.mnemonic.startswith("lea") and re.search(r"\((%rsp)[,)]", i.operands)
+            copied = i.mnemonic.startswith("mov") and i.operands.startswith("%rsp,")
+            (pointers.add if address or copied else pointers.discard)(written.group(1))
+    return found
+
+
+def check_tiles(options):
+    path = kernel_objects(options.objects)[AMX]
+    functions = disassembly.functions(path)
+    by_address = {f.instructions[0].address: f for f in functions if f.instructions}
+    problems, inheriting, callers = [], set(), {}
+    for f in functions:
+        for i in f.instructions:
+            callee = by_address.get(disassembly.target(i)) if i.mnemonic.startswith("call") else None
+            if callee:
+                callers.setdefault(callee.name, set()).add(f.name)
+
+    def uses_tiles(i):
+        callee = by_address.get(disassembly.target(i)) if i.mnemonic.startswith("call") else None
+        return bool(_TILE_DATA.match(i.mnemonic)) or (callee is not None and callee.name in inheriting)
+
+    grown = True
+    while grown:  # until no more functions turn out to rely on their callers
+        judged = [(f, *tile_problems(f, uses_tiles)) for f in functions]
+        found = {f.name for f, _, inherits in judged if inherits}
+        grown, inheriting = found != inheriting, found
+    problems += [problem for _, found, _ in judged for problem in found]
+    visible = {line.split()[0] for line in global_functions(path)}
+    for f in functions:
+        if f.name in inheriting and (f.name in visible or f.name not in callers):
+            problems.append("%s uses tiles that nobody configured" % f.name)
+        products = [i for i in f.instructions if i.mnemonic.startswith(_TILE_PRODUCT)]
+        beside = products and any(i.mnemonic == _BESIDE_PRODUCTS for i in f.instructions)
+        for i in tiles_on_stack(f):
+            problems.append("%s+0x%x: a tile on the stack: %s %s" % (f.name, i.address, i.mnemonic, i.operands))
+        for i in f.instructions:
+            if beside and "(%rsp" in i.operands and _WIDE.search(i.operands):
+                problems.append("%s+0x%x: %s %s" % (f.name, i.address, i.mnemonic, i.operands))
+    configured = sum(1 for f in functions for i in f.instructions if i.mnemonic == "ldtilecfg")
+    interleaved = sum(
+        1
+        for f in functions
+        if any(i.mnemonic.startswith(_TILE_PRODUCT) for i in f.instructions)
+        and any(i.mnemonic == _BESIDE_PRODUCTS for i in f.instructions)
+    )
+    print(
+        "%s: %d places configure tiles, %d functions rely on them, %d have vectors beside tile products"
+        % (AMX, configured, len(inheriting), interleaved)
+    )
+    if not configured or not interleaved:
+        problems.append("no tiles found; has the code or the compiler changed?")
+    return ["%s: %s" % (AMX, problem) for problem in problems]
+
+
+def global_functions(path):
+    lines = disassembly.output_of(disassembly.tool("nm"), "--format=posix", "--defined-only", "--extern-only", path)
+    return [line for line in lines.splitlines() if len(line.split()) > 1 and line.split()[1] == "T"]
 
 
 def check_exports(options):
@@ -175,6 +276,7 @@ CHECKS = {
     "load-time-code": check_load_time_code,
     "baseline": check_baseline,
     "spills": check_spills,
+    "tiles": check_tiles,
     "exports": check_exports,
 }
 

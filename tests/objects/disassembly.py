@@ -59,6 +59,40 @@ def innermost_loops(function):
     return loops
 
 
+def target(instruction):
+    """Address a direct jump or call goes to, or None."""
+    found = _TARGET.match(instruction.operands)
+    return int(found.group(1), 16) if found else None
+
+
+class Flow:
+    """Ways through one function."""
+
+    def __init__(self, function):
+        self._instructions = function.instructions
+        self._index = {i.address: n for n, i in enumerate(function.instructions)}
+
+    def leaves(self, instruction):
+        """Whether it is a jump to another function (or to somewhere unknown)."""
+        return instruction.mnemonic.startswith("jmp") and target(instruction) not in self._index
+
+    def reachable(self, first, stop):
+        """Instructions on any way from the one numbered `first`, up to and without those where stop() holds."""
+        seen, waiting = set(), [first]
+        while waiting:
+            n = waiting.pop()
+            if n in seen or n >= len(self._instructions) or stop(self._instructions[n]):
+                continue
+            seen.add(n)
+            instruction = self._instructions[n]
+            jump = instruction.mnemonic.startswith("j")
+            if jump and target(instruction) in self._index:
+                waiting.append(self._index[target(instruction)])
+            if not instruction.mnemonic.startswith(("jmp", "ret", "ud2")):
+                waiting.append(n + 1)
+        return [self._instructions[n] for n in sorted(seen)]
+
+
 def uses_frame_pointer(function):
     """Whether %rbp points into the stack frame rather than being one more general register."""
     return any(i.mnemonic in ("mov", "movq") and i.operands == "%rsp, %rbp" for i in function.instructions)

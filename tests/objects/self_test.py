@@ -14,6 +14,7 @@ SAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "samples")
 COMPILER = os.environ.get("FLASHWAVE_CXX", "clang++-22")
 AVX2_FLAGS = ["-mavx2", "-mfma"]
 AVX512_FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
+AMX_FLAGS = [*AVX512_FLAGS, "-mamx-tile", "-mamx-bf16"]
 
 
 class ObjectChecks(unittest.TestCase):
@@ -33,6 +34,7 @@ class ObjectChecks(unittest.TestCase):
         sources = {
             "avx2": ("accumulate.cpp", "-DWIDTH=8", "-DROWS=%d" % avx2_rows, *AVX2_FLAGS),
             "avx512": ("accumulate.cpp", "-DWIDTH=16", "-DROWS=%d" % avx512_rows, *AVX512_FLAGS),
+            "amx": ("tiles.cpp", *AMX_FLAGS),
             "portable": ("accumulate.cpp", "-DWIDTH=4", "-DROWS=3"),
         }
         sources.update(replaced)
@@ -46,7 +48,7 @@ class ObjectChecks(unittest.TestCase):
 
     def test_sound_kernels_pass(self):
         objects = self.kernels()
-        for check in ("weak-functions", "load-time-code", "baseline", "spills"):
+        for check in ("weak-functions", "load-time-code", "baseline", "spills", "tiles"):
             self.assertEqual(self.problems(check, objects), [], check)
 
     def test_frame_pointer_does_not_matter(self):
@@ -90,8 +92,24 @@ class ObjectChecks(unittest.TestCase):
         objects = self.kernels(avx2=("accumulate.cpp", "-DWIDTH=8", "-DROWS=10", *AVX512_FLAGS))
         self.assert_one_mentions("avx2.cpp.o", self.problems("baseline", objects))
 
+    def test_tiles_elsewhere_are_found(self):
+        objects = self.kernels(avx512=("tiles.cpp", *AMX_FLAGS))
+        self.assert_one_mentions("avx512.cpp.o", self.problems("baseline", objects))
+        objects = self.kernels(portable=("tiles.cpp", *AMX_FLAGS))
+        self.assert_one_mentions("portable.cpp.o", self.problems("baseline", objects))
+
+    def test_wrong_use_of_tiles_is_found(self):
+        for fault, word in (
+            ("UNCONFIGURED", "nobody configured"),
+            ("UNRELEASED", "leaves without tilerelease"),
+            ("ON_STACK", "a tile on the stack"),
+            ("APART", "no tiles found"),
+        ):
+            objects = self.kernels(amx=("tiles.cpp", "-D" + fault, *AMX_FLAGS))
+            self.assert_one_mentions(word, self.problems("tiles", objects))
+
     def test_missing_kernel_object_is_a_failure(self):
-        for check in ("weak-functions", "load-time-code", "baseline", "spills"):
+        for check in ("weak-functions", "load-time-code", "baseline", "spills", "tiles"):
             with self.assertRaises(SystemExit):
                 self.problems(check, self.kernels()[:2])
 

@@ -22,7 +22,7 @@ namespace {
 // ------------------------------------------------------------------------------------------------------------ facts
 
 TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
-  constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512;
+  constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx;
   struct {
     uint32_t detected;
     const char* limit;
@@ -31,6 +31,8 @@ TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
       {kBoth, nullptr, kBoth},      {kBoth, "", kBoth},      {kBoth, "avx512", kBoth},
       {kBoth, "avx2", kIsaAvx2},    {kBoth, "portable", 0},  {kIsaAvx2, "avx512", kIsaAvx2},
       {kIsaAvx2, "avx2", kIsaAvx2}, {kIsaNone, "avx512", 0}, {kIsaNone, "avx2", 0},
+      {kAll, nullptr, kAll},        {kAll, "amx", kAll},     {kAll, "avx512", kBoth},
+      {kAll, "avx2", kIsaAvx2},     {kBoth, "amx", kBoth},   {kIsaNone, "amx", 0},
   };
   for (const auto& c : cases) {
     uint32_t offered = ~0u;
@@ -53,23 +55,29 @@ TEST(CpuInfo, FactsAreConsistent) {
   EXPECT_TRUE(info.host_memory);
   EXPECT_EQ(info.isa & ~detected_isa(), 0u);
   if (info.isa & kIsaAvx512) EXPECT_TRUE(info.isa & kIsaAvx2);
+  if (info.isa & kIsaAmx) EXPECT_TRUE(info.isa & kIsaAvx512);
 }
 
 // The environment is read once, so each case needs a process of its own.
 TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  const auto exits_with_isa = [](const char* limit) {
+  const auto code = [](uint32_t isa) {  // an exit code has 8 bits
+    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0);
+  };
+  const auto exits_with_isa = [&](const char* limit) {
     setenv("FLASHWAVE_CPU_ISA", limit, 1);
     const DeviceInfo& info = cpu_device().info();
     const bool said = info.description.find("FLASHWAVE_CPU_ISA=") != std::string::npos;
     if (said != (info.isa != detected_isa())) std::exit(100);
-    std::exit(static_cast<int>(info.isa));
+    std::exit(code(info.isa));
   };
-  const auto isa = static_cast<int>(detected_isa());
+  const uint32_t isa = detected_isa();
   EXPECT_EXIT(exits_with_isa("portable"), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(isa & kIsaAvx2), "");
-  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(isa), "");
-  EXPECT_EXIT(exits_with_isa("sse9"), testing::ExitedWithCode(isa), "FLASHWAVE_CPU_ISA must be .*'sse9' is ignored");
+  EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(code(isa & kIsaAvx2)), "");
+  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
+  EXPECT_EXIT(exits_with_isa("amx"), testing::ExitedWithCode(code(isa)), "");
+  EXPECT_EXIT(exits_with_isa("sse9"), testing::ExitedWithCode(code(isa)),
+              "FLASHWAVE_CPU_ISA must be .*'sse9' is ignored");
 }
 
 // ----------------------------------------------------------------------------------------------------------- memory

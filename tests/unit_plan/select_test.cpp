@@ -220,6 +220,50 @@ TEST(Select, FewQueriesTakeTheDecodeKernel) {
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
 }
 
+TEST(Select, TilesTakeBf16) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaAmx);
+  Problem p = forward_problem(17);
+  const auto set_dtype = [](Problem& problem, int32_t dtype) {
+    for (fw_tensor* t : {&problem.a.q, &problem.a.k, &problem.a.v, &problem.a.o}) t->dtype = dtype;
+  };
+  set_dtype(p, FW_BF16);
+  p.a.heads_q = p.a.heads_k;
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth), nullptr), "avx512_fwd"));
+  p.a.seqlen_q = 16;
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_decode"));
+  EXPECT_EQ(chosen(select(p, cpu, "amx_fwd_m32n128")), "amx_fwd_m32n128");
+  p.a.seqlen_q = 4;
+  const Selection few = select(p, cpu, nullptr);
+  EXPECT_TRUE(chosen_starts_with(few, "avx512_decode"));
+  EXPECT_EQ(few.refused.at(0).reason, "is made for seqlen_q * heads_q / heads_k > 4, got 4");
+  EXPECT_EQ(chosen(select(p, cpu, "amx_decode_m16n64")), "amx_decode_m16n64");  // but it can
+  p.a.seqlen_q = 16;
+  p.a.heads_q = 2 * p.a.heads_k;  // 32 rows share a key head
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu, nullptr), "amx_fwd"));
+  EXPECT_EQ(select(p, cpu, nullptr).refused.at(0).reason, "takes seqlen_q * heads_q / heads_k <= 16, got 32");
+  Problem backward = backward_problem();
+  set_dtype(backward, FW_BF16);
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu, nullptr), "amx_bwd"));
+  for (const int32_t dtype : {FW_F16, FW_F32}) {
+    set_dtype(p, dtype), set_dtype(backward, dtype);
+    EXPECT_FALSE(chosen_starts_with(select(p, cpu, nullptr), "amx_"));
+    EXPECT_FALSE(chosen_starts_with(select(backward, cpu, nullptr), "amx_"));
+  }
+}
+
+TEST(Select, SaysThatTheOperatingSystemRefused) {
+  DeviceInfo cpu = cpu_with(kBoth);
+  cpu.refused_isa = kIsaAmx;
+  KernelRow row = kRow;
+  row.isa = kIsaAmx;
+  EXPECT_EQ(refusal(row, forward_problem(), cpu),
+            "needs AMX tiles (BF16, with AVX512_BF16 and BMI2), which the operating system refused");
+  cpu.refused_isa = kIsaNone;
+  EXPECT_EQ(refusal(row, forward_problem(), cpu),
+            "needs AMX tiles (BF16, with AVX512_BF16 and BMI2), which this CPU does not have");
+}
+
 TEST(Select, ListsWhatWasTriedBeforeInOrder) {
   const Selection selection = select(forward_problem(), cpu_with(kIsaAvx2), nullptr);
   ASSERT_NE(selection.row, nullptr);

@@ -19,7 +19,7 @@ namespace flashwave {
 namespace {
 
 #if defined(__x86_64__)
-constexpr uint32_t kCompiledIsa = kIsaAvx2 | kIsaAvx512;
+constexpr uint32_t kCompiledIsa = kIsaAvx2 | kIsaAvx512 | kIsaAmx;
 #else
 constexpr uint32_t kCompiledIsa = kIsaNone;
 #endif
@@ -133,7 +133,7 @@ class CpuDevice final : public Device {
     const char* limit = std::getenv("FLASHWAVE_CPU_ISA");
     const uint32_t detected = detected_isa();
     if (!limited_isa(detected, limit, &info_.isa)) {
-      std::fprintf(stderr, "flashwave: FLASHWAVE_CPU_ISA must be portable, avx2 or avx512; '%s' is ignored\n", limit);
+      std::fprintf(stderr, "flashwave: FLASHWAVE_CPU_ISA must be portable, avx2, avx512 or amx; '%s' is ignored\n", limit);
     }
     info_.name = "cpu";
     info_.kind = "cpu";
@@ -147,6 +147,8 @@ class CpuDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+
+  uint32_t refused(uint32_t isa) override { return (isa & kIsaAmx) != 0 && !tiles_granted() ? kIsaAmx : kIsaNone; }
 
   Status alloc(size_t bytes, void** pointer) override {
     *pointer = allocate(bytes);

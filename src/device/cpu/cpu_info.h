@@ -9,8 +9,12 @@ namespace flashwave {
 // Isa bits that the CPU has and the operating system saves on a context switch.
 uint32_t detected_isa();
 
-// detected, less what `limit` ("portable", "avx2" or "avx512"; nullptr or "" = no limit) leaves out. False if limit is
-// none of these; *offered is then all of detected.
+// Whether Linux lets this process use tiles. The first call asks: the answer holds for the rest of the process's life and
+// makes the signal frames of all its threads larger, so ask when there is work for tiles.
+bool tiles_granted();
+
+// detected, less what `limit` ("portable", "avx2", "avx512" or "amx"; nullptr or "" = no limit) leaves out. False if
+// limit is none of these; *offered is then all of detected.
 bool limited_isa(uint32_t detected, const char* limit, uint32_t* offered);
 
 std::string arch_name(uint32_t isa);  // "x86-64+avx2"

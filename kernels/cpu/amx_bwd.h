@@ -1,0 +1,403 @@
+// Backward attention in bf16 on AMX tiles. Included by amx.cpp after amx_tile.h and gradients.h.
+//
+// Everything is transposed, as in bwd.h: keys are tile rows, queries are columns, so LSE and delta lie in the lanes.
+//
+//   S^T  = K Q^T     A = rows of K     B = Q transposed          dV   += P^T dO   A = P^T    B = dO in pairs of rows
+//   dP^T = V dO^T    A = rows of V     B = dO transposed         dK   += dS^T Q   A = dS^T   B = Q in pairs of rows
+//                                                                dQ^T += K^T dS^T A = K^T    B = dS^T in pairs of rows
+//
+// A job is up to 256 queries against 64 keys, in units of 32 x 32; units that no query sees are left out. The softmax
+// part of a unit (vectors) runs beside the two products of the next one; the gradients follow when all are done, so
+// that an accumulator of dK and dV is loaded and stored once for up to 16 products.
+
+constexpr int kJobKeys = abi::kAmxBackwardKeys, kJobRows = abi::kAmxBackwardRows;
+constexpr int kKeyUnits = kJobKeys / kSide, kRowUnits = kJobRows / kSide;
+constexpr float kLargestArgument = 0x1p20f;  // of exp2_beside_tiles, with room for LSE
+
+using abi::AmxBackwardScratch;
+
+struct AmxBackwardTask {
+  using T = BFloat16;
+  struct Unit {
+    int key, row;  // unit of keys, of the job's rows
+    bool masked;   // some row does not see some key
+    bool general;  // scores modified or dropped, or too large for the fast exponential
+  };
+
+  const TileScope tiles;
+  const abi::Params& p;
+  const Scope scope;
+  const AmxBackwardScratch& mem;
+  PanelRows* const rows;
+  const int dq, dv;
+  const int32_t split, splits;
+  const int64_t chunk_rows;
+  const float scale;
+  const bool general;
+  int64_t row0 = 0;  // of the chunk
+  int units = 0;     // of its rows
+  int first = 0;     // the job's first unit of rows
+  int64_t key0 = 0;  // the job's first key
+  Place open;        // results that are still in tiles
+
+  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
+                            int32_t parts, int64_t chunk)
+      : p(params),
+        scope(sc),
+        mem(m),
+        rows(reinterpret_cast<PanelRows*>(m.rows)),
+        dq(m.dim_q),
+        dv(m.dim_v),
+        split(part),
+        splits(parts),
+        chunk_rows(chunk),
+        scale(params.softmax_scale * kLog2e),
+        general(has_score_modifiers(params) || params.dropout_threshold) {}
+
+  FW_INLINE Place take_open() {
+    const Place done = open.at ? open : Place{mem.junk, kSide};
+    open = {};
+    return done;
+  }
+  FW_INLINE void flush() {
+    if (open.at) store_2x2(open);
+    open = {};
+  }
+  FW_INLINE int64_t weight_at(const Unit& u) const { return (u.key * kRowUnits + u.row) * int64_t{kUnit}; }
+
+  // ---- softmax -----------------------------------------------------------------------------------------------------
+
+  // Weights of two keys, e and the gradient of their scores g, to where the products read them.
+  FW_INLINE void put_pair(int64_t at, int i, const __m512 (&e)[2][2], const __m512 (&g)[2][2]) {
+    __m512i grad[2];
+    FW_UNROLL for (int r = 0; r < 2; ++r) {
+      grad[r] = (__m512i)_mm512_cvtne2ps_pbh(g[r][1], g[r][0]);
+      _mm512_store_si512(mem.p + at + (2 * i + r) * kSide, (__m512i)_mm512_cvtne2ps_pbh(e[r][1], e[r][0]));
+      _mm512_store_si512(mem.ds + at + (2 * i + r) * kSide, grad[r]);
+    }
+    _mm512_store_si512(mem.ds_pairs + at + i * kSide, _mm512_unpacklo_epi16(grad[0], grad[1]));
+    _mm512_store_si512(mem.ds_pairs + at + 512 + i * kSide, _mm512_unpackhi_epi16(grad[0], grad[1]));
+  }
+
+  // Plain scores, two keys against 32 queries at a time, as many after each product as keep pace with it.
+  template <bool kMasked, int kPace>
+  struct Softener {
+    AmxBackwardTask& task;
+    const float *s, *dp, *neg_lse, *delta;
+    const PanelRows& lanes;
+    const int32_t key;
+    const int64_t at;
+    const __m512 scale;
+    int i = 0, skipped = 0, credit = 0;
+    const int rate;  // in 1/256 of a pair
+    static constexpr int kPairs = kSide / 2, kPair = 256, kStores = 4;
+
+    FW_INLINE Softener(AmxBackwardTask& t, const Unit& u, int slot)
+        : task(t),
+          s(t.mem.s[slot]),
+          dp(t.mem.dp[slot]),
+          neg_lse(t.mem.neg_lse + (t.first + u.row) * kSide),
+          delta(t.mem.delta + (t.first + u.row) * kSide),
+          lanes(t.rows[t.first + u.row]),
+          key(int32_t(t.key0) + u.key * kSide),
+          at(t.weight_at(u)),
+          scale(_mm512_set1_ps(t.scale)),
+          rate(kPairs * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
+
+    FW_INLINE void pair() {
+      __m512 e[2][2], g[2][2];
+      FW_UNROLL for (int r = 0; r < 2; ++r) {
+        FW_UNROLL for (int h = 0; h < 2; ++h) {
+          const int x = (2 * i + r) * kSide + h * W;
+          __mmask16 seen = 0;
+          if (kMasked) {
+            const __m512i k = _mm512_set1_epi32(key + 2 * i + r);
+            seen = _mm512_cmple_epi32_mask((__m512i)load_i(lanes.first + h * W), k);
+            seen = _mm512_mask_cmpgt_epi32_mask(seen, (__m512i)load_i(lanes.last + h * W), k);
+          }
+          const __m512 score = _mm512_fmadd_ps(_mm512_load_ps(s + x), scale, _mm512_load_ps(neg_lse + h * W));
+          const __m512 d = _mm512_sub_ps(_mm512_load_ps(dp + x), _mm512_load_ps(delta + h * W));
+          e[r][h] = exp2_beside_tiles<kMasked>(score, seen);
+          g[r][h] = kMasked ? _mm512_maskz_mul_ps(seen, e[r][h], d) : _mm512_mul_ps(e[r][h], d);
+        }
+      }
+      task.put_pair(at, i, e, g);
+      ++i;
+    }
+    // The first products store dP of the unit: nothing to do beside them.
+    FW_INLINE void operator()(int n) {
+      if (skipped < kStores) {
+        ++skipped;
+        return;
+      }
+      if constexpr (kPace > 0) {
+        if (kPace == 1 && n == 3) return;
+        if (i < kPairs) pair();
+        if (kPace == 2 && n % 2 == 0 && i < kPairs) pair();
+        return;
+      }
+      for (credit += rate; credit >= kPair && i < kPairs; credit -= kPair) pair();
+    }
+    FW_INLINE void finish() {
+      while (i < kPairs) pair();
+    }
+  };
+
+  // Any scores.
+  FW_NOINLINE void general_unit(const Unit& u, int slot) {
+    const int unit = first + u.row;
+    const PanelRows& lanes = rows[unit];
+    float *s = mem.s[slot], *dp = mem.dp[slot];
+    const float *neg_lse = mem.neg_lse + unit * kSide, *delta = mem.delta + unit * kSide;
+    const int64_t k0 = key0 + u.key * kSide;
+    if (p.bias.data) load_bias_tile<T>(p, lanes, k0, 0, kSide, scope.seq.keys, mem.bias);
+    const float keep = 1.f / (1.f - p.dropout_p);
+    if (p.dropout_threshold) {  // dP of what was dropped is 0
+      for_each_kept(p, lanes, k0, 0, kSide, [&](int k, int j, VI kept) __attribute__((always_inline)) {
+        float* x = dp + k * kSide + j * W;
+        store(x, zero_unless(kept, load(x) * keep));
+        store(dropped(slot, k, j), zero_unless(kept, splat(keep)));
+      });
+    }
+    for (int i = 0; i < kSide / 2; ++i) {
+      __m512 e[2][2], g[2][2];
+      for (int r = 0; r < 2; ++r) {
+        for (int j = 0; j < NV; ++j) {
+          const int k = 2 * i + r, x = k * kSide + j * W;
+          const VI seen = sees(lanes, j, int32_t(k0) + k);
+          const V diagonal = __builtin_convertvector(load_i(lanes.diagonal + j * W) - int32_t(k0), V);
+          V tanh_z{};
+          const V score = modify_score(p, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
+                                       p.bias.data ? mem.bias + x : nullptr, &tanh_z);
+          const V weight = zero_unless(seen, exp2_masked(score + load(neg_lse + j * W)));
+          const V grad = weight * (load(dp + x) - load(delta + j * W)) * (1.f - tanh_z * tanh_z);
+          g[r][j] = (__m512)zero_unless(seen, grad);
+          const V factor = p.dropout_threshold ? load(dropped(slot, k, j)) : splat(1.f);
+          e[r][j] = (__m512)(factor == 0.f ? V{} : weight * factor);
+        }
+      }
+      put_pair(weight_at(u), i, e, g);
+    }
+  }
+  // Where a unit keeps what dropout multiplies its weights by: the other slot's dP, which nobody needs by then.
+  FW_INLINE float* dropped(int slot, int k, int j) const { return mem.dp[slot ^ 1] + k * kSide + j * W; }
+
+  // ---- products ----------------------------------------------------------------------------------------------------
+
+  // S and dP of a unit; dP stays in tiles.
+  template <class Between>
+  FW_INLINE void scores(const Unit& u, int slot, Between&& between) {
+    const int64_t unit = first + u.row;
+    score_unit(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
+    open = {mem.s[slot], kSide};
+    score_unit(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
+    open = {mem.dp[slot], kSide};
+  }
+  template <bool kMasked, int kPace>
+  FW_NOINLINE void soften_beside(const Unit& before, const Unit& u, int slot) {
+    Softener<kMasked, kPace> soften(*this, before, slot ^ 1);
+    scores(u, slot, soften);
+    soften.finish();
+  }
+  FW_NOINLINE void soften_alone(const Unit& u, int slot) {
+    flush();
+    if (u.general) return general_unit(u, slot);
+    if (u.masked) return Softener<true, 0>(*this, u, slot).finish();
+    Softener<false, 0>(*this, u, slot).finish();
+  }
+  template <int kPace>
+  FW_INLINE void weights_at(const Unit* list, int count) {
+    scores(list[0], 0, [](int) {});
+    for (int i = 1; i < count; ++i) {
+      const Unit &before = list[i - 1], &u = list[i];
+      if (before.general) {
+        soften_alone(before, (i - 1) & 1);
+        scores(u, i & 1, [](int) {});
+      } else if (before.masked) {
+        soften_beside<true, kPace>(before, u, i & 1);
+      } else {
+        soften_beside<false, kPace>(before, u, i & 1);
+      }
+    }
+    soften_alone(list[count - 1], (count - 1) & 1);
+  }
+
+  // results += sum over n units of A and B, each a distance apart.
+  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, Place results) {
+    const auto nothing = [](int) {};
+    step_2x2<Start::kLoad>(a, a + 512, 64, b, take_open(), results, nothing);
+    FW_NO_UNROLL for (int i = 1; i < n; ++i) {
+      a += a_next, b += b_next;
+      step_2x2<Start::kGoOn>(a, a + 512, 64, b, {}, {}, nothing);
+    }
+    open = results;
+  }
+
+  // Units of rows [from, to) see some key of a unit of keys: contiguous, since what a row sees only moves forward.
+  struct Seen {
+    int from, to;
+  };
+  FW_NOINLINE void gradients(const Seen (&seen)[kKeyUnits], float* dk, float* dv_out) {
+    for (int k = 0; k < kKeyUnits; ++k) {
+      const auto [from, to] = seen[k];
+      if (from >= to) continue;
+      const int64_t at = (k * kRowUnits + from) * int64_t{kUnit}, row = int64_t{first + from} * kSide;
+      FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
+        gradient(mem.p + at, kUnit, mem.do_pairs + row * dv + c * 32, kSide * dv, to - from,
+                 {dv_out + k * kSide * dv + c, dv});
+      }
+      FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
+        gradient(mem.ds + at, kUnit, mem.q_pairs + row * dq + c * 32, kSide * dq, to - from,
+                 {dk + k * kSide * dq + c, dq});
+      }
+    }
+    for (int r = 0; r < kRowUnits; ++r) {
+      int from = kKeyUnits, to = 0;
+      for (int k = 0; k < kKeyUnits; ++k) {
+        if (r < seen[k].from || r >= seen[k].to) continue;
+        from = k < from ? k : from, to = k + 1;
+      }
+      if (from >= to) continue;
+      float* out = mem.dq + int64_t{first + r} * kSide * dq;
+      FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
+        gradient(mem.k_transposed + (from * dq + c) * kSide, dq * kSide,
+                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kUnit}, kRowUnits * kUnit, to - from,
+                 {out + c * kSide, kSide});
+      }
+    }
+    flush();
+  }
+
+  // `count` units of rows from `first` on against the packed keys.
+  FW_INLINE void job(int count, int64_t keys, float* dk, float* dv_out) {
+    Unit list[kKeyUnits * kRowUnits];
+    Seen seen[kKeyUnits];
+    int n = 0;
+    for (int k = 0; k < kKeyUnits; ++k) {
+      const int64_t key = key0 + k * kSide;
+      seen[k] = {count, 0};
+      if (k * kSide >= keys) continue;
+      for (int r = 0; r < count; ++r) {
+        const PanelRows& lanes = rows[first + r];
+        if (lanes.min_first >= key + kSide || lanes.max_last <= key) continue;
+        const bool fits = mem.q_length[first + r] * mem.k_length[k] * __builtin_fabsf(scale) < kLargestArgument;
+        list[n++] = {k, r, key < lanes.max_first || key + kSide > lanes.min_last, general || !fits};
+        seen[k].from = r < seen[k].from ? r : seen[k].from, seen[k].to = r + 1;
+      }
+    }
+    if (n == 0) return;
+    if (dq + dv == 128) {
+      weights_at<2>(list, n);
+    } else if (dq + dv == 256) {
+      weights_at<1>(list, n);
+    } else {
+      weights_at<0>(list, n);
+    }
+    gradients(seen, dk, dv_out);
+  }
+
+  // ---- the task ----------------------------------------------------------------------------------------------------
+
+  FW_INLINE void load_chunk() {
+    const int64_t count = scope.rows - row0 < chunk_rows ? scope.rows - row0 : chunk_rows;
+    units = int((count + kSide - 1) / kSide);
+    for (int64_t u = 0; u < units; ++u) {
+      const int64_t row = row0 + u * kSide;
+      const T* pointers[NQ];
+      scope.for_each_row(row, scope.panel_count(row), [&](int, int64_t query, int32_t head) {
+        prefetch_row(scope.pointer<const T>(p.o, query, head), p.dim_v);  // for delta, below
+      });
+      scope.panel_pointers(p.q, row, pointers);
+      mem.q_length[u] =
+          __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
+      pack_pairs<false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
+      scope.panel_pointers(p.d_o, row, pointers);
+      pack_transposed(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);
+      pack_pairs<false>(pointers, p.dim_v, dv, mem.do_pairs + u * kSide * dv);
+      scope.describe_panel(row, rows[u]);
+      float *neg_lse = mem.neg_lse + u * kSide, *delta = mem.delta + u * kSide;
+      for (int i = 0; i < kSide; ++i) neg_lse[i] = -kLargestArgument, delta[i] = 0.f;
+      scope.for_each_row(row, scope.panel_count(row), [&](int i, int64_t query, int32_t head) {
+        // an empty row has -inf: P = 0
+        const float lse = *scope.pointer<const float>(p.lse, query, head), x = -lse * kLog2e;
+        if (lse != -kInf) neg_lse[i] = x < -kLargestArgument ? -kLargestArgument : x;
+        delta[i] = row_delta<T>(p, scope, query, head);
+      });
+    }
+    __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
+  }
+
+  FW_INLINE void load_keys() {
+    const T* pointers[NQ];
+    for (int k = 0; k < kKeyUnits; ++k) {
+      uint16_t* rows_of_k = mem.k + k * kSide * dq;
+      unit_pointers(scope, p.k, key0 + k * kSide, scope.seq.keys, pointers);
+      pack_rows(pointers, p.dim_qk, dq, rows_of_k);
+      mem.k_length[k] = __builtin_sqrtf(transpose_rows(rows_of_k, dq, mem.k_transposed + k * kSide * dq));
+      unit_pointers(scope, p.v, key0 + k * kSide, scope.seq.keys, pointers);
+      pack_rows(pointers, p.dim_v, dv, mem.v + k * kSide * dv);
+    }
+  }
+
+  // The chunk's rows against a block of keys.
+  FW_INLINE void key_block(float* dk, float* dv_out) {
+    const int64_t left = scope.seq.keys - key0, keys = left < kJobKeys ? left : kJobKeys;
+    bool packed = false;  // only once some row is known to see the block
+    for (first = 0; first < units; first += kRowUnits) {
+      const int n = units - first < kRowUnits ? units - first : kRowUnits;
+      if (rows[first].min_first >= key0 + keys || rows[first + n - 1].max_last <= key0) continue;
+      if (!packed) load_keys();
+      packed = true;
+      job(n, keys, dk, dv_out);
+    }
+  }
+
+  FW_INLINE void write_keys(const float* dk, const float* dv_out) {
+    for (int64_t k = 0; k < kJobKeys && key0 + k < scope.seq.keys; ++k) {
+      if (p.dk.data) {
+        write_ordered(scope.key_pointer<T>(p.dk, key0 + k), dk + k * dq, p.dim_qk, p.softmax_scale);
+      }
+      if (p.dv.data) write_ordered(scope.key_pointer<T>(p.dv, key0 + k), dv_out + k * dv, p.dim_v, 1.f);
+    }
+  }
+
+  template <class TakeDq>
+  FW_INLINE void run(TakeDq&& take_dq) {
+    const int64_t key_blocks = (scope.seq.keys + kJobKeys - 1) / kJobKeys;
+    const bool one_chunk = scope.rows <= chunk_rows;
+    const int64_t mine = one_chunk ? 1 : (key_blocks - split + splits - 1) / splits;
+    int order[NQ];  // of the columns of dQ^T, as put_pair() leaves them
+    for (int i = 0; i < NQ; ++i) order[i] = i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
+    if (!one_chunk) {
+      __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
+      __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
+    }
+    for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
+      load_chunk();
+      for (int64_t kb = split; kb < key_blocks; kb += splits) {
+        const int64_t slot = one_chunk ? 0 : kb / splits;
+        float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
+        if (one_chunk) {
+          __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
+          __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
+        }
+        key0 = kb * kJobKeys;
+        key_block(dk, dv_out);
+        if (row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
+      }
+      for (int u = 0; u < units; ++u) take_dq(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order);
+    }
+  }
+};
+
+void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
+  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
+  const int32_t splits = launch.schedule.splits;
+  const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
+  const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
+  backward_tasks<BFloat16>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take_dq) {
+    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
+    AmxBackwardTask task(p, scope, mem, split, splits, chunk_rows);
+    task.run(take_dq);
+  });
+}

@@ -1,0 +1,505 @@
+// Forward attention in bf16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
+//
+// A job is 32 query rows against up to 2 or 4 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
+// (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
+//
+//   tiles    S0   S1   [S2   S3]  values of the job before      S0'  S1'  ...
+//   vectors  last unit of it      units of this one, but the last    the last one
+//
+// Three things decide whether the two sides really overlap (NOTES.md): vector instructions stand after every single
+// tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
+// the first-level cache, only K and V stream (from the second, packed, 1024 keys at a time).
+//
+// P has the range of fp32, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
+// that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it
+// does not prove so, or whose scores are modified, run by themselves with the online softmax (general_job).
+
+struct AmxRowState {  // of one block of rows, in units of log2
+  alignas(64) float sum[kSide][W];
+  float m[kSide];
+  float reach[kSide];  // |q|, times the scale
+  bool started;        // m holds; else nothing has been added up
+  bool few;            // some row sees very few keys
+};
+static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
+
+// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of the
+// result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
+constexpr int kFewKeys = 4;
+constexpr float kWidestStart = 40.f;                       // |score| up to which m may start at 0
+constexpr float kWidestScore = 60.f;                       // score - m
+constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;  // 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120
+
+struct AmxForwardTask {
+  using T = BFloat16;
+  struct Job {
+    const uint16_t *q, *k, *v;
+    float* o;
+    AmxRowState* state;
+    const PanelRows* rows;
+    int units = 0;  // 0: no job
+    int32_t key;    // first one
+    bool masked;    // some row does not see some key
+  };
+
+  const TileScope tiles;
+  const abi::Params& p;
+  const Scope scope;
+  const abi::AmxForwardScratch mem;
+  PanelRows* const rows;
+  AmxRowState* const states;
+  const int dq, dv, job_units;
+  const float scale;
+  const bool general;  // scores are modified or dropped
+  const int64_t row0;
+  const int blocks;
+  Job prev, cur;    // prev: softmax done but for the last unit, values not
+  Place open;       // results that are still in tiles
+  int phase = 0;    // which half of p is cur's
+
+  FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
+      : p(params),
+        scope(sc),
+        mem(scratch, params.dim_qk, params.dim_v, (row_count + kSide - 1) / kSide),
+        rows(reinterpret_cast<PanelRows*>(mem.rows)),
+        states(reinterpret_cast<AmxRowState*>(mem.states)),
+        dq(mem.dq),
+        dv(mem.dv),
+        job_units(mem.dq + mem.dv >= 192 ? 4 : 2),
+        scale(params.softmax_scale * kLog2e),
+        general(has_score_modifiers(params) || params.dropout_threshold),
+        row0(first_row),
+        blocks((row_count + kSide - 1) / kSide) {}
+
+  FW_INLINE float* s_unit(int u) const { return mem.s + u * kUnit; }
+  // The last unit of a job has a place of its own: the next job's first units come while it is still being read.
+  FW_INLINE Place s_place(const Job& j, int u) const {
+    return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide};
+  }
+  FW_INLINE Place take_open() {
+    const Place done = open.at ? open : Place{mem.junk, kSide};
+    open = {};
+    return done;
+  }
+  FW_INLINE uint16_t* p_of(int which) const { return mem.p[which & 1]; }
+
+  // ---- softmax of plain scores, a row of 32 keys at a time, as many after each product as keep pace with it --------
+
+  template <bool kMasked, int kPace>
+  struct Softener {
+    const float* s;
+    uint16_t* out;
+    AmxRowState& state;
+    const PanelRows& rows;
+    const int32_t key;
+    const __m512 scale;
+    int i = 0;
+    const int end;
+    int ready = 0;   // rows whose scores are in memory
+    int credit = 0;
+    const int rate;  // in 1/256 of a row
+    static constexpr int kRow = 256;
+
+    FW_INLINE Softener(const AmxForwardTask& t, const Job& j, int first_unit, int units, const float* from, uint16_t* to,
+                       int products)
+        : s(from),
+          out(to),
+          state(*j.state),
+          rows(*j.rows),
+          key(j.key + first_unit * kSide),
+          scale(_mm512_set1_ps(t.scale)),
+          end(units * kSide),
+          rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
+
+    FW_INLINE void row(int at) {
+      const int r = at % kSide;
+      uint32_t seen = 0;
+      if (kMasked) {
+        const int32_t first_key = key + at / kSide * kSide;
+        seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
+      }
+      const __m512 base = _mm512_set1_ps(-state.m[r]);
+      const __m512 x0 = _mm512_fmadd_ps(_mm512_load_ps(s + at * kSide), scale, base);
+      const __m512 x1 = _mm512_fmadd_ps(_mm512_load_ps(s + at * kSide + 16), scale, base);
+      const __m512 e0 = exp2_beside_tiles<kMasked>(x0, __mmask16(seen));
+      const __m512 e1 = exp2_beside_tiles<kMasked>(x1, __mmask16(seen >> 16));
+      _mm512_store_si512(out + at * kSide, (__m512i)_mm512_cvtne2ps_pbh(e1, e0));
+      _mm512_store_ps(state.sum[r], _mm512_add_ps(_mm512_load_ps(state.sum[r]), _mm512_add_ps(e0, e1)));
+    }
+    FW_INLINE void operator()(int) {
+      if constexpr (kPace > 0) {
+        if (i + kPace > ready) return;
+        FW_UNROLL for (int n = 0; n < kPace; ++n) row(i + n);
+        i += kPace;
+        return;
+      }
+      credit += rate;
+      while (credit >= kRow && i < ready) {
+        row(i++);
+        credit -= kRow;
+      }
+    }
+    FW_INLINE void finish() {
+      for (; i < end; ++i) row(i);
+    }
+  };
+
+  // ---- the pipeline ------------------------------------------------------------------------------------------------
+
+  template <class Between>
+  FW_INLINE void scores(int first, int last, Between&& between) {
+    FW_NO_UNROLL for (int u = first; u < last; ++u) {
+      score_unit(cur.q, cur.k + u * kSide * dq, dq, take_open(), between);
+      open = s_place(cur, u);
+    }
+  }
+  template <class Between>
+  FW_INLINE void values(Between&& between) {
+    const uint16_t* weights = p_of(phase + 1);
+    FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
+      const uint16_t *a = weights, *v = prev.v + c * 32;
+      const Place o{prev.o + c, dv};
+      step_2x2<Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
+      FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
+        a += kUnit, v += kSide * dv;
+        step_2x2<Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
+      }
+      open = o;
+    }
+  }
+  FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
+
+  // The last unit of prev's softmax, beside the first `units` of cur's scores.
+  template <bool kMasked, int kPace>
+  FW_NOINLINE void soften_last(int units) {
+    Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
+                                    p_of(phase + 1) + (prev.units - 1) * kUnit, units * dq / 8);
+    soften.ready = soften.end;
+    scores(0, units, soften);
+    soften.finish();
+  }
+  // The other units of cur's softmax, beside the rest of its scores and the values of prev.
+  template <bool kMasked, int kPace>
+  FW_NOINLINE void soften_rest() {
+    Softener<kMasked, kPace> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
+                             ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
+    FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
+      soften.ready = (u - 1) * kSide;
+      scores(u, u + 1, soften);
+    }
+    if (prev.units) {
+      soften.ready = soften.end;
+      values(soften);
+    } else {
+      flush();  // the last unit of scores
+    }
+    soften.finish();
+  }
+  FW_INLINE void flush() {
+    if (open.at) store_2x2(open);
+    open = {};
+  }
+
+  // cur joins the pipeline.
+  template <int kPace>
+  FW_INLINE void stage_at() {
+    if (prev.units) {
+      prev.masked ? soften_last<true, kPace>(first_scores()) : soften_last<false, kPace>(first_scores());
+    } else {
+      scores(0, first_scores(), [](int) {});
+    }
+    cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
+    advance();
+  }
+  FW_INLINE void stage() {
+    if (dq == 64 && dv == 64) return stage_at<2>();
+    if (dq == 128 && dv == 128) return stage_at<1>();
+    stage_at<0>();
+  }
+  FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
+
+  // Empties the pipeline; cur stays.
+  FW_NOINLINE void drain() {
+    if (prev.units) {
+      prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
+      values([](int) {});
+    }
+    flush();
+    prev.units = 0;
+  }
+
+  // ---- any scores --------------------------------------------------------------------------------------------------
+
+  // 4 rows x 4 groups of 8 keys fill the lanes of one Philox call; its words hold 16 bits for each of the 8 keys.
+  FW_NOINLINE void draw_kept() {
+    const uint32_t key0 = uint32_t(p.dropout_seed);
+    const uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
+    const __m512i threshold = _mm512_set1_epi16(int16_t(p.dropout_threshold));
+    const bool some = p.dropout_threshold <= 0xFFFF;
+    VU lane_row, lane_group;
+    FW_UNROLL for (int i = 0; i < W; ++i) lane_row[i] = uint32_t(i / 4), lane_group[i] = uint32_t(i % 4);
+    for (int r = 0; r < kSide; r += 4) {
+      VU query{}, batch_head{};
+      FW_UNROLL for (int i = 0; i < 4; ++i) {
+        query = lane_row == uint32_t(i) ? VU{} + cur.rows->query[r + i] : query;
+        batch_head = lane_row == uint32_t(i) ? VU{} + cur.rows->batch_head[r + i] : batch_head;
+      }
+      for (int u = 0; u < cur.units; ++u) {
+        const VU counter = lane_group + uint32_t((cur.key + u * kSide) / kKeysPerPhilox);
+        const VPhilox random = philox(counter, query, batch_head, VU{} + uint32_t(p.dropout_offset), key0, key1);
+        uint32_t kept[4] = {};
+        FW_UNROLL for (int w = 0; w < 4; ++w) {
+          const uint32_t at_least = _mm512_cmpge_epu16_mask((__m512i)random.word[w], threshold);
+          FW_UNROLL for (int i = 0; i < 4; ++i) kept[i] |= _pdep_u32(at_least >> (8 * i), 0x03030303u << (2 * w));
+        }
+        for (int i = 0; i < 4; ++i) mem.kept[u * kSide + r + i] = some ? kept[i] : 0u;
+      }
+    }
+  }
+
+  FW_INLINE V read_bias(int r, int64_t key) const {
+    const int64_t step = p.bias.stride[3], at = cur.rows->bias[r] + key * step;
+    const int count = int(scope.seq.keys - key < W ? scope.seq.keys - key : W);
+    if (count <= 0) return V{};
+    const auto read = [&](auto* data) __attribute__((always_inline)) {
+      if (step == 1) return load_part(data + at, count);
+      V x{};
+      for (int i = 0; i < count; ++i) x[i] = to_float(data[at + i * step]);
+      return x;
+    };
+    return kLog2e * (p.bias.dtype == abi::kF32 ? read(static_cast<const float*>(p.bias.data))
+                                               : read(static_cast<const T*>(p.bias.data)));
+  }
+
+  // Row r of cur: scores -> weights, with the online softmax; keys are in the lanes.
+  FW_NOINLINE void soften_row(int r, uint16_t* out) {
+    AmxRowState& state = *cur.state;
+    const int32_t diagonal = cur.rows->diagonal[r];
+    const float slope = cur.rows->slope[r];
+    VI lanes;
+    FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
+    V top = splat(-kInf);
+    for (int c = 0; c < cur.units * kSide; c += W) {
+      float* x = s_place(cur, c / kSide).at + r * kSide + c % kSide;
+      const VI key = lanes + (cur.key + c);
+      alignas(64) float bias[W];
+      if (p.bias.data) store(bias, read_bias(r, cur.key + c));
+      V score = modify_score(p, load(x) * scale, splat(slope), __builtin_convertvector(diagonal - key, V), 0.f,
+                             p.bias.data ? bias : nullptr, nullptr);
+      score = ((key >= cur.rows->first[r]) & (key < cur.rows->last[r])) ? score : splat(-kInf);
+      store(x, score);
+      top = max(top, score);
+    }
+    float largest = state.m[r];
+    for (int i = 0; i < W; ++i) largest = top[i] > largest ? top[i] : largest;
+    if (largest != state.m[r]) {
+      const V alpha = splat(__builtin_exp2f(state.m[r] - largest));
+      float* o = cur.o + r * dv;
+      for (int c = 0; c < dv; c += W) store(o + c, load(o + c) * alpha);
+      store(state.sum[r], load(state.sum[r]) * alpha);
+      state.m[r] = largest;
+    }
+    const float base = largest == -kInf ? 0.f : largest;
+    V sum = load(state.sum[r]);
+    for (int u = 0; u < cur.units; ++u) {
+      const float* x = s_place(cur, u).at + r * kSide;
+      V e[2];
+      for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
+      __m512i weights = (__m512i)_mm512_cvtne2ps_pbh((__m512)e[1], (__m512)e[0]);
+      if (p.dropout_threshold) weights = _mm512_maskz_mov_epi16(mem.kept[u * kSide + r], weights);
+      _mm512_store_si512(out + u * kUnit + r * kSide, weights);
+    }
+    store(state.sum[r], sum);
+  }
+
+  FW_NOINLINE void general_job() {
+    drain();
+    AmxRowState& state = *cur.state;
+    if (!state.started) {
+      for (float& m : state.m) m = -kInf;
+    }
+    state.started = true;
+    scores(0, cur.units, [](int) {});
+    flush();
+    if (p.dropout_threshold) draw_kept();
+    for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
+    advance();
+    values([](int) {});
+    flush();
+    prev.units = 0;
+  }
+
+  // Whether 2^(S - m) of cur is in range for certain. May start the rows at m = 0.
+  FW_INLINE bool in_range(int unit) {
+    float k_length = 0.f;
+    bool v_fits = true;
+    for (int u = unit; u < unit + cur.units; ++u) {
+      k_length = mem.k_length[u] > k_length ? mem.k_length[u] : k_length;
+      const float v = mem.v_extent[u];
+      v_fits &= v == 0.f || (v >= kSmallestV && v <= kLargestV);
+    }
+    if (!v_fits) return false;
+    AmxRowState& state = *cur.state;
+    const float widest = state.started ? kWidestScore : kWidestStart;
+    VI beyond{};
+    for (int r = 0; r < kSide; r += W) {
+      // "not <=", so that NaN is beyond, as is the infinity of a row that has seen nothing
+      beyond |= ~(load_u(state.reach + r) * k_length - load_u(state.m + r) <= widest);
+    }
+    if (any(beyond)) return false;
+    state.started = true;
+    return true;
+  }
+
+  // ---- the task ----------------------------------------------------------------------------------------------------
+
+  // A sink is a key of value 0 that comes first; it joins one part of the keys only.
+  FW_INLINE void start(bool with_sink) {
+    for (int b = 0; b < blocks; ++b) {
+      const int64_t row = row0 + int64_t{b} * kSide;
+      const T* pointers[NQ];
+      scope.panel_pointers(p.q, row, pointers);
+      uint16_t* q = mem.q + int64_t{b} * kSide * dq;
+      pack_rows(pointers, p.dim_qk, dq, q);
+      scope.describe_panel(row, rows[b]);
+      AmxRowState& state = states[b];
+      state.started = with_sink && p.sinks;
+      state.few = false;
+      for (int r = 0; r < kSide; ++r) {
+        __m512 squares = _mm512_setzero_ps();
+        for (int c = 0; c < dq; c += 32) {
+          const __m512bh x = (__m512bh)_mm512_load_si512(q + r * dq + c);
+          squares = _mm512_dpbf16_ps(squares, x, x);
+        }
+        store(state.sum[r], (V)squares);
+        state.m[r] = 0.f;
+        state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
+      }
+      alignas(64) float squares[kSide];
+      sums_of(state, squares);
+      for (int r = 0; r < kSide; r += W) {
+        const V length = (V)_mm512_sqrt_ps((__m512)load(squares + r));
+        store_u(state.reach + r, length * (__builtin_fabsf(scale) * 1.01f));
+      }
+      __builtin_memset(state.sum, 0, sizeof state.sum);
+      if (state.started) {
+        scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t, int32_t head) {
+          state.m[r] = p.sinks[head] * kLog2e;
+          state.sum[r][0] = 1.f;
+        });
+      }
+      __builtin_memset(mem.o + int64_t{b} * kSide * dv, 0, sizeof(float) * kSide * dv);
+    }
+  }
+
+  // Keys [begin, end) into the chunk. The rows of one head lie far apart, where the hardware does not look ahead: each
+  // unit fetches the next.
+  FW_INLINE void pack(int64_t begin, int64_t end) {
+    const T *k_rows[2][kSide], *v_rows[2][kSide];
+    unit_pointers(scope, p.k, begin, end, k_rows[0]);
+    unit_pointers(scope, p.v, begin, end, v_rows[0]);
+    int u = 0;
+    for (int64_t key = begin; key < end; key += kSide, ++u) {
+      const int now = u & 1, next = now ^ 1;
+      unit_pointers(scope, p.k, key + kSide, end, k_rows[next]);
+      unit_pointers(scope, p.v, key + kSide, end, v_rows[next]);
+      for (int i = 0; i < kSide && k_rows[next][i]; ++i) prefetch_row(k_rows[next][i], p.dim_qk);
+      mem.k_length[u] = __builtin_sqrtf(pack_transposed(k_rows[now], p.dim_qk, dq, mem.k + u * kSide * dq));
+      for (int i = 0; i < kSide && v_rows[next][i]; ++i) prefetch_row(v_rows[next][i], p.dim_v);
+      mem.v_extent[u] = pack_pairs<true>(v_rows[now], p.dim_v, dv, mem.v + u * kSide * dv);
+    }
+  }
+
+  // Block b against the packed keys [begin, end); begin is a multiple of a unit, jobs lie on a grid of their own.
+  FW_INLINE void attend_block(int b, int64_t begin, int64_t end) {
+    const PanelRows& lanes = rows[b];
+    int64_t key = begin > lanes.min_first ? begin : int64_t{lanes.min_first} / kSide * kSide;
+    const int64_t last = end < lanes.max_last ? end : lanes.max_last;
+    const int grid = job_units * kSide;
+    while (key < last) {
+      const int64_t job_end = key / grid * grid + grid;
+      const int units = int(((job_end < last ? job_end : last) - key + kSide - 1) / kSide);
+      const int at = int(key - begin);
+      cur.q = mem.q + int64_t{b} * kSide * dq;
+      cur.k = mem.k + int64_t{at} * dq;
+      cur.v = mem.v + int64_t{at} * dv;
+      cur.o = mem.o + int64_t{b} * kSide * dv;
+      cur.state = &states[b];
+      cur.rows = &lanes;
+      cur.units = units;
+      cur.key = int32_t(key);
+      cur.masked = key < lanes.max_first || key + units * kSide > lanes.min_last;
+      if (!general && !states[b].few && in_range(at / kSide)) {
+        stage();
+      } else {
+        general_job();
+      }
+      key = job_end;
+    }
+  }
+
+  // All rows against keys [key_begin, key_end); key_begin is a multiple of kAmxKeyStep.
+  FW_INLINE void attend(int64_t key_begin, int64_t key_end) {
+    int64_t first = key_end, last = key_begin;
+    for (int b = 0; b < blocks; ++b) {
+      first = rows[b].min_first < first ? rows[b].min_first : first;
+      last = rows[b].max_last > last ? rows[b].max_last : last;
+    }
+    if (last > key_end) last = key_end;
+    first = first < key_begin ? key_begin : first / kSide * kSide;
+    for (int64_t k0 = first; k0 < last;) {
+      const int64_t chunk_end = k0 / abi::kAmxChunk * abi::kAmxChunk + abi::kAmxChunk;
+      const int64_t end = chunk_end < last ? chunk_end : last;
+      pack(k0, end);
+      for (int b = 0; b < blocks; ++b) attend_block(b, k0, end);
+      drain();
+      k0 = chunk_end;
+    }
+  }
+
+  // The sums of all rows of a block.
+  FW_INLINE void sums_of(const AmxRowState& state, float* out) const {
+    for (int r = 0; r < kSide; r += W) {
+      V x[W];
+      FW_UNROLL for (int i = 0; i < W; ++i) x[i] = load(state.sum[r + i]);
+      store(out + r, sum_each(x));
+    }
+  }
+
+  FW_INLINE void finish() {
+    const float keep = 1.f / (1.f - p.dropout_p);
+    for (int b = 0; b < blocks; ++b) {
+      const int64_t row = row0 + int64_t{b} * kSide;
+      const AmxRowState& state = states[b];
+      alignas(64) float sums[kSide], inverse[kSide];
+      sums_of(state, sums);
+      for (int r = 0; r < kSide; r += W) {
+        const V l = load(sums + r);
+        store(inverse + r, l == 0.f ? V{} : keep / l);  // NaN stays NaN
+      }
+      scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
+        write_ordered(scope.pointer<T>(p.o, query, head), mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, inverse[r]);
+        if (!p.lse.data) return;
+        const float l = sums[r];
+        *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : state.m[r] * kLn2 + __builtin_logf(l);
+      });
+    }
+  }
+
+  // Writes the state as it is, for combine_parts().
+  FW_INLINE void finish_part(const PartialResults& parts, int32_t split, int64_t first_row_of_call) {
+    for (int b = 0; b < blocks; ++b) {
+      const int64_t row = row0 + int64_t{b} * kSide;
+      const AmxRowState& state = states[b];
+      alignas(64) float sums[kSide];
+      sums_of(state, sums);
+      for (int r = 0; r < scope.panel_count(row); ++r) {
+        const int64_t index = split * parts.rows + first_row_of_call + row + r;
+        const float l = sums[r];
+        parts.m[index] = l == 0.f ? -kInf : state.m[r];
+        parts.l[index] = l;
+        write_ordered(parts.o + index * p.dim_v, mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, 1.f);
+      }
+    }
+  }
+};

@@ -1,0 +1,106 @@
+// Parts of the forward for a handful of query rows that do not depend on how a task computes: which tasks there are, and
+// where their keys lie. Included after parts.h.
+
+constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
+constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
+static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
+
+// Rows of K and V of a block of keys, of the first head of a task: a page is looked up once for all keys it holds.
+template <class T>
+struct KeyBlock {
+  const T *keys[kDecodeKeys + W], *values[kDecodeKeys];
+  int count = 0;
+
+  // Whether the W keys from i on exist and lie a row's stride apart.
+  FW_INLINE bool evenly_spaced(const abi::Params& p, int i) const {
+    if (i + W > count) return false;
+    for (int j = i + 1; j < i + W; ++j) {
+      if (keys[j] - keys[j - 1] != p.k.stride[1]) return false;
+    }
+    return true;
+  }
+
+  FW_INLINE void find(const Scope& scope, int64_t k0, int n) {
+    const abi::Params& p = *scope.p;
+    count = n;
+    for (int i = 0; i < n;) {
+      const T *k = scope.key_pointer<const T>(p.k, k0 + i), *v = scope.key_pointer<const T>(p.v, k0 + i);
+      const int64_t in_page = p.block_table ? p.page_size - (scope.seq.k_row + k0 + i) % p.page_size : n - i;
+      for (const int end = int(in_page < n - i ? in_page : n - i) + i; i < end; ++i) {
+        keys[i] = k, values[i] = v;
+        k += p.k.stride[1], v += p.v.stride[1];
+      }
+    }
+    for (int i = n; i < round_up(n, W); ++i) keys[i] = keys[0];  // computed and thrown away
+  }
+};
+
+// The key heads of one task pass over a block of keys one after the other, before the next block: where the heads of a
+// token lie side by side, they share its pages and lines.
+template <class T, class Task>
+struct DecodeHeads {
+  alignas(Task) char storage[abi::kDecodeHeads][sizeof(Task)];
+  int count = 0;
+
+  FW_INLINE Task& operator[](int i) { return *reinterpret_cast<Task*>(storage[i]); }
+  FW_INLINE void add(const abi::Params& p, const Scope& scope, char* scratch, bool with_sink) {
+    new (storage[count++]) Task(p, scope, scratch, with_sink);
+  }
+
+  FW_INLINE void attend(int64_t begin, int64_t end) {
+    const abi::Params& p = (*this)[0].p;
+    const Sequence& seq = (*this)[0].scope.seq;
+    const KeyRange top = visible_keys(p, seq, 0), bottom = visible_keys(p, seq, seq.queries - 1);
+    if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
+    if (end > bottom.last) end = bottom.last;
+    const auto keys_at = [&](int64_t k0) { return int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys); };
+    KeyBlock<T> blocks[2];
+    if (begin < end) blocks[0].find((*this)[0].scope, begin, keys_at(begin));
+    int now = 0;
+    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys, now ^= 1) {
+      const bool more = k0 + kDecodeKeys < end;
+      if (more) blocks[now ^ 1].find((*this)[0].scope, k0 + kDecodeKeys, keys_at(k0 + kDecodeKeys));
+      for (int i = 0; i < count; ++i) {
+        const bool same_block = i + 1 < count;
+        const KeyBlock<T>* next = same_block ? &blocks[now] : more ? &blocks[now ^ 1] : nullptr;
+        (*this)[i].attend(blocks[now], k0, i * p.k.stride[2], i * p.v.stride[2], next,
+                          same_block ? (i + 1) * p.k.stride[2] : 0);
+      }
+    }
+  }
+};
+
+// Tasks are (sequence, key heads, part of the keys). Task: one of its key heads, with all query rows of its group:
+// attend(block of keys, ...), finish_part(...); PerTask lives as long as all of them.
+template <class T, class Task>
+FW_INLINE void decode_tasks(const abi::Params& p, const abi::CpuLaunch& launch) {
+  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
+  const int32_t splits = launch.schedule.splits, heads_per_task = launch.schedule.heads_per_task;
+  const int64_t groups = (p.heads_k + heads_per_task - 1) / heads_per_task;
+  const int64_t scratch_per_head = launch.schedule.scratch_bytes / heads_per_task;
+  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
+  launch.for_each_task(p.batch * groups * splits, [&](int64_t t, int32_t worker) {
+    const int32_t split = int32_t(t % splits), b = int32_t(t / splits / groups);
+    const int32_t first = int32_t(t / splits % groups) * heads_per_task;
+    const int32_t last = first + heads_per_task < p.heads_k ? first + heads_per_task : p.heads_k;
+    [[maybe_unused]] const typename Task::PerTask set_up;
+    DecodeHeads<T, Task> tasks;
+    for (int32_t h = first; h < last; ++h) {
+      const Scope scope(p, b, h);
+      if (scope.rows == 0) return;
+      tasks.add(p, scope, launch.scratch_of(worker) + (h - first) * scratch_per_head, split == 0);
+    }
+    const int64_t keys = tasks[0].scope.seq.keys, begin = split * launch.schedule.keys_per_split;
+    const int64_t end = split + 1 == splits ? keys : begin + launch.schedule.keys_per_split;
+    tasks.attend(begin, end < keys ? end : keys);
+    for (int i = 0; i < tasks.count; ++i) {
+      const int64_t first_row = (int64_t{b} * p.heads_k + first + i) * rows_max;
+      const Scope& scope = tasks[i].scope;
+      tasks[i].finish_part(parts, split, first_row);
+      for (int64_t row = 0; splits == 1 && row < scope.rows; ++row) {
+        combine_row<T>(p, scope, parts, 1, row, first_row + row);
+      }
+    }
+  });
+  if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);
+}

@@ -1,0 +1,113 @@
+// Parts of the backward that do not depend on how a task computes: which tasks there are, how their shares of dQ are
+// summed, and the gradients that need no product. Included after rows.h.
+
+template <class T>
+FW_INLINE float row_delta(const abi::Params& p, const Scope& scope, int64_t query, int32_t head) {
+  const T *o = scope.pointer<const T>(p.o, query, head), *d_o = scope.pointer<const T>(p.d_o, query, head);
+  V sum{};
+  for (int c = 0; c < p.dim_v; c += W) sum += load_part(o + c, p.dim_v - c) * load_part(d_o + c, p.dim_v - c);
+  const float d_lse = p.d_lse.data ? *scope.pointer<const float>(p.d_lse, query, head) : 0.f;
+  return sum_lanes(sum) - d_lse;
+}
+
+// d_sinks[h] = -sum over rows of exp(sink - LSE) * delta, one head per task.
+template <class T>
+FW_INLINE void sink_gradients(const abi::Params& p, const abi::CpuLaunch& launch) {
+  launch.for_each_task(p.heads_q, [&](int64_t h, int32_t) {
+    const int32_t group = p.heads_q / p.heads_k;
+    double sum = 0;
+    for (int32_t b = 0; b < p.batch; ++b) {
+      const Scope scope(p, b, int32_t(h / group));
+      for (int64_t row = h % group; row < scope.rows; row += group) {
+        const float lse = *scope.row_pointer<const float>(p.lse, row);
+        if (lse == -kInf) continue;
+        sum -= double(__builtin_expf(p.sinks[h] - lse)) * row_delta<T>(p, scope, row / group, int32_t(h));
+      }
+    }
+    p.d_sinks[h] = float(sum);
+  });
+}
+
+template <class T>
+FW_INLINE void clear_row(const abi::Params& p, const abi::Tensor& t, const Sequence& whole, int64_t row, int32_t head,
+                         int n) {
+  if (!t.data) return;
+  T* out = static_cast<T*>(t.data) + key_offset(p, t, whole, row, head);
+  __builtin_memset(out, 0, n * sizeof(T));
+}
+
+// Keys that lie outside the used part of the sequence (left pad, past seqused_k) get 0.
+template <class T>
+FW_INLINE void clear_unused_keys(const abi::Params& p, const Scope& scope) {
+  Sequence whole = scope.seq;
+  whole.k_row = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b] : 0;
+  whole.keys = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b + 1] - p.cu_seqlens_k[whole.b] : p.seqlen_k;
+  const int64_t used_first = scope.seq.k_row - whole.k_row, used_last = used_first + scope.seq.keys;
+  for (int64_t r = 0; r < whole.keys; ++r) {
+    if (r >= used_first && r < used_last) continue;
+    clear_row<T>(p, p.dk, whole, r, scope.kv_head, p.dim_qk);
+    clear_row<T>(p, p.dv, whole, r, scope.kv_head, p.dim_v);
+  }
+}
+
+// A task's share of dQ^T, [dim_qk][NQ]; column i belongs to row + order[i]. With one task per head it is all of it and
+// goes out scaled; else to `partial`, [split][row of the call][dim_qk].
+template <class T>
+FW_INLINE void take_queries(const abi::Params& p, const Scope& scope, int64_t row, const float* dq, const int* order,
+                            float* partial) {
+  alignas(64) float scale[NQ];
+  for (float& x : scale) x = partial ? 1.f : p.softmax_scale;
+  if (partial) {
+    float* pointers[NQ];
+    for (int i = 0; i < NQ; ++i) {
+      const int64_t at = row + order[i];
+      pointers[i] = at < scope.rows ? partial + at * p.dim_qk : nullptr;
+    }
+    unpack_panel(dq, p.dim_qk, scale, pointers);
+  } else {
+    T *in_order[NQ], *pointers[NQ];
+    scope.panel_pointers(p.dq, row, in_order);
+    for (int i = 0; i < NQ; ++i) pointers[i] = in_order[order[i]];
+    unpack_panel(dq, p.dim_qk, scale, pointers);
+  }
+}
+
+// run(scope, split, scratch, take_dq) for each task, a sequence, a key head and a part of the keys; it calls
+// take_dq(first row, dQ^T, order) once for each panel of rows (see take_queries).
+template <class T, class Run>
+FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch, Run&& run) {
+  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
+  const int32_t splits = launch.schedule.splits;
+  float* partial = reinterpret_cast<float*>(launch.shared);
+  launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
+    const int64_t head = t / splits;
+    const int32_t split = int32_t(t % splits);
+    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+    if (split == 0) clear_unused_keys<T>(p, scope);
+    float* mine = splits > 1 ? partial + (split * heads + head) * rows_max * p.dim_qk : nullptr;
+    run(scope, split, launch.scratch_of(worker), [&](int64_t row, const float* dq, const int* order) {
+      if (p.dq.data) take_queries<T>(p, scope, row, dq, order, mine);
+    });
+  });
+  if (splits > 1 && p.dq.data) {
+    constexpr int64_t kRows = 64;
+    const int64_t blocks = (rows_max + kRows - 1) / kRows;
+    launch.for_each_task(heads * blocks, [&](int64_t t, int32_t) {
+      const int64_t head = t / blocks;
+      const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+      const int64_t end = (t % blocks + 1) * kRows < scope.rows ? (t % blocks + 1) * kRows : scope.rows;
+      for (int64_t row = t % blocks * kRows; row < end; ++row) {
+        T* out = scope.row_pointer<T>(p.dq, row);
+        for (int c = 0; c < p.dim_qk; c += W) {
+          const int n = p.dim_qk - c < W ? p.dim_qk - c : W;
+          V sum{};
+          for (int32_t s = 0; s < splits; ++s) {
+            sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
+          }
+          store_part(out + c, sum * p.softmax_scale, n);
+        }
+      }
+    });
+  }
+  if (p.d_sinks) sink_gradients<T>(p, launch);
+}
