@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashwave
-from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache, native
-from flashwave.api import make_problem
+from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache
+from flashwave.attention import make_problem
+from flashwave.backends.native import calls as native
 from flashwave.bench.timing import Call
 from flashwave.bench.verify import WrongResult, check
 from flashwave.bench.workloads import BACKWARD, FORWARD, Inputs, Shape

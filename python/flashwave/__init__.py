@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
+from types import ModuleType
 from typing import Any
 
 from . import _library
@@ -33,9 +35,9 @@ _LEGACY = (
 )
 # Where each name is defined; looked up when it is first used.
 _HOMES = {
-    **dict.fromkeys(_FUNCTIONS, "interface"),
+    **dict.fromkeys(_FUNCTIONS, "functions"),
     **dict.fromkeys(_LEGACY, "legacy"),
-    **dict.fromkeys(("attention", "explain"), "api"),
+    **dict.fromkeys(("attention", "explain"), "attention"),
     **dict.fromkeys(("FlashAttention", "FlashMHA"), "modules"),
     **dict.fromkeys(("RotaryEmbedding", "apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"), "rotary"),
     "backend": "dispatch",
@@ -46,13 +48,11 @@ _MODULES = (
     "backends",
     "bench",
     "compat",
-    "composed",
     "dispatch",
+    "functions",
     "integrations",
-    "interface",
     "legacy",
     "modules",
-    "native",
     "rotary",
 )
 
@@ -66,6 +66,17 @@ __all__ = [
     "devices",
     *_HOMES,
 ]
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`attention` is a function, also after `import` has bound the name to the module that defines it."""
+        if name == "attention" and isinstance(value, ModuleType):
+            value = value.attention
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

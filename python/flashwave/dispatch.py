@@ -15,8 +15,10 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-from . import native, settings
-from .backends import native_backend, torch_backend
+from . import settings
+from .backends.native import backend as native_backend
+from .backends.native import calls as native
+from .backends.torch import backend as torch_backend
 from .errors import BackendRefused, FlashwaveError, InvalidArgument, Unsupported
 from .problem import Problem
 
@@ -129,7 +131,7 @@ _decisions: dict[tuple, Decision] = {}
 
 
 def _triton() -> ModuleType:
-    from .backends import triton_backend  # not before a GPU needs it
+    from .backends.triton import backend as triton_backend  # not before a GPU needs it
 
     return triton_backend
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashwave.interface import flash_attn_varlen_func
+from flashwave.functions import flash_attn_varlen_func
 
 __all__ = [
     "flash_attn_unpadded_func",

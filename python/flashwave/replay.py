@@ -13,8 +13,9 @@ from typing import Callable, NamedTuple
 import torch
 
 from . import _library as fw
-from . import dispatch, native
-from .operators import attend, is_plain
+from . import dispatch
+from .autograd import attend, is_plain
+from .backends.native import calls as native
 from .problem import Problem
 
 Tensor = torch.Tensor

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _library as fw
-from . import native
+from .autograd import is_plain
+from .backends.native import calls as native
 from .errors import InvalidArgument
-from .operators import is_plain
 
 Tensor = torch.Tensor
 

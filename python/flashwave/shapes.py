@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .backends.native.structs import Tensor, dtype_name
 from .errors import InvalidArgument
 from .problem import TENSOR_FIELDS, Problem
-from .structs import Tensor, dtype_name
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INDICES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "leftpad_k", "cache_batch_idx", "block_table")

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import flashwave
-from flashwave import InvalidArgument, native
+from flashwave import InvalidArgument
 from flashwave import _library as fw
+from flashwave.backends.native import calls as native
 from numeric import assert_within_rule, error
 from sample import SAMPLES, normal
 from standard import attention as standard

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import flashwave
-from flashwave.api import make_problem
+from flashwave.attention import make_problem
 from flashwave.problem import FORWARD_FIELDS
 from numeric import error
 
@@ -192,7 +192,7 @@ def test_opcheck_without_the_lse(device, packed):
     arguments = (*problem[: len(FORWARD_FIELDS)], False, False)
     torch.library.opcheck(torch.ops.flashwave.forward.default, arguments)
     out, lse, _ = torch.ops.flashwave.forward.default(*arguments)
-    assert lse.shape == (0,) and torch.equal(out, flashwave.operators.forward(problem, lse=False)[0])
+    assert lse.shape == (0,) and torch.equal(out, flashwave.autograd.forward(problem, lse=False)[0])
     with pytest.raises(RuntimeError, match="return_lse"):
         leaf = problem.q.detach().requires_grad_()
         torch.ops.flashwave.forward.default(leaf, *arguments[1:])[0].sum().backward()

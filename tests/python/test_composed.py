@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cases import INF, NAN, Features, features, make, to
-from flashwave import composed
-from flashwave.composed import blocks
-from flashwave.composed import philox as composed_philox
-from flashwave.composed.products import Products
+from flashwave.backends import torch as composed
+from flashwave.backends.torch import blocks
+from flashwave.backends.torch import philox as composed_philox
+from flashwave.backends.torch.products import Products
 from flashwave.problem import Problem
 from oracle import attention, dropout_bits, philox
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import flashwave
-from flashwave import InvalidArgument, NoDevice, api, native
-from flashwave.backends import torch_backend
+from flashwave import InvalidArgument, NoDevice
+from flashwave.attention import make_problem
+from flashwave.backends.native import calls as native
+from flashwave.backends.torch import backend as torch_backend
 from numeric import error
 
 
@@ -162,9 +164,9 @@ def test_environment_of_performance_mode_is_amds_alone(monkeypatch):
 def test_environment_of_determinism(device, monkeypatch):
     q, k, v = inputs("meta" if device == "cpu" else device)
     monkeypatch.setenv("FLASH_ATTENTION_INTERNAL_DETERMINISTIC", "1")
-    assert api.make_problem(q, k, v).deterministic
+    assert make_problem(q, k, v).deterministic
     monkeypatch.setenv("FLASH_ATTENTION_INTERNAL_DETERMINISTIC", "0")
-    assert not api.make_problem(q, k, v).deterministic
+    assert not make_problem(q, k, v).deterministic
 
 
 def test_import_needs_no_torch():

@@ -16,8 +16,12 @@ import pytest
 import torch
 
 import flashwave
-from flashwave import BackendRefused, InvalidArgument, api, composed, dispatch, flash_attn_func, native, operators
-from flashwave.backends import native_backend
+from flashwave import BackendRefused, InvalidArgument, dispatch, flash_attn_func
+from flashwave import autograd as operators
+from flashwave.attention import make_problem
+from flashwave.backends import torch as composed
+from flashwave.backends.native import backend as native_backend
+from flashwave.backends.native import calls as native
 
 
 def inputs(dtype=torch.float32, grad=False, device="cpu"):
@@ -42,7 +46,7 @@ class Triton(types.ModuleType):
     """Stands for Triton's backend: takes what `reason` does not forbid and computes it with PyTorch operations."""
 
     def __init__(self, reason=None, fails=None):
-        super().__init__("flashwave.backends.triton_backend")
+        super().__init__("flashwave.backends.triton.backend")
         self.reason, self.fails, self.calls = reason, fails, []
 
     def refusal(self, problem, op, needs=None, probs=False):
@@ -152,11 +156,11 @@ def test_a_decision_is_made_once_for_a_layout(on_a_gpu, monkeypatch):
 
 
 def test_the_library_knows_its_slow_path():
-    problem = api.make_problem(*inputs())
+    problem = make_problem(*inputs())
     cpu = native.fw.device("cpu")
     assert not native.plan(cpu, problem).slow_path and native.plan(cpu, problem).kernel
     assert native.plan(cpu, problem, probs=True).slow_path
-    bias = api.make_problem(*inputs(), bias=torch.randn(4, 1, 9))
+    bias = make_problem(*inputs(), bias=torch.randn(4, 1, 9))
     assert not native.plan(cpu, bias, (True, True, True, False, False, False)).slow_path
     assert native.plan(cpu, bias, (True, True, True, False, True, False)).slow_path
 
@@ -325,7 +329,7 @@ def test_a_backward_in_another_thread_remembers(said):
 
 
 def test_an_operator_remembers(said):
-    problem = api.make_problem(*inputs(grad=True))
+    problem = make_problem(*inputs(grad=True))
     with flashwave.backend("torch"):
         out, _, _ = torch.ops.flashwave.forward.default(*problem[: operators._SCALARS], False)
     out.sum().backward()

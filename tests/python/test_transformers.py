@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="4.53")
 
+import flashwave.autograd  # noqa: E402
 import flashwave.compat  # noqa: E402
 import flashwave.integrations.transformers as integration  # noqa: E402
-import flashwave.operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
@@ -168,7 +168,7 @@ def _truth(name, inputs):
 def _check(name, implementation, dtype, inputs):
     truth, true_gradients = _truth(name, inputs)
     plain, plain_gradients = _run(name, "eager", dtype, inputs)
-    with mock.patch("flashwave.operators.forward", wraps=flashwave.operators.forward) as forward:
+    with mock.patch("flashwave.autograd.forward", wraps=flashwave.autograd.forward) as forward:
         ours, our_gradients = _run(name, implementation, dtype, inputs)
     assert forward.called  # not another attention that transformers chose
     _within(2, ours, plain, truth, truth.abs().max(), "logits")

@@ -9,8 +9,9 @@ import torch
 
 import flashwave
 from flashwave import dispatch
-from flashwave.api import make_problem
-from flashwave.backends import triton_replay, triton_support
+from flashwave.attention import make_problem
+from flashwave.backends.triton import replay as triton_replay
+from flashwave.backends.triton import support as triton_support
 from numeric import error
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")

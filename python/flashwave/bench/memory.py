@@ -10,8 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from .. import _library as fw
-from .. import native
-from ..api import make_problem
+from ..attention import make_problem
+from ..backends.native import calls as native
 from .timing import Call, is_out_of_memory
 from .workloads import FORWARD, OURS, Inputs, make_call
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _library as fw
-from .. import native
-from ..api import explain
+from ..attention import explain
+from ..backends.native import calls as native
 from . import svg
 from .plan import Settings
 from .workloads import DTYPES, Shape, draw

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flashwave.api import draw_rng_state, index_tensor, make_problem
-from flashwave.interface import _run, flash_attn_with_kvcache
-from flashwave.operators import backward
+from flashwave.attention import draw_rng_state, index_tensor, make_problem
+from flashwave.autograd import backward
+from flashwave.functions import _run, flash_attn_with_kvcache
 from flashwave.problem import Problem
 
 __all__ = ["bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd"]

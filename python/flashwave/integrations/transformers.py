@@ -18,12 +18,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from flashwave.integrations import _transformers_masks as masks
-from flashwave.interface import (
+from flashwave.functions import (
     flash_attn_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
+from flashwave.integrations import _transformers_masks as masks
 from flashwave.padding import index_first_axis, pad_input
 
 __all__ = ["NAME", "attention_forward", "register"]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from . import _library as fw
-from .errors import InvalidArgument
-from .problem import TENSOR_FIELDS, Problem
+from ... import _library as fw
+from ...errors import InvalidArgument
+from ...problem import TENSOR_FIELDS, Problem
 
 Tensor = Any
 Tensor6 = tuple[Optional[Tensor], ...]  # of q, k, v, alibi_slopes, bias, sinks

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 from triton.runtime.errors import OutOfResources
 
-from ..structs import lse_shape, out_shape, readable
-from . import triton_configs, triton_replay
-from .triton_backward import attention_backward_keys, row_terms
-from .triton_backward_queries import attention_backward_queries
-from .triton_configs import Config
-from .triton_forward import attention_forward
-from .triton_support import WIDEST_ROW, family
+from ..native.structs import lse_shape, out_shape, readable
+from . import configs as triton_configs
+from . import replay as triton_replay
+from .backward import attention_backward_keys, row_terms
+from .backward_queries import attention_backward_queries
+from .configs import Config
+from .forward import attention_forward
+from .support import WIDEST_ROW, family
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
 
 _LOG2_E = 1.4426950408889634
 _ROWS_OF_TERMS = 64  # queries of one program of `row_terms`

@@ -1,4 +1,4 @@
-"""PyTorch operations as a backend (`flashwave.composed`): any device and floating-point type, every feature."""
+"""PyTorch operations as a backend : any device and floating-point type, every feature."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 
-from .. import composed, native, settings
-from ..problem import Problem
+from ... import settings
+from ...problem import Problem
+from ..native import calls as native
+from . import backward as torch_backward
+from . import forward as torch_forward
 
 Tensor = torch.Tensor
 
@@ -29,7 +32,7 @@ def forward(
     problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     native.validate(problem)
-    results = composed.forward(problem, probs, **settings_of(problem.q))
+    results = torch_forward(problem, probs, **settings_of(problem.q))
     if out is None:
         return results
     out.copy_(results[0])
@@ -40,4 +43,4 @@ def backward(
     problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: tuple[bool, ...]
 ) -> native.Gradient6:
     native.validate(problem, backward=True)
-    return composed.backward(problem, dout, dlse, out, lse, needs, **settings_of(problem.q))
+    return torch_backward(problem, dout, dlse, out, lse, needs, **settings_of(problem.q))

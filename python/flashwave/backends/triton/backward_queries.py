@@ -4,8 +4,8 @@ import triton.language as tl
 
 import triton
 
-from .triton_backward import _pairs
-from .triton_scores import LOG2_E, SIZES, kept, key_rows, key_runs, load_tile, place_of, sequence_rows, store_tile
+from .backward import _pairs
+from .scores import LOG2_E, SIZES, kept, key_rows, key_runs, load_tile, place_of, sequence_rows, store_tile
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from .scores import Scores
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
 
 
 def forward(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
-from .triton_replay import repeated
-from .triton_support import WIDEST_ROW, seed_on_device, why_no_device, why_no_triton
+from .replay import repeated
+from .support import WIDEST_ROW, seed_on_device, why_no_device, why_no_triton
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _LARGEST_DIM = 256
@@ -62,9 +62,9 @@ def _launcher():  # type: ignore[no-untyped-def]  # a module
     reason = why_no_triton()
     if reason is not None:
         raise RuntimeError(reason)
-    from . import triton_launch
+    from . import launch
 
-    return triton_launch
+    return launch
 
 
 def forward(problem: Problem, out: Tensor | None = None, lse: bool = True) -> tuple[Tensor, Optional[Tensor], None]:

@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from .errors import InvalidArgument
-from .structs import dtype_name
+from ..backends.native.structs import dtype_name
+from ..errors import InvalidArgument
 
 try:
     from ml_dtypes import bfloat16

@@ -12,10 +12,11 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from . import _library as fw
-from . import shapes, threads
-from .errors import FlashwaveError, NoDevice
-from .problem import Problem
+from ... import _library as fw
+from ... import shapes
+from ...errors import FlashwaveError, NoDevice
+from ...problem import Problem
+from . import threads
 from .structs import (
     ADDRESSES,
     LSE,

@@ -8,7 +8,7 @@ import triton.language as tl
 
 import triton
 
-from .triton_scores import (
+from .scores import (
     LN_2,
     LOG2_E,
     SIZES,

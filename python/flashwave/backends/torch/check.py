@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..problem import Problem
+    from ...problem import Problem
 
 
 def checked(p: Problem) -> Problem:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _library as fw
-from .problem import TENSOR_FIELDS, Problem
+from ... import _library as fw
+from ...problem import TENSOR_FIELDS, Problem
 from .structs import ADDRESSES, Tensor, Tensor6, fill, fill_gradients, put_outputs, set_seed
 
 _TO_DEVICE, _TO_HOST = 0, 1

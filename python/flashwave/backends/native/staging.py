@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import _library as fw
-from . import native, shapes, structs
+from ... import _library as fw
+from ... import shapes
+from ...autograd import DIFFERENTIABLE, Outputs, needs_gradient, save
+from ...errors import InvalidArgument
+from ...problem import FORWARD_FIELDS, Problem
+from . import calls as native
+from . import structs
 from .device_memory import contiguous, staged_backward, staged_forward
-from .errors import InvalidArgument
-from .operators import DIFFERENTIABLE, Outputs, needs_gradient, save
-from .problem import FORWARD_FIELDS, Problem
 
 Tensor = torch.Tensor
 

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from . import _library as fw
-from . import shapes, structs, views
-from .device_memory import contiguous, staged_backward, staged_forward
-from .errors import InvalidArgument
-from .problem import Problem
+from .. import _library as fw
+from .. import shapes
+from ..backends.native import structs
+from ..backends.native.device_memory import contiguous, staged_backward, staged_forward
+from ..errors import InvalidArgument
+from ..problem import Problem
+from . import views
 from .views import View
 
 DTYPES = ("float16", "bfloat16", "float32")

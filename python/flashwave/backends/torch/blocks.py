@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
     from .layout import Layout
 
 # Enough to keep an accelerator busy; on a CPU, little enough to stay in its caches.

@@ -1,12 +1,12 @@
-"""The library's kernels as a backend; what they need of torch is in `flashwave.native`."""
+"""The library's kernels as a backend; what they need of torch is in `calls`."""
 
 from __future__ import annotations
 
 import torch
 
-from .. import native
-from ..native import Gradient6, Plan
-from ..problem import Problem
+from ...problem import Problem
+from . import calls as native
+from .calls import Gradient6, Plan
 
 Tensor = torch.Tensor
 _SEED = "the seed of the dropout is on the GPU, and inside the capture of a graph the host cannot read it"

@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
     from .blocks import Block
 
 

@@ -15,7 +15,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
     from .blocks import Block
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -11,7 +11,7 @@ import functools
 import re
 from pathlib import Path
 
-from . import _library as fw
+from ... import _library as fw
 
 _RUNTIME = re.compile(r"/lib(gomp|omp|iomp5)[-.][^/]*$")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from .api import autocast, checked_out, index_tensor, make_problem
+from .attention import autocast, checked_out, index_tensor, make_problem
+from .autograd import attend
 from .errors import InvalidArgument
-from .operators import attend
 from .problem import FORWARD_FIELDS, Problem
 from .replay import attend_or_repeat
 

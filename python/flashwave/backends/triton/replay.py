@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import torch
 
 if TYPE_CHECKING:
-    from ..problem import Problem
+    from ...problem import Problem
 
 Tensor = torch.Tensor
 Results = tuple[Optional[Tensor], ...]

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import native, shapes
+from . import shapes
+from .backends.native import calls as native
 from .dispatch import Outputs, backward, chosen, forward
 from .errors import InvalidArgument
 from .problem import APPEND_FIELDS, FORWARD_FIELDS, Problem

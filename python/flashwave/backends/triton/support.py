@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..problem import Problem
+    from ...problem import Problem
 
 _OLDEST = (3, 2)
 WIDEST_ROW = 1 << 24  # elements from row to row: 128 rows must be within 31 bits
@@ -33,7 +33,7 @@ def why_no_triton() -> str | None:
     if version < _OLDEST:
         return f"Triton {triton.__version__} is older than {_OLDEST[0]}.{_OLDEST[1]}"
     try:
-        from . import triton_launch  # noqa: F401
+        from . import launch  # noqa: F401
     except Exception as error:
         return f"Triton {triton.__version__} does not take the kernels: {type(error).__name__}: {error}"
     return None

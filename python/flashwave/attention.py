@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from . import native, settings
+from . import settings
+from .autograd import attend, is_plain
+from .backends.native import calls as native
 from .errors import InvalidArgument
-from .operators import attend, is_plain
 from .problem import Problem
 
 Tensor = torch.Tensor
@@ -240,7 +241,7 @@ def attention(
         num_splits,
     )
     if device is not None:
-        from .staging import staged_attend
+        from .backends.native.staging import staged_attend
 
         results = staged_attend(device, problem, out, return_probs)
     else:
