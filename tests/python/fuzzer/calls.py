@@ -242,8 +242,8 @@ def packed(world: World) -> Call:
         + ("flash_attn_unpadded_func", "flash_attn_unpadded_qkvpacked_func")
     )
     batch, legacy, mine = max(1, n.batch), "unpadded" in name, name == "attention"
-    lengths_q = [rng.randint(0, n.queries + 1) for _ in range(batch)]
-    lengths_k = [rng.randint(0, n.keys + 1) for _ in range(batch)]
+    lengths_q = [world.pick.randint(0, n.queries + 1) for _ in range(batch)]
+    lengths_k = [world.pick.randint(0, n.keys + 1) for _ in range(batch)]
     total = batch * (max(n.queries, n.keys) + 1)  # the same for q, k and v: rows of no sequence are left over
     if "qkvpacked" in name:
         lengths_k = lengths_q
@@ -340,7 +340,7 @@ def cached(world: World) -> Call:
         v_cache = v_cache.clone() if v_cache is k_cache else _inference_or_not(v_cache)
     k_new = world.tensor(batch, new, n.heads_k, n.dim) if new else None
     v_new = world.tensor(batch, new, n.heads_k, n.dim_v) if new else None
-    stored = [rng.randint(0, n.keys) for _ in range(batch)]
+    stored = [world.pick.randint(0, n.keys) for _ in range(batch)]
     given: dict[str, Any] = {}
     seqlens, refused = indices(world, stored, "cache_seqlens")
     if new == 0 and rng.random() < 0.1:
@@ -351,13 +351,13 @@ def cached(world: World) -> Call:
     given["cache_seqlens"] = seqlens
     pads = [0] * batch
     if rng.random() < 0.2:
-        pads = [rng.randint(0, s) for s in stored]
+        pads = [world.pick.randint(0, s) for s in stored]
         given["cache_leftpad"], wrong = indices(world, pads, "cache_leftpad")
         refused = refused or wrong
         if not refused and isinstance(seqlens, Tensor) and rng.random() < 0.3:
             given["cache_leftpad"], pads = seqlens, stored
     places = list(range(rows))
-    rng.shuffle(places)
+    world.pick.shuffle(places)
     if kind == "rows":
         given["cache_batch_idx"], wrong = indices(world, places[:batch], "cache_batch_idx")
         refused = refused or wrong

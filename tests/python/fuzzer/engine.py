@@ -54,10 +54,10 @@ def run_sequence(seed: int, number: int, tally: Tally, only: Iterable[int] | Non
         for step in range(count):
             if only is not None and step not in only:
                 continue
-            world.rng = random.Random(f"{seed}/{number}/{step}")
+            world.rng = world.pick = random.Random(f"{seed}/{number}/{step}")
             tally.steps += 1
             try:
-                _step(world, tally, step, verbose)
+                _step(world, tally, step, f"{seed}/{number}/{step}/call", verbose)
             except Finding as finding:
                 finding.step = step
                 raise
@@ -65,7 +65,7 @@ def run_sequence(seed: int, number: int, tally: Tally, only: Iterable[int] | Non
         world.close()
 
 
-def _step(world: World, tally: Tally, step: int, verbose: bool) -> None:
+def _step(world: World, tally: Tally, step: int, seed: str, verbose: bool) -> None:
     def say(what: object) -> None:
         if verbose:
             print(f"  step {step}: {what}", flush=True)
@@ -73,9 +73,13 @@ def _step(world: World, tally: Tally, step: int, verbose: bool) -> None:
     kind = world.rng.random()
     if kind < 0.12:
         return say(f"changes {world.change()}")
-    if kind < 0.18:
+    if kind < 0.20:
         return say(f"sets {world.set_something()}")
-    name = world.rng.choices(list(MAKERS), [weight for _, weight in MAKERS.values()])[0]
+    if kind < 0.50 and world.last is not None:
+        name, seed = world.last  # the same call with other tensors, or with the same ones in other places
+    else:
+        name = world.rng.choices(list(MAKERS), [weight for _, weight in MAKERS.values()])[0]
+    world.last, world.rng = (name, seed), random.Random(seed)
     call = MAKERS[name][0](world)
     mode = modes.choose(world, call)
     say(f"{mode.__name__}: {call}")

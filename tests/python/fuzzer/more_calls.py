@@ -41,6 +41,8 @@ def rotary(world: World) -> Call:
     if rng.random() < 0.3:
         offsets = [rng.randint(0, offset) for _ in range(batch)]
         given, refused = indices(world, offsets, "seqlen_offsets")
+        if given.dtype == torch.int16:  # rotary takes flash-attn's two types
+            given = given.int()
     if kind == "module":
         refused, offsets, given = "", [offset] * batch, offset
         module = flashwave.RotaryEmbedding(2 * pairs, interleaved=interleaved)
@@ -86,7 +88,7 @@ def module(world: World) -> Call:
     causal, masked = rng.random() < 0.5, rng.random() < 0.6
     torch.manual_seed(rng.getrandbits(30))
     layer = flashwave.FlashMHA(width, n.heads, causal=causal, num_heads_k=n.heads_k, device="cpu", dtype=world.dtype)
-    mask = torch.tensor([[rng.random() < 0.7 for _ in range(rows)] for _ in range(batch)])
+    mask = torch.tensor([[world.pick.random() < 0.7 for _ in range(rows)] for _ in range(batch)])
     mask = world.buffer("key_padding_mask", mask) if masked else None
     weights = [p.detach().double() for p in layer.parameters()]
     tokens = mask.clone() if masked else torch.ones(batch, rows, dtype=torch.bool)
@@ -111,7 +113,7 @@ def module(world: World) -> Call:
 def unpadded(world: World) -> Call:
     rng, n = world.rng, world.sizes
     batch, rows = max(1, n.batch), max(1, n.queries)
-    tokens = torch.tensor([[rng.random() < 0.6 for _ in range(rows)] for _ in range(batch)])
+    tokens = torch.tensor([[world.pick.random() < 0.6 for _ in range(rows)] for _ in range(batch)])
     mask = world.buffer("unpad mask", tokens.long())
 
     def run(x: Tensor) -> tuple:
@@ -273,7 +275,7 @@ def transformer(world: World) -> Call:
     tokens = torch.ones(batch, keys, dtype=torch.long)
     numbers = torch.zeros(batch, keys, dtype=torch.long)
     for b in range(batch):
-        pad = rng.randrange(keys)
+        pad = world.pick.randrange(keys)
         if kind == "left":
             tokens[b, :pad] = 0
         if kind == "right":

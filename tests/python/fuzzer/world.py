@@ -41,10 +41,15 @@ class Sizes(NamedTuple):
 
 
 class World:
-    """The state of a sequence. `rng` is that of the step which is running."""
+    """The state of a sequence.
+
+    `rng` decides what a step is, `pick` which tensors it takes and what numbers are in them: a step that repeats
+    another one has its `rng` and a `pick` of its own.
+    """
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+        self.rng = self.pick = rng
+        self.last: tuple[str, str] | None = None  # maker and seed of the last call
         self.sizes = self._draw_sizes()
         self.dtype = rng.choices(DTYPES, (5, 2, 1, 1))[0]
         self.pool: dict[tuple, list[Tensor]] = {}
@@ -65,7 +70,7 @@ class World:
     # ------------------------------------------------------------------------------------------------------- tensors
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        generator = torch.Generator().manual_seed(self.rng.getrandbits(62))
+        generator = torch.Generator().manual_seed(self.pick.getrandbits(62))
         return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(dtype or self.dtype)
 
     def tensor(self, *shape: int, dtype: torch.dtype | None = None, layouts: tuple[str, ...] = LAYOUTS) -> Tensor:
@@ -73,17 +78,19 @@ class World:
         dtype = dtype or self.dtype
         known = self.pool.setdefault((shape, dtype), [])
         fitting = [x for x in known if layouts is LAYOUTS or x.is_contiguous() and not x.is_neg()]
-        if fitting and self.rng.random() < 0.7:
-            return self.rng.choice(fitting)
-        layout = "negated" if layouts is LAYOUTS and self.rng.random() < 0.02 else self.rng.choice((*layouts, "plain"))
+        if fitting and self.pick.random() < 0.7:
+            return self.pick.choice(fitting)
+        layout = "plain" if self.pick.random() < 0.45 else self.pick.choice(layouts)
+        if layouts is LAYOUTS and self.pick.random() < 0.02:
+            layout = "negated"
         made = self._make(shape, dtype, layout)
         if len(known) == 4:
-            known.pop(self.rng.randrange(4))  # its memory is used again, for other tensors
+            known.pop(self.pick.randrange(4))  # its memory is used again, for other tensors
         known.append(made)
         return made
 
     def _make(self, shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> Tensor:
-        rng, last = self.rng, shape[-1]
+        rng, last = self.pick, shape[-1]
         with torch.inference_mode(rng.random() < 0.06):
             if layout == "heads first" and len(shape) == 4:
                 return self.normal(shape[0], shape[2], shape[1], last, dtype=dtype).transpose(1, 2)
@@ -126,11 +133,11 @@ class World:
     def buffer(self, name: str, values: Tensor, inference: bool = False) -> Tensor:
         """`values`, often in the tensor that held the last ones: a static buffer, perhaps made in inference mode."""
         kept = self.buffers.get(name)
-        if kept is not None and kept.shape == values.shape and kept.dtype == values.dtype and self.rng.random() < 0.8:
+        if kept is not None and kept.shape == values.shape and kept.dtype == values.dtype and self.pick.random() < 0.8:
             with torch.inference_mode(kept.is_inference()):
                 kept.copy_(values)
             return kept
-        with torch.inference_mode(inference and self.rng.random() < 0.5):
+        with torch.inference_mode(inference and self.pick.random() < 0.5):
             self.buffers[name] = values.clone()
         return self.buffers[name]
 
@@ -139,7 +146,7 @@ class World:
     def set_something(self) -> str:
         """An environment variable, the default dtype, the number of threads: until the end of the sequence."""
         rng = self.rng
-        what = rng.randrange(4)
+        what = rng.choice((0, 0, 1, 2, 3, 3))
         if what == 0:
             dtype = rng.choice((torch.float64, torch.bfloat16, torch.float32))
             self._undo.callback(torch.set_default_dtype, torch.get_default_dtype())

@@ -11,6 +11,7 @@ import triton
 from .scores import (
     LOG2_E,
     SIZES,
+    in_log2,
     kept,
     key_rows,
     load_tile,
@@ -81,7 +82,7 @@ def row_terms(
     empty = row_lse == float("-inf")
     row_delta = tl.where(empty, 0.0, row_delta)
     to_row = b64 * row_stride_b + h64 * row_stride_h + rows
-    tl.store(lse_log2 + to_row, tl.where(empty, float("inf"), row_lse * LOG2_E), mask=exists)
+    tl.store(lse_log2 + to_row, tl.where(empty, float("inf"), in_log2(row_lse)), mask=exists)
     tl.store(delta + to_row, row_delta, mask=exists)
     if sink_parts is not None:
         share = tl.exp2((tl.load(sinks + h) - tl.where(empty, float("inf"), row_lse)) * LOG2_E)
@@ -118,7 +119,10 @@ def _pairs(
         s, curve = scores(
             s, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor
         )  # fmt: skip
-        p = tl.exp2(s - row_lse)
+        log_p = s - row_lse
+        if bias is not None:  # next to a large one lse is coarse: above 0 by numbers that exp2 turns into inf
+            log_p = tl.where(log_p > 0, 0.0, log_p)
+        p = tl.exp2(log_p)
     else:
         p = tl.exp2(s * factor - row_lse)
     if MASKED:

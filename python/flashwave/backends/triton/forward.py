@@ -9,9 +9,9 @@ import triton.language as tl
 import triton
 
 from .scores import (
-    LN_2,
     LOG2_E,
     SIZES,
+    from_log2,
     kept,
     key_rows,
     key_runs,
@@ -206,6 +206,6 @@ def attention_forward(
     o_base = out + b64 * o_stride_b + tl.cast(first_q + i0, tl.int64) * o_stride_s + h64 * o_stride_h
     store_tile(o_base, acc, queries - i0, o_stride_s, DIM_V, BLOCK_M, BLOCK_DV)
     if lse is not None:
-        row_lse = tl.where(empty, float("-inf"), (top + tl.log2(tl.where(empty, 1.0, total))) * LN_2)
+        row_lse = tl.where(empty, float("-inf"), from_log2(top + tl.log2(tl.where(empty, 1.0, total))))
         at = lse + b64 * lse_stride_b + h64 * lse_stride_h + first_q + i
         tl.store(at, row_lse, mask=i < queries)

@@ -11,6 +11,7 @@ import triton
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
+LARGEST = tl.constexpr(3.4028234663852886e38)
 KEYS_PER_PHILOX = tl.constexpr(8)
 GATHERS = tl.constexpr(hasattr(tl, "gather"))  # from Triton 3.3 on
 
@@ -121,6 +122,18 @@ def tanh(x):
 
 
 @triton.jit
+def in_log2(x):
+    """x * log2(e), where what is finite stays finite (kernels/common/score.h says why): a bias, a log-sum-exp."""
+    return tl.maximum(x * LOG2_E, x * 0.000000014901161193847656 - LARGEST)  # 2^-26: -LARGEST unless x is -inf or NaN
+
+
+@triton.jit
+def from_log2(x):
+    """The log-sum-exp of a row; what in_log2 has cut off is given back."""
+    return tl.where(x <= -LARGEST, x, x * LN_2)
+
+
+@triton.jit
 def scores(products, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor):
     """Scores of pairs from products of q and k, and the tanh of the softcap (anything, where there is none).
 
@@ -137,7 +150,7 @@ def scores(products, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stri
     if bias is not None:
         tile = bias + tl.cast(i0, tl.int64) * bias_stride_q + tl.cast(j0, tl.int64) * bias_stride_k
         at = tile + (i - i0) * bias_stride_q + (j - j0) * bias_stride_k
-        result += tl.load(at, mask=(i < queries) & (j < keys), other=0.0).to(tl.float32) * LOG2_E
+        result += in_log2(tl.load(at, mask=(i < queries) & (j < keys), other=0.0).to(tl.float32))
     if slope is not None:
         result -= slope * tl.abs(i + (keys - queries) - j).to(tl.float32)
     return result, curve
