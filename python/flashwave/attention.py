@@ -13,6 +13,7 @@ from .errors import InvalidArgument
 from .problem import Problem
 
 Tensor = torch.Tensor
+LEAST_DROPOUT = 2.0**-16  # what the mask's 16 bits can tell from 0; programs ask for less to get the log-sum-exp
 
 
 # --------------------------------------------------------------------------------------------- arguments to a problem
@@ -104,6 +105,8 @@ def make_problem(
     if alibi_slopes is not None or sinks is not None or bias is not None:
         alibi_slopes, sinks = _float32(alibi_slopes, q), _float32(sinks, q)
         bias = None if bias is None else _bias4d(bias, q)
+    if 0.0 < dropout_p < LEAST_DROPOUT:
+        dropout_p = 0.0
     if dropout_p > 0.0 and rng_state is None:
         rng_state = draw_rng_state(q)
     if max_seqlen_q is None:

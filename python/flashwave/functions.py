@@ -1,8 +1,9 @@
 """The functions of flash-attn 2, with its signatures, shapes and conventions, and keyword-only extensions.
 
 Extensions of all but the cache function: `bias` (an additive term that broadcasts to (batch, heads, seqlen_q,
-seqlen_k)), `sinks` ((heads,), a logit that joins every row's softmax), `return_lse` (also returns the log-sum-exp; it
-is differentiable), `out` (memory for the result, where no gradient is needed), and v's head dimension may differ.
+seqlen_k)), `sinks` ((heads,), a logit that joins every row's softmax; other libraries' names for it are `s_aux` and
+`learnable_sink`), `return_lse` (also returns the log-sum-exp; it is differentiable), `out` (memory for the result,
+where no gradient is needed), and v's head dimension may differ.
 As in flash-attn the log-sum-exp of a row that sees no key is +inf; `flashwave.attention` reports -inf.
 """
 
@@ -35,11 +36,19 @@ def _run(problem: Problem, return_attn_probs: bool, return_lse: bool, out: Tenso
     lse = _lse_as_flash_attn(lse)
     if not return_attn_probs:
         return result, lse
-    if probs is None:  # flash-attn computes the matrix only for tests of dropout
+    if probs is None or probs.numel() == 0:  # flash-attn computes the matrix only for tests of dropout
         return result, lse, result.new_empty((0,))
     # exp(s - max of the row), negative where dropped: flash-attn's scaling of the matrix
     largest = probs.abs().amax(dim=-1, keepdim=True)
     return result, lse, (probs / torch.where(largest == 0, 1.0, largest)).to(result.dtype)
+
+
+def _one_sink(sinks: Tensor | None, s_aux: Tensor | None, learnable_sink: Tensor | None) -> Tensor | None:
+    """The one of the names under which other libraries know attention sinks that is given."""
+    given = [sink for sink in (sinks, s_aux, learnable_sink) if sink is not None]
+    if len(given) > 1:
+        raise InvalidArgument("sinks, s_aux and learnable_sink are names of one argument: give one of them")
+    return given[0] if given else None
 
 
 def _check_packed(name: str, tensor: Tensor, count: int, dims: int) -> None:
@@ -63,10 +72,54 @@ def flash_attn_func(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
 ) -> Any:
-    """q (batch, seqlen_q, heads, dim), k and v (batch, seqlen_k, heads_k, dim) -> (batch, seqlen_q, heads, dim)."""
+    """softmax(q k^T * softmax_scale) v of dense tensors, with gradients.
+
+    Fewer heads of k and v than of q are shared (grouped-query attention): nheads must be a multiple of nheads_k, and
+    head h of q reads head h // (nheads / nheads_k) of k and v. float16, bfloat16, float32 and float64; any head_dim up
+    to 512. CPU tensors and those of any GPU; docs/python.md says what computes where.
+
+    Arguments:
+        q: (batch_size, seqlen_q, nheads, head_dim)
+        k: (batch_size, seqlen_k, nheads_k, head_dim)
+        v: (batch_size, seqlen_k, nheads_k, head_dim_v)
+        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
+            apart, it counts as 0. Seed and offset come from torch's generator of the device.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
+            and must not require a gradient.
+        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
+            more keys than queries, or fewer:
+                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
+                                          1 1 1 1 1                                  0 0
+                                                                                     0 0
+                                                                                     1 0
+                                                                                     1 1
+            A row that sees no key is 0.
+        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
+            the score of query i and key j. Has a gradient.
+        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
+            CPUs, is deterministic anyway.
+        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
+            gradient.
+        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
+            and `learnable_sink` are other libraries' names for it.
+        return_lse: also return the log-sum-exp, which has a gradient.
+        out: memory for the result, where no gradient is needed.
+    Returns:
+        out: (batch_size, seqlen_q, nheads, head_dim_v).
+        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen_q), float32. The log-sum-exp of
+            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
+        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+    """
+    sinks = _one_sink(sinks, s_aux, learnable_sink)
     plain = not (dropout_p or return_attn_probs or return_lse) and bias is sinks is alibi_slopes is out is None
     if plain and not torch.compiler.is_compiling():
         return attend_or_repeat(
@@ -104,10 +157,50 @@ def flash_attn_qkvpacked_func(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
 ) -> Any:
-    """qkv (batch, seqlen, 3, heads, dim)."""
+    """`flash_attn_func` of q, k and v in one tensor, whose gradient comes in one tensor, too.
+
+    Quicker than taking the three apart where they were computed together: nothing is copied, and the backward does not
+    put three gradients into one.
+
+    Arguments:
+        qkv: (batch_size, seqlen, 3, nheads, head_dim)
+        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
+            apart, it counts as 0. Seed and offset come from torch's generator of the device.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
+            and must not require a gradient.
+        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
+            more keys than queries, or fewer:
+                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
+                                          1 1 1 1 1                                  0 0
+                                                                                     0 0
+                                                                                     1 0
+                                                                                     1 1
+            A row that sees no key is 0.
+        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
+            the score of query i and key j. Has a gradient.
+        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
+            CPUs, is deterministic anyway.
+        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
+            gradient.
+        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
+            and `learnable_sink` are other libraries' names for it.
+        return_lse: also return the log-sum-exp, which has a gradient.
+        out: memory for the result, where no gradient is needed.
+    Returns:
+        out: (batch_size, seqlen, nheads, head_dim).
+        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen), float32. The log-sum-exp of
+            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
+        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+    """
     _check_packed("qkv", qkv, 3, 5)
     q, k, v = qkv.unbind(2)
     return flash_attn_func(
@@ -124,6 +217,8 @@ def flash_attn_qkvpacked_func(
         return_attn_probs,
         bias=bias,
         sinks=sinks,
+        s_aux=s_aux,
+        learnable_sink=learnable_sink,
         return_lse=return_lse,
         out=out,
     )
@@ -143,10 +238,50 @@ def flash_attn_kvpacked_func(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
 ) -> Any:
-    """q (batch, seqlen_q, heads, dim), kv (batch, seqlen_k, 2, heads_k, dim)."""
+    """`flash_attn_func` of k and v in one tensor, whose gradient comes in one tensor, too.
+
+    nheads must be a multiple of nheads_k: head h of q reads head h // (nheads / nheads_k) of k and v.
+
+    Arguments:
+        q: (batch_size, seqlen_q, nheads, head_dim)
+        kv: (batch_size, seqlen_k, 2, nheads_k, head_dim)
+        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
+            apart, it counts as 0. Seed and offset come from torch's generator of the device.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
+            and must not require a gradient.
+        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
+            more keys than queries, or fewer:
+                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
+                                          1 1 1 1 1                                  0 0
+                                                                                     0 0
+                                                                                     1 0
+                                                                                     1 1
+            A row that sees no key is 0.
+        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
+            the score of query i and key j. Has a gradient.
+        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
+            CPUs, is deterministic anyway.
+        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
+            gradient.
+        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
+            and `learnable_sink` are other libraries' names for it.
+        return_lse: also return the log-sum-exp, which has a gradient.
+        out: memory for the result, where no gradient is needed.
+    Returns:
+        out: (batch_size, seqlen_q, nheads, head_dim).
+        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen_q), float32. The log-sum-exp of
+            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
+        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+    """
     _check_packed("kv", kv, 2, 5)
     k, v = kv.unbind(2)
     return flash_attn_func(
@@ -163,6 +298,8 @@ def flash_attn_kvpacked_func(
         return_attn_probs,
         bias=bias,
         sinks=sinks,
+        s_aux=s_aux,
+        learnable_sink=learnable_sink,
         return_lse=return_lse,
         out=out,
     )
@@ -188,11 +325,59 @@ def flash_attn_varlen_func(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
     seqused_k: Tensor | None = None,
 ) -> Any:
-    """q (total_q, heads, dim), k and v (total_k, heads_k, dim), or pages with block_table; lse is (heads, total_q)."""
+    """`flash_attn_func` of sequences of different lengths, packed one after the other without padding.
+
+    Arguments:
+        q: (total_q, nheads, head_dim), total_q rows of all sequences
+        k: (total_k, nheads_k, head_dim), or (num_blocks, page_block_size, nheads_k, head_dim) with block_table
+        v: as k, with head_dim_v
+        cu_seqlens_q: (batch_size + 1,), integers: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
+            Rows of no sequence are 0 in the result.
+        cu_seqlens_k: the same of k and v.
+        max_seqlen_q, max_seqlen_k: the longest sequences. They say how much work there may be; what they are must be
+            at least what the offsets say.
+        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
+            apart, it counts as 0. Seed and offset come from torch's generator of the device.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
+            and must not require a gradient.
+        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
+            more keys than queries, or fewer:
+                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
+                                          1 1 1 1 1                                  0 0
+                                                                                     0 0
+                                                                                     1 0
+                                                                                     1 1
+            A row that sees no key is 0.
+        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
+            the score of query i and key j. Has a gradient.
+        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
+            CPUs, is deterministic anyway.
+        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        block_table: (batch_size, blocks), integers: the pages of each sequence, of any size. k and v are then a cache,
+            and cu_seqlens_k gives lengths only. Has no gradient.
+        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
+            gradient.
+        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
+            and `learnable_sink` are other libraries' names for it.
+        return_lse: also return the log-sum-exp, which has a gradient.
+        out: memory for the result, where no gradient is needed.
+        seqused_k: (batch_size,), integers: so many keys of each sequence are used.
+    Returns:
+        out: (total_q, nheads, head_dim_v).
+        softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. The log-sum-exp of
+            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
+        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+    """
+    sinks = _one_sink(sinks, s_aux, learnable_sink)
     problem = make_problem(
         *autocast(q, k, v),
         dropout_p,
@@ -229,10 +414,49 @@ def flash_attn_varlen_qkvpacked_func(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
 ) -> Any:
-    """qkv (total, 3, heads, dim)."""
+    """`flash_attn_varlen_func` of q, k and v in one tensor.
+
+    Arguments:
+        qkv: (total, 3, nheads, head_dim), total rows of all sequences
+        cu_seqlens: (batch_size + 1,), integers: sequence b has rows cu_seqlens[b] to cu_seqlens[b + 1] - 1.
+        max_seqlen: the longest sequence.
+        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
+            apart, it counts as 0. Seed and offset come from torch's generator of the device.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
+            and must not require a gradient.
+        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
+            more keys than queries, or fewer:
+                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
+                                          1 1 1 1 1                                  0 0
+                                                                                     0 0
+                                                                                     1 0
+                                                                                     1 1
+            A row that sees no key is 0.
+        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
+            the score of query i and key j. Has a gradient.
+        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
+            CPUs, is deterministic anyway.
+        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
+            gradient.
+        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
+            and `learnable_sink` are other libraries' names for it.
+        return_lse: also return the log-sum-exp, which has a gradient.
+        out: memory for the result, where no gradient is needed.
+    Returns:
+        out: (total, nheads, head_dim).
+        softmax_lse, with return_attn_probs or return_lse: (nheads, total), float32. The log-sum-exp of
+            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
+        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+    """
     _check_packed("qkv", qkv, 3, 4)
     q, k, v = qkv.unbind(1)
     return flash_attn_varlen_func(
@@ -253,6 +477,8 @@ def flash_attn_varlen_qkvpacked_func(
         return_attn_probs,
         bias=bias,
         sinks=sinks,
+        s_aux=s_aux,
+        learnable_sink=learnable_sink,
         return_lse=return_lse,
         out=out,
     )
@@ -276,10 +502,53 @@ def flash_attn_varlen_kvpacked_func(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
 ) -> Any:
-    """q (total_q, heads, dim), kv (total_k, 2, heads_k, dim)."""
+    """`flash_attn_varlen_func` of k and v in one tensor.
+
+    Arguments:
+        q: (total_q, nheads, head_dim)
+        kv: (total_k, 2, nheads_k, head_dim)
+        cu_seqlens_q: (batch_size + 1,), integers: sequence b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q.
+            Rows of no sequence are 0 in the result.
+        cu_seqlens_k: the same of k and v.
+        max_seqlen_q, max_seqlen_k: the longest sequences. They say how much work there may be; what they are must be
+            at least what the offsets say.
+        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
+            apart, it counts as 0. Seed and offset come from torch's generator of the device.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
+            and must not require a gradient.
+        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
+            more keys than queries, or fewer:
+                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
+                                          1 1 1 1 1                                  0 0
+                                                                                     0 0
+                                                                                     1 0
+                                                                                     1 1
+            A row that sees no key is 0.
+        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
+            i + seqlen_k - seqlen_q + right; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
+            the score of query i and key j. Has a gradient.
+        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
+            CPUs, is deterministic anyway.
+        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
+            gradient.
+        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
+            and `learnable_sink` are other libraries' names for it.
+        return_lse: also return the log-sum-exp, which has a gradient.
+        out: memory for the result, where no gradient is needed.
+    Returns:
+        out: (total_q, nheads, head_dim).
+        softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. The log-sum-exp of
+            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
+        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+    """
     _check_packed("kv", kv, 2, 4)
     k, v = kv.unbind(1)
     return flash_attn_varlen_func(
@@ -300,6 +569,8 @@ def flash_attn_varlen_kvpacked_func(
         return_attn_probs,
         bias=bias,
         sinks=sinks,
+        s_aux=s_aux,
+        learnable_sink=learnable_sink,
         return_lse=return_lse,
         out=out,
     )
@@ -345,14 +616,43 @@ def flash_attn_with_kvcache(
     *,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Attends to a cache, after appending k and v to it in place if they are given. Has no gradient.
+    """Attends to a cache of keys and values, after appending k and v to it in place where they are given.
 
-    k_cache and v_cache (cache rows, seqlen_cache, heads_k, dim), or (pages, page_size, heads_k, dim) with block_table.
-    Sequence b uses cache_seqlens[b] keys (all of the cache if None); with rotary_cos and rotary_sin, k and q are
-    rotated at positions counted from there. Under autocast q, k and v take the dtype of the cache.
+    One call for a step of decoding, or of several new tokens: k and v are written behind the cache_seqlens[b] keys that
+    sequence b has, turned by the rotary embedding first if there is one, and q attends to all of them. Has no gradient.
+    Under autocast q, k and v take the dtype of the cache.
+
+    Arguments:
+        q: (batch_size, seqlen_q, nheads, head_dim)
+        k_cache: (batch_size_cache, seqlen_cache, nheads_k, head_dim), or with block_table
+            (num_blocks, page_block_size, nheads_k, head_dim), of any page size
+        v_cache: as k_cache; its head_dim may be another
+        k, v: (batch_size, seqlen_new, nheads_k, head_dim), to be appended; both or none
+        rotary_cos, rotary_sin: (seqlen_ro, rotary_dim / 2). k is turned at positions cache_seqlens, cache_seqlens + 1,
+            ...; q likewise if causal or with a window, else all of it at cache_seqlens. rotary_dim is at most head_dim.
+        cache_seqlens: an int or (batch_size,) integers: keys in the cache before the append. None: all of them.
+        cache_batch_idx: (batch_size,), integers: the row of the cache that a sequence uses. None: its own number.
+        cache_leftpad: (batch_size,), integers: so many keys at the start of a sequence are left out.
+        block_table: (batch_size, blocks), integers: the pages of each sequence.
+        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim).
+        causal: a query sees no key behind its own place. The last query stands at the last key (after the append).
+        window_size: (left, right) around a query's own place; -1 is no limit.
+        softcap: where above 0, scores become softcap * tanh(score / softcap).
+        rotary_interleaved: pairs are (2i, 2i + 1) (GPT-J), else (i, i + rotary_dim / 2) (GPT-NeoX).
+        alibi_slopes: (nheads,) or (batch_size, nheads), as in `flash_attn_func`.
+        num_splits: into so many parts keys are split, to be worked on at once; 0: the library chooses.
+        return_softmax_lse: also return the log-sum-exp.
+        bias, sinks (s_aux, learnable_sink), out: as in `flash_attn_func`.
+
+    Returns:
+        out: (batch_size, seqlen_q, nheads, head_dim_v).
+        softmax_lse, with return_softmax_lse: (batch_size, nheads, seqlen_q), float32; +inf where a row sees no key.
     """
+    sinks = _one_sink(sinks, s_aux, learnable_sink)
     if k is not None and cache_seqlens is None:
         raise InvalidArgument("cache_seqlens must be given with k: it says where the new keys go")
     if torch.is_autocast_enabled(q.device.type):

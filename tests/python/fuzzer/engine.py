@@ -42,10 +42,14 @@ class Tally:
         for key in self.refused:
             optional = key[1] in ("twice", "forward_mode", "functional")
             if not optional and self.refused[key] > 20 and self.right[key] < self.refused[key]:
-                raise Finding(f"{key[0]} / {key[1]} / mostly refused", f"{self.right[key]} right, {self.refused[key]} not")
+                raise Finding(
+                    f"{key[0]} / {key[1]} / mostly refused", f"{self.right[key]} right, {self.refused[key]} not"
+                )
 
 
-def run_sequence(seed: int, number: int, tally: Tally, only: Iterable[int] | None = None, verbose: bool = False) -> None:
+def run_sequence(
+    seed: int, number: int, tally: Tally, only: Iterable[int] | None = None, verbose: bool = False
+) -> None:
     """Raises Finding. `only` names the steps to run, where the others do not matter."""
     head = random.Random(f"{seed}/{number}")
     world, count = World(head), head.choice((3, 5, 8, 12))

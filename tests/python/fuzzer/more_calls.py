@@ -61,9 +61,7 @@ def rotary(world: World) -> Call:
             return (flashwave.apply_rotary_emb_kv_(y, cos, sin, interleaved, given),), None
         if kind == "module":
             return (module(y, seqlen_offset=given),), None
-        return (
-            flashwave.apply_rotary_emb_qkv_(y, cos, sin, interleaved=interleaved, seqlen_offsets=given),
-        ), None
+        return (flashwave.apply_rotary_emb_qkv_(y, cos, sin, interleaved=interleaved, seqlen_offsets=given),), None
 
     def expected(_: None, x: Tensor) -> tuple:
         positions = torch.tensor(offsets)[:, None] + torch.arange(rows)
@@ -286,12 +284,16 @@ def transformer(world: World) -> Call:
     if kind in ("left", "right"):
         mask = world.buffer(f"mask {kind}", tokens, inference=True)
     if kind == "4-D":
-        mask = world.buffer("mask 4-D", world.normal(batch, 1, queries, keys, dtype=torch.float32) < 0.7, inference=True)
+        mask = world.buffer(
+            "mask 4-D", world.normal(batch, 1, queries, keys, dtype=torch.float32) < 0.7, inference=True
+        )
     if kind == "packed":
         mask = world.buffer("numbers", numbers[:, None], inference=True)
     if kind == "positions" and batch == 1:
         row = torch.arange(keys)
-        given["position_ids"] = world.buffer("positions", torch.where(numbers == 1, row - numbers.argmax(1), row), inference=True)
+        given["position_ids"] = world.buffer(
+            "positions", torch.where(numbers == 1, row - numbers.argmax(1), row), inference=True
+        )
     layer = _Layer()
     seen = _visible(kind, batch, queries, keys, tokens, numbers, None if mask is None else mask.clone())
 
@@ -323,11 +325,7 @@ def _visible(kind: str, b: int, sq: int, sk: int, tokens: Tensor, numbers: Tenso
 
 def available() -> dict[str, Any]:
     """Of this module's makers, those whose libraries are installed."""
-    makers: dict[str, Any] = {
-        f.__name__: f for f in (rotary, module, unpadded, staged, numpy, halves, loss)
-    }
+    makers: dict[str, Any] = {f.__name__: f for f in (rotary, module, unpadded, staged, numpy, halves, loss)}
     if attention_forward is not None:
         makers["transformer"] = transformer
     return makers
-
-

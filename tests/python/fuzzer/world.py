@@ -77,7 +77,7 @@ class World:
         """One that earlier calls may have seen, or a new one."""
         dtype = dtype or self.dtype
         known = self.pool.setdefault((shape, dtype), [])
-        fitting = [x for x in known if layouts is LAYOUTS or x.is_contiguous() and not x.is_neg()]
+        fitting = [x for x in known if layouts is LAYOUTS or (x.is_contiguous() and not x.is_neg())]
         if fitting and self.pick.random() < 0.7:
             return self.pick.choice(fitting)
         layout = "plain" if self.pick.random() < 0.45 else self.pick.choice(layouts)
