@@ -49,6 +49,7 @@ _MODULES = (
     "bench",
     "compat",
     "dispatch",
+    "doctor",
     "functions",
     "integrations",
     "legacy",

@@ -6,8 +6,9 @@
 
 Works on CPUs and GPUs, in fp32, bf16 and fp16, for models that use transformers' attention interface. Padding, packed
 sequences (position_ids that start anew, or cu_seq_lens_*), sliding windows, softcap, attention sinks, additive position
-biases, caches and dropout are exact, continuous batching (`model.generate_batch`) reads the blocks where they are; masks that are none of these reach the kernels as a bias. Nothing is left out
-silently: what cannot be done raises. Registering is explicit; importing flashwave does not touch transformers.
+biases, caches, continuous batching (`model.generate_batch`) and dropout are exact; masks that are none of these reach
+the kernels as a bias. Nothing is left out silently: what cannot be done raises. Registering is explicit; importing
+flashwave does not touch transformers.
 """
 
 from __future__ import annotations

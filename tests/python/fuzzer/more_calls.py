@@ -109,7 +109,7 @@ def module(world: World) -> Call:
 
 
 def unpadded(world: World) -> Call:
-    rng, n = world.rng, world.sizes
+    n = world.sizes
     batch, rows = max(1, n.batch), max(1, n.queries)
     tokens = torch.tensor([[world.pick.random() < 0.6 for _ in range(rows)] for _ in range(batch)])
     mask = world.buffer("unpad mask", tokens.long())
