@@ -57,6 +57,16 @@ _MODULES = (
     "rotary",
 )
 
+
+def _is_installed(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+def _usable(name: str) -> bool:
+    """Whether what the name needs is installed: torch, or for `attention` NumPy."""
+    return _is_installed("torch") or (name == "attention" and _is_installed("numpy"))
+
+
 __all__ = [
     "BackendRefused",
     "FlashwaveError",
@@ -65,7 +75,7 @@ __all__ = [
     "OutOfMemory",
     "Unsupported",
     "devices",
-    *_HOMES,
+    *(name for name in _HOMES if _usable(name)),  # `from flashwave import *` takes what there is
 ]
 
 
@@ -83,12 +93,23 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         home = _HOMES[name]
-        if name == "attention" and importlib.util.find_spec("torch") is None:
+        if not _usable(name):
+            what = "PyTorch, or NumPy for arrays" if name == "attention" else "PyTorch"
+            raise ModuleNotFoundError(
+                f"flashwave.{name} needs {what}: pip install flashwave[torch]"
+                f"{' (or flashwave[numpy])' if name == 'attention' else ''}",
+                name="torch",
+            )
+        if name == "attention" and not _is_installed("torch"):
             home = "arrays"  # the one of these functions that also takes arrays
         module = importlib.import_module(f"{__name__}.{home}")
         value = globals()[name] = getattr(module, name)
         return value
     if name in _MODULES:
+        needed = {"arrays": "numpy", "backends": None, "compat": None, "doctor": None}.get(name, "torch")
+        if needed and not _is_installed(needed):
+            library = {"numpy": "NumPy", "torch": "PyTorch"}[needed]
+            raise ModuleNotFoundError(f"flashwave.{name} needs {library}: pip install flashwave[{needed}]", name=needed)
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
