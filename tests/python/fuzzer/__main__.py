@@ -9,8 +9,12 @@ import os
 import sys
 import time
 
+import torch
+
 from . import engine
 from .world import Finding
+
+BATCH = 4000
 
 
 def main() -> int:
@@ -21,48 +25,36 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="at most (60)")
     parser.add_argument("--replay", metavar="SEED/NUMBER[/STEP,STEP]", help="one sequence, or some steps of it, aloud")
     parser.add_argument("--keep-going", action="store_true", help="report each kind of finding once, and go on")
-    parser.add_argument("--isolate", action="store_true", help="each sequence in a process of its own (slow)")
+    parser.add_argument("--no-shrink", action="store_true", help="do not look for the steps that matter")
     options = parser.parse_args()
     if options.replay:
         return _replay(options.replay)
     seed = int(time.time()) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    nursery = Nursery()  # before this process computes
-    tally = engine.Tally()
-    kinds: collections.Counter = collections.Counter()
-
-    def found(number: int, finding: Finding) -> bool:
-        kinds[finding.kind] += 1
-        if kinds[finding.kind] == 1:
-            print(f"FINDING after {tally.sequences} sequences: {finding}", flush=True)
-            print(f"  {_shrunk(nursery, seed, number, finding, options.first)}", flush=True)
-        return options.keep_going
-
-    start = time.monotonic()
-    last = start
-
-    def progress() -> None:
-        nonlocal last
-        if time.monotonic() - last > 60:
-            last = time.monotonic()
-            print(f"{tally.sequences} sequences, {tally.steps} steps, {sum(kinds.values())} findings", flush=True)
-
-    number = options.first
-    while options.sequences is None or number < options.first + options.sequences:
-        if time.monotonic() - start > options.seconds or (kinds and not options.keep_going):
-            break
-        if options.isolate:
-            tally.sequences += 1
-            finding = nursery.run(seed, number)
-            if finding is not None:
-                found(number, finding)
+    nursery = Nursery()
+    tally, kinds, start = engine.Tally(), collections.Counter(), time.monotonic()
+    number, end = options.first, None if options.sequences is None else options.first + options.sequences
+    while (end is None or number < end) and time.monotonic() - start < options.seconds:
+        left = options.seconds - (time.monotonic() - start)
+        batch = number  # a process is used for some thousand sequences: what one leaves behind, others may trip over
+        count = BATCH if end is None else min(BATCH, end - number)
+        finding = nursery.run(seed, number, count, min(left, 300.0), tally)
+        number = tally.next
+        if finding is not None:
+            kinds[finding.kind] += 1
+            if kinds[finding.kind] == 1:
+                print(f"FINDING after {tally.sequences} sequences: {finding}", flush=True)
+                if not options.no_shrink:
+                    print(f"  {_shrunk(nursery, seed, number - 1, finding, batch)}", flush=True)
+                else:
+                    print(f"  replay: python -m fuzzer --replay {seed}/{number - 1}", flush=True)
+            if not options.keep_going:
+                break
         else:
-            engine.run(seed, number, 1, on_finding=found, tally=tally)
-        number += 1
-        progress()
+            print(f"{tally.sequences} sequences, {tally.steps} steps, {sum(kinds.values())} findings", flush=True)
     nursery.close()
     print("\n".join(tally.lines()))
-    print(f"{time.monotonic() - start:.0f} s; findings by kind: {len(kinds)}")
+    print(f"{time.monotonic() - start:.0f} s; kinds of findings: {len(kinds)}")
     for kind, times in kinds.most_common():
         print(f"  {times:6} {kind}")
     tally.check()
@@ -97,12 +89,22 @@ class Nursery:
         os.close(self._answered)
         self._ask, self._answer = os.fdopen(asking, "w"), os.fdopen(answering)
 
-    def run(self, seed: int, number: int, only: list[int] | None = None) -> Finding | None:
-        """What a new process finds in this sequence."""
-        self._ask.write(json.dumps([seed, number, only]) + "\n")
+    def run(
+        self,
+        seed: int,
+        first: int,
+        count: int = 1,
+        seconds: float = 300.0,
+        tally: engine.Tally | None = None,
+        only: list[int] | None = None,
+    ) -> Finding | None:
+        """What a new process finds in these sequences, up to the first finding; tally.next is the one behind it."""
+        self._ask.write(json.dumps([seed, first, count, seconds, only]) + "\n")
         self._ask.flush()
         answer = json.loads(self._answer.readline())
-        if answer is None:
+        if tally is not None:
+            tally.add(answer["tally"])
+        if answer["kind"] is None:
             return None
         finding = Finding(answer["kind"], answer["details"])
         finding.step = answer["step"]
@@ -118,33 +120,52 @@ class Nursery:
                 reading, writing = os.pipe()
                 child = os.fork()
                 if child == 0:
-                    os.write(writing, json.dumps(_outcome(*json.loads(question))).encode())
+                    _answer_to(writing, *json.loads(question))
                     os._exit(0)
                 os.close(writing)
-                text = b""
+                lines = b""
                 while part := os.read(reading, 1 << 16):
-                    text += part
+                    lines = (lines + part)[-(1 << 20) :]
                 os.close(reading)
                 _, status = os.waitpid(child, 0)
-                if not text:  # a crash
-                    text = json.dumps({"kind": f"died with status {status}", "details": "", "step": 0}).encode()
-                os.write(self._answered, text + b"\n")
+                answer = json.loads(lines.rstrip().rpartition(b"\n")[2])
+                if status:
+                    answer.update(kind=f"died with status {status}", details="the process is gone", step=99)
+                os.write(self._answered, json.dumps(answer).encode() + b"\n")
 
 
-def _outcome(seed: int, number: int, only: list[int] | None) -> dict | None:
-    try:
-        engine.run_sequence(seed, number, engine.Tally(), only)
-    except Finding as finding:
-        details = str(finding)[len(finding.kind) + 2 :]
-        return {"kind": finding.kind, "details": details[:30000], "step": finding.step}
-    return None
+def _answer_to(pipe: int, seed: int, first: int, count: int, seconds: float, only: list[int] | None) -> None:
+    """Writes a line before each sequence, so that it is known which one ends the process, and one at the end."""
+    tally, start = engine.Tally(), time.monotonic()
+    answer = {"kind": None, "details": "", "step": 0}
+
+    def write() -> None:
+        os.write(pipe, json.dumps({**answer, "tally": tally.data()}).encode() + b"\n")
+
+    torch.set_num_threads(2)
+    for number in range(first, first + count):
+        if time.monotonic() - start > seconds:
+            break
+        tally.next = number + 1
+        if only is None and (number - first) % 16 == 0:
+            write()
+        try:
+            engine.run_sequence(seed, number, tally, only)
+        except Finding as finding:
+            answer = {
+                "kind": finding.kind,
+                "details": str(finding)[len(finding.kind) + 2 :][:20000],
+                "step": finding.step,
+            }
+            break
+    write()
 
 
 def _shrunk(nursery: Nursery, seed: int, number: int, finding: Finding, first: int) -> str:
     """How to see it again: by as few steps as it takes."""
 
     def again(only: list[int] | None = None) -> bool:
-        found = nursery.run(seed, number, only)
+        found = nursery.run(seed, number, only=only)
         return found is not None and found.kind == finding.kind
 
     if not again():

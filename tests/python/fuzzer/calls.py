@@ -57,6 +57,12 @@ class Options:
         self.quiet: Tensor | None = None
         self.learnable = False
         rng, heads = world.rng, world.sizes.heads
+        if world.simple and rng.random() < 0.8:
+            if rng.random() < 0.3:
+                self._scalar("softmax_scale", "scale", scalars)
+            if rng.random() < 0.5:
+                self._set("causal", "causal", True)
+            return
         if rng.random() < 0.5:
             self._scalar("softmax_scale", "scale", scalars)
         if rng.random() < 0.4:
@@ -174,6 +180,8 @@ def dense(world: World) -> Call:
     function = getattr(flashwave, name)
     mine = name == "attention"
     wants_lse, dropout = rng.random() < 0.4, rng.choice((0.0, 0.0, 0.0, 0.0, 0.3))
+    if world.simple and rng.random() < 0.7:
+        wants_lse, dropout = False, 0.0
     out = None
     if not dropout and not wants_lse and rng.random() < 0.15:
         width = n.dim_v if len(first) == 3 else n.dim

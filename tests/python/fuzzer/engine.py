@@ -28,8 +28,19 @@ class Tally:
 
     sequences: int = 0
     steps: int = 0
+    next: int = 0  # the number behind the last sequence
     right: collections.Counter = field(default_factory=collections.Counter)  # by maker and mode
     refused: collections.Counter = field(default_factory=collections.Counter)
+
+    def data(self) -> list:
+        """As JSON can have it."""
+        return [self.sequences, self.steps, self.next, *(list(x.items()) for x in (self.right, self.refused))]
+
+    def add(self, data: list) -> None:
+        """What `data` of another process said."""
+        self.sequences, self.steps, self.next = self.sequences + data[0], self.steps + data[1], data[2]
+        for counter, items in zip((self.right, self.refused), data[3:]):
+            counter.update({tuple(key): count for key, count in items})
 
     def lines(self) -> list[str]:
         result = [f"{self.sequences} sequences, {self.steps} steps"]
