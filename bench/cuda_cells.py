@@ -152,9 +152,9 @@ def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dty
         problem = make_problem(q, k, v, causal=causal)
         with flashwave.backend("triton"):
             out, lse, _ = dispatch.forward(problem)
-        arguments = problem, dout, None, out, lse, native.DQ_DK_DV, "triton"
+        arguments = problem, dout, None, out, lse, native.DQ_DK_DV
         calls = {
-            OURS: [lambda: dispatch.backward(*arguments)],
+            OURS: [_on_triton(lambda: dispatch.backward(*arguments))],
             "FlashAttention-2": [_flash2_backward(q, k, v, dout, causal)],
         }
     else:

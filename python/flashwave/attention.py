@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
 from . import settings
-from .autograd import attend, is_plain
+from .autograd import attend, dense
 from .backends.native import calls as native
 from .errors import InvalidArgument
 from .problem import Problem
 
 Tensor = torch.Tensor
 LEAST_DROPOUT = 2.0**-16  # what the mask's 16 bits can tell from 0; programs ask for less to get the log-sum-exp
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._get_tracing_state
 
 
 # --------------------------------------------------------------------------------------------- arguments to a problem
@@ -21,7 +23,7 @@ LEAST_DROPOUT = 2.0**-16  # what the mask's 16 bits can tell from 0; programs as
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype that an enclosing torch.autocast asks for; float64 is left alone, as torch does."""
-    if not (torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()):  # the cheap question first
+    if not (_is_compiling() or torch._C._is_any_autocast_enabled()):  # the cheap question first
         return tensors
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
@@ -30,19 +32,86 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple([tensor.to(dtype) for tensor in tensors])
 
 
-def index_tensor(tensor: Tensor | None) -> Tensor | None:
-    """Lengths, offsets and tables as the library reads them: int32 without gaps."""
-    if tensor is None or (tensor.dtype == torch.int32 and tensor.is_contiguous()):
+def number(name: str, value: Any) -> float:
+    """A scalar argument, read now: of a tensor, whose value may change, and which gets no gradient."""
+    if isinstance(value, (float, int, torch.SymFloat, torch.SymInt)):
+        return value
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise InvalidArgument(f"{name} must be a number: it has no gradient, and the tensor given requires one")
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidArgument(f"{name} must be a number, got {_described(value)}") from None
+
+
+def whole_number(name: str, value: Any) -> int:
+    if isinstance(value, (int, torch.SymInt)):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} must be a whole number, got {_described(value)}") from None
+
+
+_FARTHEST = 1 << 62  # of a window: past every key, and inside 64 bits
+
+
+def window_sides(name: str, window: Any) -> tuple[int, int]:
+    """(left, right), -1 where a side has no limit."""
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name} must be (left, right), got {_described(window)}") from None
+    left, right = whole_number(f"{name}[0]", left), whole_number(f"{name}[1]", right)
+    if left > _FARTHEST or right > _FARTHEST:
+        raise InvalidArgument(f"{name} must be (left, right), each at most 2**62 (-1: no limit), got {(left, right)}")
+    return left if left >= 0 else -1, right if right >= 0 else -1
+
+
+def _described(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1
+
+
+def index_tensor(name: str, tensor: Tensor | None) -> Tensor | None:
+    """Lengths, offsets and tables as the library reads them: int32 without gaps. Others are converted, never cut."""
+    if tensor is None:
+        return None
+    check_tensor(name, tensor)
+    if tensor.dtype == torch.int32 and tensor.is_contiguous():
         return tensor
+    if tensor.dtype not in _INTEGERS:
+        raise InvalidArgument(f"{name} must hold integers, got {tensor.dtype}")
+    if tensor.dtype == torch.int64:
+        readable = tensor.is_cpu and type(tensor) is Tensor and not _is_compiling() and not _is_tracing()
+        if readable and tensor.numel() > 0:
+            least, most = (int(number) for number in tensor.aminmax())
+            if least < _LEAST or most > _MOST:
+                raise InvalidArgument(f"{name} must fit into int32, got {most if most > _MOST else least}")
+        else:  # asking would wait for a GPU; what is out of range stays so
+            tensor = tensor.clamp(_LEAST, _MOST)
     return tensor.to(torch.int32).contiguous()
 
 
-def _float32(tensor: Tensor | None, q: Tensor) -> Tensor | None:
-    exact = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return None if tensor is None else tensor.to(exact)
+def check_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise InvalidArgument(f"{name} must be a torch tensor, got {type(value).__name__}")
+
+
+def _float32(name: str, tensor: Tensor | None, q: Tensor) -> Tensor | None:
+    if tensor is None:
+        return None
+    check_tensor(name, tensor)
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InvalidArgument(f"{name} must hold floating-point numbers, got {tensor.dtype}")
+    return tensor.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
 def _bias4d(bias: Tensor, q: Tensor) -> Tensor:
+    check_tensor("bias", bias)
     if not bias.is_floating_point():
         raise InvalidArgument(f"bias must be a floating-point tensor (use -inf to hide a key), got {bias.dtype}")
     if bias.dim() > 4:
@@ -63,18 +132,34 @@ def _int64(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def _is_plain(q: Tensor) -> bool:
+    """Whether numbers can be taken from torch's generator on the host: nothing traces, transforms or wraps q."""
+    if _is_compiling() or _is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    return not torch._C._are_functorch_transforms_active() and type(q) in (Tensor, torch.nn.Parameter)
+
+
 def draw_rng_state(q: Tensor) -> Tensor:
     """Seed and offset of one dropout, from torch's generator of q's device: torch.manual_seed repeats it.
 
-    A GPU's generator is a seed and an offset on the host, which are taken without a word to the GPU. Where they are
+    A GPU's generator is a seed and an offset on the host, which are read without waiting for the GPU. Where they are
     known only later, when a graph that is captured or compiled runs, the numbers are drawn on the device.
     """
-    if q.is_cuda and is_plain(q) and not torch.cuda.is_current_stream_capturing():
+    if q.is_cuda and _is_plain(q) and not torch.cuda.is_current_stream_capturing():
         generator = torch.cuda.default_generators[q.device.index]
         offset = generator.get_offset()
         generator.set_offset(offset + 4)  # torch counts in blocks of four
-        return torch.tensor([_int64(generator.initial_seed() ^ _STREAM), offset], dtype=torch.int64)
+        return torch.tensor([_int64(generator.initial_seed() ^ _STREAM), offset], dtype=torch.int64, device="cpu")
     return torch.randint(-(1 << 63), (1 << 63) - 1, (2,), dtype=torch.int64, device=q.device)
+
+
+def _checked_state(rng_state: Any) -> Tensor:
+    check_tensor("rng_state", rng_state)
+    if rng_state.dtype == torch.uint64:
+        return rng_state.view(torch.int64)
+    if rng_state.dtype != torch.int64:
+        raise InvalidArgument(f"rng_state must be int64, (seed, offset), got {rng_state.dtype}")
+    return rng_state
 
 
 def make_problem(
@@ -102,43 +187,75 @@ def make_problem(
     num_splits: int = 0,
 ) -> Problem:
     """The problem that the arguments mean: defaults resolved, small tensors in the library's types."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, tensor)
     if alibi_slopes is not None or sinks is not None or bias is not None:
-        alibi_slopes, sinks = _float32(alibi_slopes, q), _float32(sinks, q)
+        alibi_slopes, sinks = _float32("alibi_slopes", alibi_slopes, q), _float32("sinks", sinks, q)
         bias = None if bias is None else _bias4d(bias, q)
+    dropout_p = number("dropout_p", dropout_p)
     if 0.0 < dropout_p < LEAST_DROPOUT:
         dropout_p = 0.0
-    if dropout_p > 0.0 and rng_state is None:
+    if rng_state is not None:
+        rng_state = _checked_state(rng_state)
+    elif dropout_p > 0.0:
         rng_state = draw_rng_state(q)
+    block_table = index_tensor("block_table", block_table)
     if max_seqlen_q is None:
-        max_seqlen_q = q.shape[1]
+        max_seqlen_q = q.shape[1] if q.dim() > 1 else 0
     if max_seqlen_k is None:
-        max_seqlen_k = k.shape[1] if block_table is None else k.shape[1] * block_table.shape[-1]
-    left, right = window_size
+        keys = k.shape[1] if k.dim() > 1 else 0
+        max_seqlen_k = keys if block_table is None else keys * block_table.shape[-1]
     return Problem(
         q,
         k,
         v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_k,
-        leftpad_k,
-        cache_batch_idx,
+        index_tensor("cu_seqlens_q", cu_seqlens_q),
+        index_tensor("cu_seqlens_k", cu_seqlens_k),
+        index_tensor("seqused_k", seqused_k),
+        index_tensor("leftpad_k", leftpad_k),
+        index_tensor("cache_batch_idx", cache_batch_idx),
         block_table,
         alibi_slopes,
         bias,
         sinks,
         rng_state,
-        max_seqlen_q,
-        max_seqlen_k,
-        softmax_scale,
-        causal,
-        left if left >= 0 else -1,
-        right if right >= 0 else -1,
-        softcap,
+        whole_number("max_seqlen_q", max_seqlen_q),
+        whole_number("max_seqlen_k", max_seqlen_k),
+        None if softmax_scale is None else number("softmax_scale", softmax_scale),
+        bool(causal),
+        *window_sides("window_size", window_size),
+        number("softcap", softcap),
         dropout_p,
-        num_splits,
-        deterministic or torch.are_deterministic_algorithms_enabled() or (not q.is_cpu and settings.deterministic()),
+        whole_number("num_splits", num_splits),
+        deterministic or settings.is_deterministic(q),
     )
+
+
+# ------------------------------------------------------------------------------- calls without options, and the others
+
+
+def mask_of(softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) -> tuple:
+    """(softmax_scale, causal, window_left, window_right, softcap), as the operators take them."""
+    if window_size == (-1, -1):
+        left = right = -1
+    else:
+        left, right = window_sides("window_size", window_size)
+    if softmax_scale is not None and type(softmax_scale) is not float:
+        softmax_scale = number("softmax_scale", softmax_scale)
+    if type(softcap) is not float:
+        softcap = number("softcap", softcap)
+    return softmax_scale, bool(causal), left, right, softcap
+
+
+def attend_dense(q: Any, k: Any, v: Any, softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) -> Tensor:
+    """Attention of q, k and v with a mask and nothing else."""
+    mask = mask_of(softmax_scale, causal, window_size, softcap)
+    try:
+        return dense(*autocast(q, k, v), *mask)
+    except (AttributeError, TypeError, RuntimeError):
+        for name, tensor in (("q", q), ("k", k), ("v", v)):  # only now: a tensor is the rule
+            check_tensor(name, tensor)
+        raise
 
 
 # ----------------------------------------------------------------------------------------------------------- attention
@@ -183,39 +300,9 @@ def attention(
     if not given.
     """
     if not isinstance(q, torch.Tensor):
-        from . import arrays
-
-        seed, offset = (0, 0) if rng_state is None else (int(number) for number in rng_state)
-        return arrays.attention(
-            q,
-            k,
-            v,
-            causal=causal,
-            window=window,
-            softmax_scale=softmax_scale,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            bias=bias,
-            sinks=sinks,
-            dropout_p=dropout_p,
-            seed=seed,
-            offset=offset,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            max_seqlen_q=max_seqlen_q,
-            max_seqlen_k=max_seqlen_k,
-            seqused_k=seqused_k,
-            leftpad_k=leftpad_k,
-            cache_batch_idx=cache_batch_idx,
-            block_table=block_table,
-            num_splits=num_splits,
-            deterministic=deterministic,
-            return_lse=return_lse,
-            return_probs=return_probs,
-            out=out,
-            device=device or "cpu",
-        )
-    if window[0] < -1 or window[1] < -1:
+        return _of_arrays(dict(locals()))
+    sides = window_sides("window", window)
+    if any(side < -1 for side in window):
         raise InvalidArgument(f"window must be (left, right), each at least -1 (-1: no limit), got {tuple(window)}")
     if cu_seqlens_q is not None and max_seqlen_q is None:
         raise InvalidArgument("max_seqlen_q must be given with cu_seqlens_q")
@@ -226,21 +313,21 @@ def attention(
         dropout_p,
         softmax_scale,
         causal,
-        window,
+        sides,
         softcap,
         alibi_slopes,
         deterministic,
         bias,
         sinks,
         rng_state,
-        index_tensor(cu_seqlens_q),
-        index_tensor(cu_seqlens_k),
+        cu_seqlens_q,
+        cu_seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-        index_tensor(seqused_k),
-        index_tensor(leftpad_k),
-        index_tensor(cache_batch_idx),
-        index_tensor(block_table),
+        seqused_k,
+        leftpad_k,
+        cache_batch_idx,
+        block_table,
         num_splits,
     )
     if device is not None:
@@ -257,10 +344,21 @@ def attention(
     return wanted[0] if len(wanted) == 1 else tuple(wanted)
 
 
+def _of_arrays(given: dict[str, Any]) -> Any:
+    """NumPy arrays and DLPack objects, which have no generator to draw from."""
+    from . import arrays
+
+    state = given.pop("rng_state")
+    given["seed"], given["offset"] = (0, 0) if state is None else (int(number) for number in state)
+    given["device"] = given["device"] or "cpu"
+    return arrays.attention(given.pop("q"), given.pop("k"), given.pop("v"), **given)
+
+
 def checked_out(out: Tensor | None, problem: Problem) -> Tensor | None:
     """out if it can take the result."""
     if out is None:
         return None
+    check_tensor("out", out)
     shape = (*problem.q.shape[:-1], problem.v.shape[-1])
     if tuple(out.shape) != shape or out.dtype != problem.q.dtype or out.device != problem.q.device:
         raise InvalidArgument(

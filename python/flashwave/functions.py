@@ -14,13 +14,22 @@ from typing import Any
 
 import torch
 
-from .attention import autocast, checked_out, index_tensor, make_problem
-from .autograd import attend
+from .attention import (
+    attend_dense,
+    autocast,
+    check_tensor,
+    checked_out,
+    index_tensor,
+    make_problem,
+    mask_of,
+    whole_number,
+)
+from .autograd import attend, cached, is_differentiated, refuse_derivatives, varlen
 from .errors import InvalidArgument
 from .problem import FORWARD_FIELDS, Problem
-from .replay import attend_or_repeat
 
 Tensor = torch.Tensor
+_is_compiling = torch.compiler.is_compiling
 
 
 def _lse_as_flash_attn(lse: Tensor) -> Tensor:
@@ -36,7 +45,7 @@ def _run(problem: Problem, return_attn_probs: bool, return_lse: bool, out: Tenso
     lse = _lse_as_flash_attn(lse)
     if not return_attn_probs:
         return result, lse
-    if probs is None or probs.numel() == 0:  # flash-attn computes the matrix only for tests of dropout
+    if not dropped or probs.numel() == 0:  # flash-attn computes the matrix only for tests of dropout
         return result, lse, result.new_empty((0,))
     # exp(s - max of the row), negative where dropped: flash-attn's scaling of the matrix
     largest = probs.abs().amax(dim=-1, keepdim=True)
@@ -52,6 +61,7 @@ def _one_sink(sinks: Tensor | None, s_aux: Tensor | None, learnable_sink: Tensor
 
 
 def _check_packed(name: str, tensor: Tensor, count: int, dims: int) -> None:
+    check_tensor(name, tensor)
     if tensor.dim() != dims or tensor.shape[-3] != count:
         leading = "(batch, seqlen, " if dims == 5 else "(total, "
         raise InvalidArgument(f"{name} must be {leading}{count}, heads, dim), got shape {tuple(tensor.shape)}")
@@ -113,22 +123,19 @@ def flash_attn_func(
             and `learnable_sink` are other libraries' names for it.
         return_lse: also return the log-sum-exp, which has a gradient.
         out: memory for the result, where no gradient is needed.
+
     Returns:
         out: (batch_size, seqlen_q, nheads, head_dim_v).
         softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen_q), float32. The log-sum-exp of
             each row of scores, scaled and with everything that was added; +inf where a row sees no key.
         S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
     """
-    sinks = _one_sink(sinks, s_aux, learnable_sink)
-    plain = not (dropout_p or return_attn_probs or return_lse) and bias is sinks is alibi_slopes is out is None
-    if plain and not torch.compiler.is_compiling():
-        return attend_or_repeat(
-            (q, k, v),
-            (softmax_scale, causal, *window_size, softcap),
-            lambda: make_problem(
-                *autocast(q, k, v), 0.0, softmax_scale, causal, window_size, softcap, None, deterministic
-            ),
-        )
+    if s_aux is not None or learnable_sink is not None:
+        sinks = _one_sink(sinks, s_aux, learnable_sink)
+    if not (dropout_p or deterministic or return_attn_probs or return_lse or _is_compiling()) and (
+        bias is sinks is alibi_slopes is out is None
+    ):
+        return attend_dense(q, k, v, softmax_scale, causal, window_size, softcap)
     problem = make_problem(
         *autocast(q, k, v),
         dropout_p,
@@ -195,33 +202,16 @@ def flash_attn_qkvpacked_func(
             and `learnable_sink` are other libraries' names for it.
         return_lse: also return the log-sum-exp, which has a gradient.
         out: memory for the result, where no gradient is needed.
+
     Returns:
         out: (batch_size, seqlen, nheads, head_dim).
         softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen), float32. The log-sum-exp of
             each row of scores, scaled and with everything that was added; +inf where a row sees no key.
         S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
     """
+    options = dict(locals())
     _check_packed("qkv", qkv, 3, 5)
-    q, k, v = qkv.unbind(2)
-    return flash_attn_func(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-        bias=bias,
-        sinks=sinks,
-        s_aux=s_aux,
-        learnable_sink=learnable_sink,
-        return_lse=return_lse,
-        out=out,
-    )
+    return flash_attn_func(*options.pop("qkv").unbind(2), **options)
 
 
 def flash_attn_kvpacked_func(
@@ -276,33 +266,16 @@ def flash_attn_kvpacked_func(
             and `learnable_sink` are other libraries' names for it.
         return_lse: also return the log-sum-exp, which has a gradient.
         out: memory for the result, where no gradient is needed.
+
     Returns:
         out: (batch_size, seqlen_q, nheads, head_dim).
         softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen_q), float32. The log-sum-exp of
             each row of scores, scaled and with everything that was added; +inf where a row sees no key.
         S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
     """
+    options = dict(locals())
     _check_packed("kv", kv, 2, 5)
-    k, v = kv.unbind(2)
-    return flash_attn_func(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-        bias=bias,
-        sinks=sinks,
-        s_aux=s_aux,
-        learnable_sink=learnable_sink,
-        return_lse=return_lse,
-        out=out,
-    )
+    return flash_attn_func(options.pop("q"), *options.pop("kv").unbind(2), **options)
 
 
 def flash_attn_varlen_func(
@@ -371,15 +344,34 @@ def flash_attn_varlen_func(
         return_lse: also return the log-sum-exp, which has a gradient.
         out: memory for the result, where no gradient is needed.
         seqused_k: (batch_size,), integers: so many keys of each sequence are used.
+
     Returns:
         out: (total_q, nheads, head_dim_v).
         softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. The log-sum-exp of
             each row of scores, scaled and with everything that was added; +inf where a row sees no key.
         S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
     """
-    sinks = _one_sink(sinks, s_aux, learnable_sink)
+    if s_aux is not None or learnable_sink is not None:
+        sinks = _one_sink(sinks, s_aux, learnable_sink)
+    plain = not (dropout_p or deterministic or return_attn_probs or return_lse or _is_compiling()) and (
+        bias is sinks is alibi_slopes is out is block_table is seqused_k is None
+    )
+    q, k, v = autocast(q, k, v) if isinstance(q, Tensor) else (q, k, v)
+    if plain and isinstance(q, Tensor) and not is_differentiated(q, k, v):
+        return varlen(
+            q,
+            k,
+            v,
+            index_tensor("cu_seqlens_q", cu_seqlens_q),
+            index_tensor("cu_seqlens_k", cu_seqlens_k),
+            whole_number("max_seqlen_q", max_seqlen_q),
+            whole_number("max_seqlen_k", max_seqlen_k),
+            *mask_of(softmax_scale, causal, window_size, softcap),
+        )
     problem = make_problem(
-        *autocast(q, k, v),
+        q,
+        k,
+        v,
         dropout_p,
         softmax_scale,
         causal,
@@ -389,12 +381,12 @@ def flash_attn_varlen_func(
         deterministic,
         bias,
         sinks,
-        cu_seqlens_q=index_tensor(cu_seqlens_q),
-        cu_seqlens_k=index_tensor(cu_seqlens_k),
-        max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k),
-        seqused_k=index_tensor(seqused_k),
-        block_table=index_tensor(block_table),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        seqused_k=seqused_k,
+        block_table=block_table,
     )
     return _run(problem, return_attn_probs, return_lse, out)
 
@@ -451,37 +443,18 @@ def flash_attn_varlen_qkvpacked_func(
             and `learnable_sink` are other libraries' names for it.
         return_lse: also return the log-sum-exp, which has a gradient.
         out: memory for the result, where no gradient is needed.
+
     Returns:
         out: (total, nheads, head_dim).
         softmax_lse, with return_attn_probs or return_lse: (nheads, total), float32. The log-sum-exp of
             each row of scores, scaled and with everything that was added; +inf where a row sees no key.
         S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
     """
+    options = dict(locals())
     _check_packed("qkv", qkv, 3, 4)
-    q, k, v = qkv.unbind(1)
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        cu_seqlens,
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-        bias=bias,
-        sinks=sinks,
-        s_aux=s_aux,
-        learnable_sink=learnable_sink,
-        return_lse=return_lse,
-        out=out,
-    )
+    q, k, v = options.pop("qkv").unbind(1)
+    rows, longest = options.pop("cu_seqlens"), options.pop("max_seqlen")
+    return flash_attn_varlen_func(q, k, v, rows, rows, longest, longest, **options)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -543,37 +516,16 @@ def flash_attn_varlen_kvpacked_func(
             and `learnable_sink` are other libraries' names for it.
         return_lse: also return the log-sum-exp, which has a gradient.
         out: memory for the result, where no gradient is needed.
+
     Returns:
         out: (total_q, nheads, head_dim).
         softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. The log-sum-exp of
             each row of scores, scaled and with everything that was added; +inf where a row sees no key.
         S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
     """
+    options = dict(locals())
     _check_packed("kv", kv, 2, 4)
-    k, v = kv.unbind(1)
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-        bias=bias,
-        sinks=sinks,
-        s_aux=s_aux,
-        learnable_sink=learnable_sink,
-        return_lse=return_lse,
-        out=out,
-    )
+    return flash_attn_varlen_func(options.pop("q"), *options.pop("kv").unbind(1), **options)
 
 
 # --------------------------------------------------------------------------------------------------------------- cache
@@ -655,46 +607,75 @@ def flash_attn_with_kvcache(
     sinks = _one_sink(sinks, s_aux, learnable_sink)
     if k is not None and cache_seqlens is None:
         raise InvalidArgument("cache_seqlens must be given with k: it says where the new keys go")
-    if torch.is_autocast_enabled(q.device.type):
+    check_tensor("q", q)
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type):
         q = q.to(k_cache.dtype)
         k, v = (None if tensor is None else tensor.to(k_cache.dtype) for tensor in (k, v))
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-
-    def make() -> Problem:
-        problem = make_problem(
-            q,
-            k_cache,
-            v_cache,
-            0.0,
-            softmax_scale,
-            causal,
-            window_size,
-            softcap,
-            alibi_slopes,
-            False,
-            bias,
-            sinks,
-            seqused_k=index_tensor(cache_seqlens),
-            leftpad_k=index_tensor(cache_leftpad),
-            cache_batch_idx=index_tensor(cache_batch_idx),
-            block_table=index_tensor(block_table),
-            num_splits=num_splits,
-        )
-        if k is v is rotary_cos is rotary_sin is None:
-            return problem
-        interleaved = rotary_interleaved and rotary_cos is not None
-        return Problem(*problem[: len(FORWARD_FIELDS)], k, v, rotary_cos, rotary_sin, interleaved)
-
-    tensors = (q, k_cache, v_cache, k, v, rotary_cos, rotary_sin)
-    tensors += (cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes)
-    scalars = (softmax_scale, causal, *window_size, softcap, rotary_interleaved, num_splits)
     try:
-        if bias is sinks is out is None and not return_softmax_lse and not torch.compiler.is_compiling():
-            return attend_or_repeat(tensors, scalars, make, differentiable=False)
         with torch.no_grad():
-            problem = make()
-            result, lse, _ = attend(problem, checked_out(out, problem), return_softmax_lse)
+            return _attend_to_cache(
+                q,
+                k_cache,
+                v_cache,
+                (k, v, rotary_cos, rotary_sin),
+                (
+                    index_tensor("cache_seqlens", cache_seqlens),
+                    index_tensor("cache_leftpad", cache_leftpad),
+                    index_tensor("cache_batch_idx", cache_batch_idx),
+                    index_tensor("block_table", block_table),
+                ),
+                mask_of(softmax_scale, causal, window_size, softcap),
+                (whole_number("num_splits", num_splits), bool(rotary_interleaved and rotary_cos is not None)),
+                (alibi_slopes, bias, sinks),
+                return_softmax_lse,
+                out,
+            )
     except InvalidArgument as error:
         raise InvalidArgument(_in_cache_words(str(error))) from None
-    return (result, _lse_as_flash_attn(lse)) if return_softmax_lse else result
+
+
+def _attend_to_cache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    new_keys: tuple,
+    cache: tuple,
+    mask: tuple,
+    rest: tuple,
+    terms: tuple,
+    return_lse: bool,
+    out: Tensor | None,
+) -> Any:
+    refuse_derivatives("flash_attn_with_kvcache", q, k_cache, v_cache, *new_keys[:2])
+    slopes, bias, sinks = terms
+    if slopes is bias is sinks is out is None and not return_lse and not _is_compiling():
+        for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
+            check_tensor(name, tensor)
+        return cached(q, k_cache, v_cache, new_keys, cache, mask, *rest)
+    scale, causal, left, right, softcap = mask
+    used, leftpad, rows, table = cache
+    problem = make_problem(
+        q,
+        k_cache,
+        v_cache,
+        0.0,
+        scale,
+        causal,
+        (left, right),
+        softcap,
+        slopes,
+        False,
+        bias,
+        sinks,
+        seqused_k=used,
+        leftpad_k=leftpad,
+        cache_batch_idx=rows,
+        block_table=table,
+        num_splits=rest[0],
+    )
+    if any(part is not None for part in new_keys):
+        problem = Problem(*problem[: len(FORWARD_FIELDS)], *new_keys, rest[1])
+    result, lse, _ = attend(problem, checked_out(out, problem), return_lse)
+    return (result, _lse_as_flash_attn(lse)) if return_lse else result

@@ -55,7 +55,6 @@ def _peak_on_cpu(call: Call) -> int:
 def _workspace(inputs: Inputs, causal: bool, backward: bool) -> int:
     """Bytes that the library allocates for itself on the CPU, where torch does not see them."""
     device = native.device_of(inputs.q)
-    assert device is not None
     exec_ = fw.new_exec()
     exec_.num_threads = torch.get_num_threads()
     structs = native.layouts(make_problem(*inputs[:3], causal=causal), native.DQ_DK_DV if backward else None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from ... import _library as fw
 from ... import shapes
-from ...autograd import DIFFERENTIABLE, Outputs, needs_gradient, save
+from ...autograd import DIFFERENTIABLE, Outputs, is_differentiated, no_jvp, no_second_derivative, tell_autograd
 from ...errors import InvalidArgument
 from ...problem import FORWARD_FIELDS, Problem
 from . import calls as native
@@ -24,9 +23,11 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     if not problem.q.is_cpu:
         raise InvalidArgument(f"device='{device}' takes CPU tensors, got q on {problem.q.device}")
     handle, here = fw.device(device), contiguous(problem)
-    out = torch.zeros(structs.out_shape(here), dtype=here.q.dtype)
-    lse = torch.full(structs.lse_shape(here), -torch.inf)
-    matrix = torch.empty(structs.probs_shape(here)) if probs else None
+    # Whatever torch's default dtype and device are.
+    exact = {"dtype": torch.float32, "device": "cpu"}
+    out = torch.zeros(structs.out_shape(here), dtype=here.q.dtype, device="cpu")
+    lse = torch.full(structs.lse_shape(here), -torch.inf, **exact)
+    matrix = torch.empty(structs.probs_shape(here), **exact) if probs else None
     staged_forward(handle, here, out, lse, matrix)
     if problem.k_new is not None:  # the caller's caches, where they had to be copied to lie without gaps
         for cache, copy in ((problem.k, here.k), (problem.v, here.v)):
@@ -46,36 +47,52 @@ def _backward(
 
 
 class _Staged(torch.autograd.Function):
+    jvp = staticmethod(no_jvp)
+
     @staticmethod
     def forward(ctx: Any, device: str, probs: bool, *fields: Any) -> Outputs:  # type: ignore[override]
         results = _forward(device, Problem(*fields), probs)
         if results[2] is not None:
             ctx.mark_non_differentiable(results[2])
-        ctx.device = device
-        save(ctx, fields, results)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*fields[:13], *results[:2])
+        ctx.device, ctx.scalars = device, fields[13:]
         return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, _: Any) -> tuple:  # type: ignore[override]
         *tensors, out, lse = ctx.saved_tensors
-        gradients: list = [None] * len(ctx.needs_input_grad)
         needs = tuple([bool(ctx.needs_input_grad[2 + place]) for place in DIFFERENTIABLE])
         dout = torch.zeros_like(out) if dout is None else dout
-        results = _backward(ctx.device, Problem(*tensors, *ctx.scalars), dout, dlse, out, lse, needs)
+        problem = Problem(*tensors, *ctx.scalars)
+        results = _StagedGradients.apply((ctx.device, problem, dlse, out, lse, needs), dout, *tensors)
+        gradients: list = [None] * len(ctx.needs_input_grad)
         for place, gradient in zip(DIFFERENTIABLE, results):
             gradients[2 + place] = gradient
         return tuple(gradients)
 
 
+class _StagedGradients(torch.autograd.Function):
+    """What must not be differentiated again depends on dout and the tensors, which are given for autograd to see."""
+
+    @staticmethod
+    def forward(ctx: Any, call: tuple, dout: Tensor, *tensors: Any) -> tuple:  # type: ignore[override]
+        device, problem, *rest = call
+        return _backward(device, problem, dout, *rest)
+
+    backward = staticmethod(no_second_derivative)
+
+
 def staged_attend(device: str, problem: Problem, out: Tensor | None, probs: bool) -> Outputs:
-    """As operators.attend, on the named device of the library."""
-    if needs_gradient(problem):
+    """As autograd.attend, on the named device of the library."""
+    if is_differentiated(*problem[:3], *problem[9:12]):
         if problem.k_new is not None:
             raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
         results = _Staged.apply(device, probs, *problem[: len(FORWARD_FIELDS)])
     else:
         results = _forward(device, problem, probs)
+        if problem.k_new is not None:
+            tell_autograd(problem.k, problem.v)
     if out is None:
         return results
     if results[0].requires_grad:

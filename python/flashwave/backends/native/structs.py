@@ -40,13 +40,12 @@ ADDRESSES = tuple(
     for place, name in enumerate(Problem._fields)
     if name in TENSOR_FIELDS and name != "rng_state"
 )
-O, LSE, PROBS = (_word(fw.Attention, name, "data") for name in ("o", "lse", "probs"))
 
 
 def put(to: fw.Tensor, tensor: Tensor, strides: tuple[int, ...]) -> None:
     to.data = tensor.data_ptr()
     to.stride[:] = strides
-    to.dtype = _DTYPES.get(dtype_name(tensor.dtype), fw.F32)
+    to.dtype = _DTYPES.get(dtype_name(tensor.dtype), fw.F32)  # others are only asked about
 
 
 def row_strides(tensor: Tensor) -> tuple[int, ...]:
@@ -104,7 +103,7 @@ def fill(problem: Problem) -> fw.Attention:
     a.softcap, a.num_splits = p.softcap, p.num_splits
     if p.alibi_slopes is not None:
         a.alibi_slopes = p.alibi_slopes.data_ptr()
-        a.alibi_batch_stride = p.alibi_slopes.stride(0) if p.alibi_slopes.dim() == 2 else 0
+        a.alibi_batch_stride = p.alibi_slopes.stride(0) if p.alibi_slopes.dim() == 2 and p.batch > 1 else 0
     if p.bias is not None:
         put(a.bias, p.bias, _broadcast_strides(p.bias))
     a.dropout_p = p.dropout_p
@@ -122,7 +121,7 @@ def probs_shape(problem: Problem) -> tuple[int, ...]:
 
 def _needs_copy(name: str, tensor: Tensor) -> bool:
     """Whether the library cannot read the tensor where it lies."""
-    if name == "bias":
+    if name == "bias" or tensor.numel() == 0:
         return False
     if name in ("q", "k", "v", "k_new", "v_new", "rotary_cos", "rotary_sin", "block_table"):
         return tensor.shape[-1] > 1 and tensor.stride(-1) != 1

@@ -23,14 +23,25 @@ def openmp_library(maps: str) -> str | None:
     return found[0] if found else None
 
 
+def _library() -> str | None:
+    try:
+        return openmp_library(Path("/proc/self/maps").read_text())
+    except OSError:
+        return None
+
+
 @functools.cache
 def executor() -> int | None:
     """The address of an fw_executor on torch's threads, or None: the library has its own."""
-    try:
-        library = openmp_library(Path("/proc/self/maps").read_text())
-    except OSError:
-        return None
-    address = ctypes.c_void_p()
+    library, address = _library(), ctypes.c_void_p()
     if library is None or fw.lib.fw_openmp_executor(library.encode(), ctypes.byref(address)):
         return None
     return address.value
+
+
+def count_function() -> int | None:
+    """The address of omp_get_max_threads, which says what torch.get_num_threads does, where there is one."""
+    library = _library()
+    if library is None:
+        return None
+    return ctypes.cast(ctypes.CDLL(library).omp_get_max_threads, ctypes.c_void_p).value

@@ -8,7 +8,6 @@ import torch
 
 from ... import settings
 from ...problem import Problem
-from ..native import calls as native
 from . import backward as torch_backward
 from . import forward as torch_forward
 
@@ -23,15 +22,9 @@ def settings_of(q: Tensor) -> dict[str, Any]:
     return {"products": torch.bfloat16, "round_toward_zero": settings.round_toward_zero()}
 
 
-def refusal(problem: Problem, op: str, needs: tuple[bool, ...] | None = None, probs: bool = False) -> str | None:
-    """None: it is what computes a call that nothing else takes."""
-    return None
-
-
 def forward(
     problem: Problem, out: Tensor | None = None, lse: bool = True, probs: bool = False
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    native.validate(problem)
     results = torch_forward(problem, probs, **settings_of(problem.q))
     if out is None:
         return results
@@ -41,6 +34,5 @@ def forward(
 
 def backward(
     problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: tuple[bool, ...]
-) -> native.Gradient6:
-    native.validate(problem, backward=True)
+) -> tuple:
     return torch_backward(problem, dout, dlse, out, lse, needs, **settings_of(problem.q))

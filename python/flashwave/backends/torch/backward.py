@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from .blocks import Block, Tiling
-from .check import checked_backward
 from .layout import Layout
 from .philox import Dropout
 from .products import Products, plain_arithmetic
@@ -32,11 +31,10 @@ def backward(
     round_toward_zero: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of (q, k, v, alibi_slopes, bias, sinks), each None unless needed. out and lse are the forward's."""
-    problem = checked_backward(problem)
     for name, tensor, needed in zip(("alibi_slopes", "bias", "sinks"), problem[9:12], needs[3:]):
         if needed and tensor is None:
             raise ValueError(f"needs asks for the gradient of {name}, which the problem does not have")
-    arithmetic = Products(problem.q.dtype, products, round_toward_zero, problem.softmax_scale)
+    arithmetic = Products(problem.q.dtype, products, round_toward_zero, problem.scale)
     with plain_arithmetic(problem.q.device):
         return _Backward(problem, arithmetic, dout, dlse, out, lse, needs).run()
 
@@ -118,7 +116,7 @@ class _Backward:
             keys = [None if tensor is None else tensor[:, seen] for tensor in (k, v, dk, dv)]
             self._tile(tile, q, do, lse, delta, dq, *keys)
         if dq is not None:
-            self.layout.write_queries(self.dq, block, rows, scores.rows(dq.mul_(self.p.softmax_scale), block))
+            self.layout.write_queries(self.dq, block, rows, scores.rows(dq.mul_(self.p.scale), block))
 
     def _tile(
         self,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...problem import Problem
     from .layout import Layout
 
 # Enough to keep an accelerator busy; on a CPU, little enough to stay in its caches.
@@ -48,18 +47,11 @@ def score_budget(q: Tensor) -> int:
     return max(_BUDGET_CPU if q.device.type == "cpu" else _BUDGET, q.numel() // 8)
 
 
-def window(problem: Problem) -> tuple[int | None, int | None]:
-    """Keys seen left and right of the diagonal; None: no limit."""
-    left = problem.window_left if problem.window_left >= 0 else None
-    right = problem.window_right if problem.window_right >= 0 else None
-    return left, 0 if problem.causal else right
-
-
 class Tiling:
     def __init__(self, layout: Layout, whole_rows: bool = False):
         """whole_rows: a block is one tile, of as few queries as that takes."""
         self.layout = layout
-        self.left, self.right = window(layout.p)
+        self.left, self.right = layout.p.window
         budget = score_budget(layout.p.q)
         wanted = max(1, min(layout.max_queries, _QUERIES_OF_A_BLOCK))
         highest = layout.max_queries

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from .blocks import Block, Tiling
-from .check import checked
 from .layout import Layout
 from .philox import Dropout
 from .products import Products, plain_arithmetic
@@ -28,8 +27,7 @@ def forward(
     round_toward_zero: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """out, lse and, if asked for, the softmax (docs/semantics.md, `probs`). Appends k_new and v_new to k and v."""
-    problem = checked(problem)
-    arithmetic = Products(problem.q.dtype, products, round_toward_zero, problem.softmax_scale)
+    arithmetic = Products(problem.q.dtype, products, round_toward_zero, problem.scale)
     with plain_arithmetic(problem.q.device):
         return _Forward(problem, arithmetic, probs).run()
 

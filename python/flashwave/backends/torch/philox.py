@@ -6,8 +6,6 @@ those of the unsigned product: masking off what a shift of the sign brings in gi
 
 from __future__ import annotations
 
-import math
-import struct
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,9 +46,7 @@ class Dropout:
             raise ValueError("rng_state must be given with dropout_p > 0: it holds the seed and the offset")
         self.heads = problem.q.shape[-2]
         self.scale = 1.0 / (1.0 - problem.dropout_p)
-        # The C ABI takes dropout_p as a float: a p beside a tie must round as it does there.
-        (single,) = struct.unpack("f", struct.pack("f", problem.dropout_p))
-        self._threshold = math.floor(single * 65536 + 0.5)
+        self._threshold = problem.dropout_threshold
         self._device = problem.q.device
         seed, offset = problem.rng_state[0], problem.rng_state[1]
         self._offset_low = offset & _LOW

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
-from .replay import repeated
 from .support import WIDEST_ROW, seed_on_device, why_no_device, why_no_triton
 
 if TYPE_CHECKING:
@@ -69,15 +68,11 @@ def _launcher():  # type: ignore[no-untyped-def]  # a module
 
 def forward(problem: Problem, out: Tensor | None = None, lse: bool = True) -> tuple[Tensor, Optional[Tensor], None]:
     """(out, lse if wanted, None). The problem is one that `refusal` accepts."""
-    problem = seed_on_device(problem)
-    results = repeated(problem, (out,), ("forward", lse), lambda plain: _launcher().forward(plain, out, lse))
-    return (*results, None)
+    return (*_launcher().forward(seed_on_device(problem), out, lse), None)
 
 
 def backward(
     problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: Sequence[bool]
 ) -> tuple[Optional[Tensor], ...]:
     """Gradients of q, k, v, alibi_slopes, bias and sinks, None where not needed. out and lse are the forward's."""
-    problem = seed_on_device(problem)
-    others, kind = (dout, dlse, out, lse), ("backward", *needs)
-    return repeated(problem, others, kind, lambda plain: _launcher().backward(plain, dout, dlse, out, lse, needs))
+    return _launcher().backward(seed_on_device(problem), dout, dlse, out, lse, needs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -14,7 +13,6 @@ from triton.runtime.errors import OutOfResources
 
 from ..native.structs import lse_shape, out_shape, readable
 from . import configs as triton_configs
-from . import replay as triton_replay
 from .backward import attention_backward_keys, row_terms
 from .backward_queries import attention_backward_queries
 from .configs import Config
@@ -34,8 +32,6 @@ _WORTH_TUNING = 1 << 36
 # A share of the second-level cache that heads in work at a time may fill: H200 has 50 MB, MI300 256 MB.
 _CACHED_BYTES = 1 << 24
 
-_MOST_CALLS = 256
-
 _chosen: dict[tuple, Config] = {}
 _no_room: set[tuple[Config, tuple]] = set()
 
@@ -52,7 +48,7 @@ def forward(problem: Problem, out: Tensor | None, want_lse: bool) -> tuple[Tenso
         result.zero_()  # kernels do not write rows of no sequence
         if lse is not None:
             lse.fill_(-math.inf)
-    call = _call(problem)
+    call = _Call(problem)
     sign, factor = None, call.scale * _LOG2_E
     if not call.is_general:
         # The kernel takes the largest product before it scales, so the sign of the scale rides on q.
@@ -77,7 +73,7 @@ def backward(
     need_q, need_k, need_v, need_slopes, need_bias, need_sinks = needs
     p = problem
     dout, out = (tensor if _taken(tensor) else tensor.contiguous() for tensor in (dout, out))
-    call = _call(p)
+    call = _Call(p)
     lse_log2, delta, dsinks = call.row_terms(dout, dlse, out, lse, need_sinks)
     common = {"q": p.q, "k": p.k, "v": p.v, "dout": dout, "lse_log2": lse_log2, "delta": delta, "scale": call.scale}
     common.update(**call.shared, **_strides("do", dout), **_lse_strides("row", delta, last=False))
@@ -119,24 +115,6 @@ def backward(
     return tuple([gradient if needed else None for gradient, needed in zip(gradients, needs)])
 
 
-_calls: dict[tuple, _Call] = {}
-
-
-def _call(problem: Problem) -> _Call:
-    """A call like an earlier one is that one, if only tensors can differ: making one takes as long as a launch."""
-    for tensor in problem[3:13]:
-        if tensor is not None:
-            return _Call(problem)
-    q, k, v = problem[:3]
-    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, problem[13:23])
-    call = _calls.get(key)
-    if call is None:
-        if len(_calls) >= _MOST_CALLS:
-            _calls.clear()
-        call = _calls[key] = _Call(problem)
-    return call
-
-
 class _Call:
     """What the launches of one call share. Keeps no tensor but the optional ones."""
 
@@ -149,12 +127,11 @@ class _Call:
         self.dim, self.dim_v = p.q.shape[-1], p.v.shape[-1]
         self.max_queries = p.q.shape[1] if p.cu_seqlens_q is None else min(p.max_seqlen_q, p.q.shape[0])
         self.max_keys = p.k.shape[1] if p.cu_seqlens_k is None else min(p.max_seqlen_k, p.k.shape[0])
-        self.scale = p.softmax_scale if p.softmax_scale is not None else self.dim**-0.5
+        self.scale = p.scale
         self.is_general = p.softcap > 0 or p.bias is not None or p.alibi_slopes is not None
         self.even_q = p.cu_seqlens_q is None
         self.even_k = p.cu_seqlens_k is None and p.seqused_k is None and p.leftpad_k is None
-        self.left = p.window_left if p.window_left >= 0 else None
-        self.right = 0 if p.causal else p.window_right if p.window_right >= 0 else None
+        self.left, self.right = p.window
         self.sinks = None if p.sinks is None else p.sinks.contiguous()
         self.shared = self._shared(problem)
 
@@ -165,9 +142,7 @@ class _Call:
             bias_strides = tuple([0 if n == 1 else at for n, at in zip(p.bias.shape, p.bias.stride())])
         threshold, keep_scale = 0, 1.0
         if p.dropout_p > 0:
-            # The C ABI takes dropout_p as a float: a p beside a tie must round as it does there.
-            (single,) = struct.unpack("f", struct.pack("f", p.dropout_p))
-            threshold, keep_scale = math.floor(single * 65536 + 0.5), 1.0 / (1.0 - p.dropout_p)
+            threshold, keep_scale = p.dropout_threshold, 1.0 / (1.0 - p.dropout_p)
         return {
             "cu_seqlens_q": p.cu_seqlens_q, "cu_seqlens_k": p.cu_seqlens_k, "seqused_k": p.seqused_k,
             "leftpad_k": p.leftpad_k, "bias": p.bias, "slopes": slopes,
@@ -204,7 +179,7 @@ class _Call:
                     "max_queries": self.max_queries, "DIM_V": self.dim_v, "BLOCK_DV": _padded(self.dim_v),
                     "BLOCK_M": _ROWS_OF_TERMS,
                 }  # fmt: skip
-                triton_replay.start(row_terms, grid, arguments, {"num_warps": 4})
+                row_terms[(grid,)](**arguments, num_warps=4)
         dsinks = None if parts is None else parts.sum((0, 2)).to(p.sinks.dtype)
         return lse_log2, delta, dsinks
 
@@ -236,7 +211,7 @@ class _Call:
                 return
             tiles = {"blocks": blocks, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
             tiles["span"] = self._span(by_keys)
-            triton_replay.start(kernel, grid, {**arguments, **even, **tiles}, launch_options(config, device))
+            kernel[(grid,)](**arguments, **even, **tiles, **launch_options(config, device))
 
         with _on(device):
             self._run_best(operation, candidates, run, may_tune)
