@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ampere/decode_line.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 

@@ -19,6 +19,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from flashwave.attention import autocast
 from flashwave.functions import (
     flash_attn_func,
     flash_attn_varlen_func,
@@ -88,6 +89,7 @@ def attention_forward(
     numbers of packed sequences, or a 4-D mask, which then says everything (causal and sliding_window do not count).
     """
     _refuse(kwargs)
+    query, key, value = autocast(query, key, value)  # also where a cache would keep its own dtype
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)

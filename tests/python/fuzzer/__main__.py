@@ -142,7 +142,7 @@ def _answer_to(pipe: int, seed: int, first: int, count: int, seconds: float, onl
     def write() -> None:
         os.write(pipe, json.dumps({**answer, "tally": tally.data()}).encode() + b"\n")
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     for number in range(first, first + count):
         if time.monotonic() - start > seconds:
             break

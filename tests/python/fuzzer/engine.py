@@ -124,7 +124,7 @@ def run(
     tally = Tally() if tally is None else tally
     end = None if seconds is None else time.monotonic() + seconds
     number = first
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # the calls are small: threads would wait for one another. World.set_something changes it
     while (count is None or number < first + count) and (end is None or time.monotonic() < end):
         try:
             run_sequence(seed, number, tally)

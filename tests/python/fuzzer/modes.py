@@ -106,7 +106,7 @@ def _contexts(world: World, call: Call) -> tuple[str, contextlib.AbstractContext
         return kind, torch.no_grad(), None
     if kind == "inference":
         return kind, torch.inference_mode(), None
-    if kind == "autocast" and call.cast and call.inputs[0].dtype != torch.float64:
+    if kind == "autocast" and call.cast and not call.writes and call.inputs[0].dtype != torch.float64:
         dtype = rng.choice((torch.bfloat16, torch.float16))
         return kind, torch.autocast("cpu", dtype), dtype
     if kind == "default device" and call.name not in ("FlashMHA", "rotary module", "unpad_input"):

@@ -86,6 +86,7 @@ def module(world: World) -> Call:
     causal, masked = rng.random() < 0.5, rng.random() < 0.6
     torch.manual_seed(rng.getrandbits(30))
     layer = flashwave.FlashMHA(width, n.heads, causal=causal, num_heads_k=n.heads_k, device="cpu", dtype=world.dtype)
+    layer.requires_grad_(False)
     mask = torch.tensor([[world.pick.random() < 0.7 for _ in range(rows)] for _ in range(batch)])
     mask = world.buffer("key_padding_mask", mask) if masked else None
     weights = [p.detach().double() for p in layer.parameters()]

@@ -12,11 +12,16 @@ from .structs import ADDRESSES, Tensor, Tensor6, fill, fill_gradients, put_outpu
 _TO_DEVICE, _TO_HOST = 0, 1
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """A torch tensor may say that its numbers are the negative of what lies in memory."""
+    resolved = getattr(tensor, "resolve_neg", None)
+    return (tensor if resolved is None else resolved()).contiguous()
+
+
 def contiguous(problem: Problem) -> Problem:
     """The problem with copies of the tensors that have gaps: only their bytes travel."""
     tensors = {name: getattr(problem, name) for name in TENSOR_FIELDS}
-    gaps = {name: tensor for name, tensor in tensors.items() if tensor is not None and not tensor.is_contiguous()}
-    return problem._replace(**{name: tensor.contiguous() for name, tensor in gaps.items()})
+    return problem._replace(**{name: _plain(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
 class Memory:

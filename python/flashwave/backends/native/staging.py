@@ -22,6 +22,8 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     shapes.check(problem)
     if not problem.q.is_cpu:
         raise InvalidArgument(f"device='{device}' takes CPU tensors, got q on {problem.q.device}")
+    if problem.q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise InvalidArgument(f"device='{device}' takes float16, bfloat16 and float32, got q in {problem.q.dtype}")
     handle, here = fw.device(device), contiguous(problem)
     # Whatever torch's default dtype and device are.
     exact = {"dtype": torch.float32, "device": "cpu"}
