@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from . import operators, settings
 from .dispatch import Outputs, backend, chosen
@@ -103,6 +105,8 @@ class _Function(torch.autograd.Function):
         cls.forward = staticmethod(forward)
         transformed = {"forward": staticmethod(cls.compute), "setup_context": staticmethod(cls.save)}
         transformed |= {"backward": staticmethod(cls.backward), "jvp": cls.__dict__.get("jvp", staticmethod(no_jvp))}
+        parts = {"forward": cls.forward, "backward": transformed["backward"], "jvp": transformed["jvp"]}
+        cls.single = type(cls.__name__, (_SingleLevelFunction,), {n: staticmethod(f) for n, f in parts.items()})
         cls.transformed = type(cls.__name__, (torch.autograd.Function,), {**transformed, "generate_vmap_rule": True})
 
     @classmethod
@@ -112,8 +116,8 @@ class _Function(torch.autograd.Function):
     @classmethod
     def call_inside(cls, *inputs: Any) -> tuple:
         """From a kernel of an operator, which torch.func calls once for each of its transforms."""
-        function = cls.transformed if _transforms() else cls
-        return super(torch.autograd.Function, function).apply(*inputs)
+        with enable_single_level_autograd_function():
+            return cls.single.apply(*inputs)
 
 
 class _Gradients(_Function):

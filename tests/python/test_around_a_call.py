@@ -1,4 +1,4 @@
-"""What torch, and a program, can do around a call: everything works or raises, and no call depends on an earlier one."""
+"""What torch, and a program, can do around a call: all of it works or raises, and no call depends on an earlier one."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_deterministic_algorithms_and_autocast(device):
     assert tensors[0].grad.dtype == torch.float32
 
 
-# ----------------------------------------------------------------------------------------------------- arguments refused
+# ---------------------------------------------------------------------------------------------------- arguments refused
 
 
 def test_index_tensors_are_never_cut(device):
@@ -408,9 +408,9 @@ def test_errors_travel_between_processes():
     ):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        with pytest.raises(flashwave.BackendRefused, match="it is not here"):
-            pool.map_async(_refused, [0]).get(timeout=60)
+    refused = pytest.raises(flashwave.BackendRefused, match="it is not here")
+    with multiprocessing.get_context("fork").Pool(1) as pool, refused:
+        pool.map_async(_refused, [0]).get(timeout=60)
 
 
 def run(code, **changes):
