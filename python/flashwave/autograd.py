@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from . import operators, settings
 from .dispatch import Outputs, backend, chosen
 from .errors import InvalidArgument, Unsupported
+from .flops import register_when_needed
 from .operators import bits_of, ops, raise_for
 from .problem import FORWARD_FIELDS, NAMES_OF_GRADIENTS, Problem
 
@@ -102,11 +105,19 @@ class _Function(torch.autograd.Function):
         cls.forward = staticmethod(forward)
         transformed = {"forward": staticmethod(cls.compute), "setup_context": staticmethod(cls.save)}
         transformed |= {"backward": staticmethod(cls.backward), "jvp": cls.__dict__.get("jvp", staticmethod(no_jvp))}
+        parts = {"forward": cls.forward, "backward": transformed["backward"], "jvp": transformed["jvp"]}
+        cls.single = type(cls.__name__, (_SingleLevelFunction,), {n: staticmethod(f) for n, f in parts.items()})
         cls.transformed = type(cls.__name__, (torch.autograd.Function,), {**transformed, "generate_vmap_rule": True})
 
     @classmethod
     def call(cls, *inputs: Any) -> tuple:
         return cls.transformed.apply(*inputs) if _transforms() else cls.apply(*inputs)
+
+    @classmethod
+    def call_inside(cls, *inputs: Any) -> tuple:
+        """From a kernel of an operator, which torch.func calls once for each of its transforms."""
+        with enable_single_level_autograd_function():
+            return cls.single.apply(*inputs)
 
 
 class _Gradients(_Function):
@@ -244,13 +255,13 @@ def attend(problem: Problem, out: Tensor | None = None, lse: bool = True, probs:
         raise_for(error)
 
 
-def _attend(problem: Problem, out: Tensor | None, lse: bool, probs: bool) -> Outputs:
+def _attend(problem: Problem, out: Tensor | None, lse: bool, probs: bool, function: Any = _Attention.call) -> Outputs:
     if is_differentiated(*problem[:3], *problem[9:12]):
         if out is not None:
             raise InvalidArgument("out cannot be used when an input requires a gradient")
         if problem.k_new is not None:
             raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
-        return _Attention.call(*problem[:_SCALARS], probs)
+        return function(*problem[:_SCALARS], probs)
     if problem.k_new is not None:
         result, row_lse = _append(*problem, lse)
         tell_autograd(problem.k, problem.v)
@@ -285,7 +296,8 @@ def _attend_in_graph(problem: Problem, out: Tensor | None, lse: bool, probs: boo
 
 def _public_forward(*arguments: Any) -> tuple:
     probs, lse = (*arguments[_SCALARS:], True)[:2]
-    return _attend(Problem(*arguments[:_SCALARS]), None, lse, probs)
+    out, row_lse, matrix = _attend(Problem(*arguments[:_SCALARS]), None, lse, probs, _Attention.call_inside)
+    return out, row_lse if lse else row_lse.new_empty((0,)), matrix
 
 
 def _public_append(*arguments: Any) -> tuple:
@@ -296,7 +308,7 @@ def _public_append(*arguments: Any) -> tuple:
 
 def _public_backward(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: int, *fields: Any) -> tuple:
     if is_differentiated(dout, dlse, *fields[:3]):
-        return _Gradients.call(needs, dout, dlse, out, lse, *fields)
+        return _Gradients.call_inside(needs, dout, dlse, out, lse, *fields)
     return _backward(dout, dlse, out, lse, needs, *fields)
 
 
@@ -311,3 +323,4 @@ for _name, _schema, _function in (
 ):
     operators.library.define(_name + _schema)
     operators.library.impl(_name, _function, "CompositeImplicitAutograd")
+register_when_needed()

@@ -18,7 +18,6 @@ import torch
 
 from . import settings
 from .backends.native import calls as native
-from .backends.torch import backend as torch_backend
 from .errors import BackendRefused, FlashwaveError, InvalidArgument, Unsupported
 from .problem import Problem
 
@@ -143,6 +142,12 @@ def _triton() -> ModuleType:
     return triton_backend
 
 
+def _torch() -> ModuleType:
+    from .backends.torch import backend as torch_backend  # nor this, which takes a while, without need
+
+    return torch_backend
+
+
 def _triton_refusal(call: _Call, asked_for: bool) -> str | None:
     if not (asked_for or call.problem.q.is_cuda):  # Triton takes long to import, to hear that
         return f"its kernels are for GPUs, and q is on {call.problem.q.device}"
@@ -227,7 +232,7 @@ def forward(
             native.validate(problem)
         if name == TRITON:
             return _triton().forward(problem, out, lse), "triton_forward"
-        return torch_backend.forward(problem, out, lse, probs), "torch_forward"
+        return _torch().forward(problem, out, lse, probs), "torch_forward"
 
     return _run(_Call("forward", problem, compute, probs=probs), refused)
 
@@ -251,6 +256,6 @@ def backward(
             native.validate(problem, backward=True)
         if name == TRITON:
             return _triton().backward(*arguments), "triton_backward"
-        return torch_backend.backward(*arguments), "torch_backward"
+        return _torch().backward(*arguments), "torch_backward"
 
     return _run(_Call("backward", problem, compute, needs), refused)

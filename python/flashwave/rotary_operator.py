@@ -61,7 +61,16 @@ class Turn(NamedTuple):
     max_seqlen: int | None
     interleaved: bool
     conjugate: bool
-    spans: tuple  # first and count, first and count: of the heads that are turned, or of q, k, v in a 5-D tensor
+    # Of the heads that are turned, or of q, k and v in a 5-D tensor; a second span where count_k > 0.
+    first: int
+    count: int
+    first_k: int = 0
+    count_k: int = 0
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """first and count, and those of the second span."""
+        return self[10:12] if self.count_k == 0 else self[10:14]
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
@@ -325,9 +334,9 @@ def _turned_back(ctx: Any, gradient: Tensor) -> Tensor:
     return _rotate(gradient, turn._replace(conjugate=not turn.conjugate), False)
 
 
-def _rotate(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
+def _rotate(x: Tensor, turn: Turn, inplace: bool, apply: Any = _Rotary.apply) -> Tensor:
     if is_differentiated(x):
-        return _InPlace.apply(x, *turn) if inplace else _Rotary.apply(x, *turn)
+        return _InPlace.apply(x, *turn) if inplace else apply(x, *turn)
     if not inplace:
         return ops._rotary.default(x, *turn)
     _in_place_is_seen(x, turn)
@@ -345,7 +354,8 @@ def rotated(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
 
 _ARGUMENTS = (
     "Tensor cos, Tensor sin, Tensor? cos_k, Tensor? sin_k, Tensor? seqlen_offsets, Tensor? cu_seqlens, "
-    "SymInt seqlen_offset, SymInt? max_seqlen, bool interleaved, bool conjugate, SymInt[] spans"
+    "SymInt seqlen_offset, SymInt? max_seqlen, bool interleaved, bool conjugate, "
+    "SymInt first, SymInt count, SymInt first_k=0, SymInt count_k=0"
 )
 
 
@@ -364,11 +374,16 @@ def _fake(x: Tensor, *turn: Any) -> Tensor:
     return torch.empty_like(x)
 
 
+def _public(x: Tensor, *turn: Any) -> Tensor:
+    # torch.func calls a kernel of an operator once for each of its transforms.
+    return _rotate(x, Turn(*turn), False, super(torch.autograd.Function, _Rotary).apply)
+
+
 library.define(f"_rotary(Tensor x, {_ARGUMENTS}) -> Tensor")
 library.define(f"_rotary_(Tensor(a!) x, {_ARGUMENTS}) -> ()")
 library.define(f"rotary(Tensor x, {_ARGUMENTS}) -> Tensor")
 library.impl("_rotary", _compute, "CompositeExplicitAutograd")
 library.impl("_rotary_", _compute_in_place, "CompositeExplicitAutograd")
-library.impl("rotary", lambda x, *turn: _rotate(x, Turn(*turn), False), "CompositeImplicitAutograd")
+library.impl("rotary", _public, "CompositeImplicitAutograd")
 torch.library.register_fake("flashwave::_rotary", _fake, lib=library)
 torch.library.register_fake("flashwave::_rotary_", lambda x, *turn: _check(x, Turn(*turn)), lib=library)
