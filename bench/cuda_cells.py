@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashwave
-from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache, native
-from flashwave.api import make_problem
+from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache
+from flashwave.attention import make_problem
+from flashwave.backends.native import calls as native
 from flashwave.bench.timing import Call
 from flashwave.bench.verify import WrongResult, check
 from flashwave.bench.workloads import BACKWARD, FORWARD, Inputs, Shape
@@ -151,9 +152,9 @@ def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dty
         problem = make_problem(q, k, v, causal=causal)
         with flashwave.backend("triton"):
             out, lse, _ = dispatch.forward(problem)
-        arguments = problem, dout, None, out, lse, native.DQ_DK_DV, "triton"
+        arguments = problem, dout, None, out, lse, native.DQ_DK_DV
         calls = {
-            OURS: [lambda: dispatch.backward(*arguments)],
+            OURS: [_on_triton(lambda: dispatch.backward(*arguments))],
             "FlashAttention-2": [_flash2_backward(q, k, v, dout, causal)],
         }
     else:

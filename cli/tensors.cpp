@@ -61,6 +61,21 @@ void fill_random(const Geometry& g, TensorId id, std::vector<float>& buffer) {
   });
 }
 
+// How programs hide keys who know no -inf: a row that has no other keys is their mean.
+void fill_least(const Geometry& g, std::vector<float>& buffer) {
+  const View& v = g.view[kBias];
+  const fw_dtype type = g.dtype_of(kBias, g.problem.dtype);
+  const float least = type == FW_F16 ? -65504.f : type == FW_BF16 ? -0x1.fep127f : -std::numeric_limits<float>::max();
+  for (int64_t i = 0; i < v.shape[0]; ++i) {
+    for (int64_t j = 0; j < v.shape[1]; ++j) {
+      for (int64_t query = 0; query < v.shape[2]; query += 3) {
+        const int64_t row = v.offset + i * v.stride[0] + j * v.stride[1] + query * v.stride[2];
+        for (int64_t key = 0; key < v.shape[3]; ++key) buffer[size_t(row + key * v.stride[3])] = least;
+      }
+    }
+  }
+}
+
 void fill_rotation(const Geometry& g, TensorId id, std::vector<float>& buffer) {
   const int64_t half = g.problem.rotary / 2;
   for (int64_t position = 0; position < g.rotary_seqlen; ++position) {
@@ -99,6 +114,7 @@ HostValues make_values(const Geometry& g) {
       fill_rotation(g, id, buffer);
     } else {
       fill_random(g, id, buffer);
+      if (id == kBias && g.problem.least_bias) fill_least(g, buffer);
     }
   }
   return values;

@@ -184,6 +184,8 @@ std::vector<Word> make_words() {
       {{"0", Alibi::kNone}, {"h", Alibi::kPerHead}, {"1", Alibi::kPerHead}, {"bh", Alibi::kPerBatchHead}}));
   w.push_back({"bias", "none, full, or bhqk with a 1 for each dimension that broadcasts (1h1k)", read_bias,
                [](const Case& c) { return c.bias; }});
+  w.push_back(flag_word("biasleast", "1 = every third query has a bias of its type's least finite number, for all keys",
+                        &Case::least_bias));
   w.push_back(dtype_word("biasdtype", "f32 (default) or the dtype of q", &Case::bias_dtype));
   w.push_back(flag_word("sinks", "1 = an attention sink per head", &Case::sinks));
   w.push_back(float_word("dropout", "probability, 0 <= p < 1", &Case::dropout, 0));
@@ -248,6 +250,7 @@ void check_together(const Case& c) {
   if (c.append > c.sk) throw UsageError("append is more than sk, the rows of the cache");
   if (c.paged() && c.cache_index) throw UsageError("page and cacheidx exclude each other");
   if (c.rotary > 0 && c.append == 0) throw UsageError("rotary needs append");
+  if (c.least_bias && c.bias.find('q') == std::string::npos) throw UsageError("biasleast needs a bias with queries");
   if (c.d_bias && c.bias.empty()) throw UsageError("dbias needs bias");
   if (c.d_sinks && !c.sinks) throw UsageError("dsinks needs sinks");
   if (c.d_slopes && c.alibi == Alibi::kNone) throw UsageError("dslopes needs alibi");

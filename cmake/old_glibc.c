@@ -7,6 +7,7 @@
 #include <link.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 
 #pragma GCC visibility push(hidden)
@@ -24,13 +25,16 @@ FROM_GLIBC(pow, "2.2.5");
 /* 2.32 and 2.34: moved from libpthread and libdl to libc. */
 FROM_GLIBC(pthread_create, "2.2.5");
 FROM_GLIBC(pthread_detach, "2.2.5");
+FROM_GLIBC(pthread_getspecific, "2.2.5");
 FROM_GLIBC(pthread_join, "2.2.5");
 FROM_GLIBC(pthread_key_create, "2.2.5");
+FROM_GLIBC(pthread_key_delete, "2.2.5");
 FROM_GLIBC(__pthread_key_create, "2.2.5");
 FROM_GLIBC(pthread_once, "2.2.5");
 FROM_GLIBC(pthread_rwlock_rdlock, "2.2.5");
 FROM_GLIBC(pthread_rwlock_unlock, "2.2.5");
 FROM_GLIBC(pthread_rwlock_wrlock, "2.2.5");
+FROM_GLIBC(pthread_setspecific, "2.2.5");
 FROM_GLIBC(pthread_sigmask, "2.2.5");
 FROM_GLIBC(dladdr, "2.2.5");
 FROM_GLIBC(dlclose, "2.2.5");
@@ -51,6 +55,14 @@ int stat(const char *restrict path, struct stat *restrict status) {
 
 /* 2.32: lets the C++ runtime count references without atomic instructions. Never, here. */
 char __libc_single_threaded = 0;
+
+/* 2.36: what std::random_device takes its numbers from. */
+uint32_t arc4random(void) {
+  uint32_t number = 0;
+  while (getrandom(&number, sizeof number, 0) != sizeof number) {
+  }
+  return number;
+}
 
 /* 2.35: how the C++ runtime finds the unwind tables of a program counter. Only on the way of an exception, so that
  * looking through the loaded objects is fast enough. */

@@ -1,5 +1,5 @@
-# What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, and the header;
-# and, where LLVM 22 is found, the emulator of AMD GPUs.
+# What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, the header and the
+# command line; and, where LLVM 22 is found, the emulator of AMD GPUs.
 set(x86 OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(x86 ON)
@@ -10,14 +10,26 @@ set_target_properties(flashwave_core PROPERTIES EXCLUDE_FROM_ALL ON)  # it is fo
 set_property(TARGET flashwave PROPERTY VERSION)  # no links in a wheel
 set_property(TARGET flashwave PROPERTY SOVERSION)
 set_property(TARGET flashwave PROPERTY INSTALL_RPATH)
-target_link_options(flashwave PRIVATE -static-libstdc++ -static-libgcc LINKER:--gc-sections)
-if(FLASHWAVE_OLD_GLIBC)
-  target_sources(flashwave PRIVATE ${CMAKE_CURRENT_LIST_DIR}/old_glibc.c)
-  # Parts of libc since 2.34, and empty since; before, the functions are found there.
-  target_link_options(flashwave PRIVATE LINKER:--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
-endif()
 
-install(TARGETS flashwave LIBRARY DESTINATION lib)
+# The command line as a library, which python/flashwave/_command.py calls: the code that starts an executable needs the
+# glibc it was linked with, 2.34 or newer.
+add_subdirectory(${PROJECT_SOURCE_DIR}/cli ${PROJECT_BINARY_DIR}/cli EXCLUDE_FROM_ALL)
+add_library(flashwave_command MODULE ${PROJECT_SOURCE_DIR}/cli/main.cpp)
+target_compile_definitions(flashwave_command PRIVATE main=flashwave_main)
+target_link_libraries(flashwave_command PRIVATE flashwave_cli_parts)
+target_link_options(flashwave_command PRIVATE LINKER:--exclude-libs,ALL)
+set_target_properties(flashwave_command PROPERTIES CXX_VISIBILITY_PRESET default INSTALL_RPATH "$ORIGIN")
+
+foreach(target flashwave flashwave_command)
+  target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc LINKER:--gc-sections)
+  if(FLASHWAVE_OLD_GLIBC)
+    target_sources(${target} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/old_glibc.c)
+    # Parts of libc since 2.34, and empty since; before, the functions are found there.
+    target_link_options(${target} PRIVATE LINKER:--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
+  endif()
+endforeach()
+
+install(TARGETS flashwave flashwave_command LIBRARY DESTINATION lib)
 install(DIRECTORY include/flashwave DESTINATION include)
 if(FLASHWAVE_LLVM)
   add_subdirectory(${PROJECT_SOURCE_DIR}/emulator ${PROJECT_BINARY_DIR}/emulator)

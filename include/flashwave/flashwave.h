@@ -62,7 +62,11 @@ enum {
   FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED | FW_FAST_ROUNDING,
 
   FW_ROTARY_CONJUGATE = 1 << 3, /* turn backwards: the inverse, and the backward, of the rotation */
-  FW_ALL_ROTARY_FLAGS = FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE /* those of fw_rotary_embedding */
+  FW_ALL_ROTARY_FLAGS = FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE, /* those of fw_rotary_embedding */
+
+  /* FW_UNSUPPORTED rather than the device's slow path: for callers that know a faster way than that. */
+  FW_NO_SLOW_PATH = 1 << 0,
+  FW_ALL_EXEC_FLAGS = FW_NO_SLOW_PATH /* those of fw_exec */
 };
 
 /* softmax_scale value that stands for 1/sqrt(dim_qk); what fw_attention_init sets. */
@@ -125,6 +129,11 @@ typedef struct fw_attention {
 
   /* Optional output for tests: the softmax, negative where dropped. F32, strides (batch, head, query, key). */
   fw_tensor probs;
+
+  /* Dropout whose seed and offset are in the device's memory, where a graph of calls may change them between runs;
+   * dropout_seed and dropout_offset are then not read. Kernels of GPUs take the numbers by value: there it is
+   * FW_UNSUPPORTED. */
+  const uint64_t* dropout_state;
 } fw_attention;
 
 /* Backward of the problem whose forward gave o and lse. Absent outputs are not computed. */
@@ -192,11 +201,19 @@ typedef struct fw_exec {
   uint32_t struct_size;
   int32_t num_threads;         /* CPU: at most this many; 0 = fw_get_num_threads() */
   void* stream;                /* GPU: the caller's stream; CPU: NULL */
-  void* workspace;             /* device memory, 64-byte aligned; NULL = the library allocates */
+  void* workspace;             /* device memory, 64-byte aligned; NULL = allocate's, or the library's own */
   size_t workspace_size;       /* bytes at workspace */
   const char* force_kernel;    /* run this kernel or fail; NULL = FLASHWAVE_FORCE_KERNEL, else choose */
   const fw_executor* executor; /* CPU: NULL = the library's own pool */
   fw_report* report;           /* out, optional */
+
+  /* Asked once, where workspace is NULL and the call needs any: device memory, 64-byte aligned, that stays until the
+   * work of the call is done on its stream; NULL = there is none. So a call plans once and needs no fw_workspace_size.
+   */
+  void* (*allocate)(void* context, size_t bytes);
+  void* allocate_context;
+  uint32_t flags;    /* FW_NO_SLOW_PATH */
+  uint32_t reserved; /* 0 */
 } fw_exec;
 
 typedef struct fw_device fw_device; /* lives as long as the process; never freed */

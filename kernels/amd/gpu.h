@@ -35,7 +35,7 @@ using F32x16 = Vec<float, 16>;
 using F16x2 = Vec<_Float16, 2>;
 using BF16x2 = Vec<__bf16, 2>;
 
-inline constexpr float kInf = __builtin_inff();
+inline constexpr float kInf = __builtin_inff(), kLargest = 3.40282347e38f;
 inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 #if defined(__GFX9__)

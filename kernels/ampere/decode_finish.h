@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ampere/decode_line.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 
@@ -47,7 +48,7 @@ FW_DEVICE void write_columns(const Params& p, const UnitRows& rows, int r, int c
   uint16_t* const o = static_cast<uint16_t*>(p.o.data) + rows.offset(p.o, at) + column;
   *reinterpret_cast<uint32_t*>(o) = Element::pack(x * scale, y * scale);
   if (column == 0 && p.lse.data) {
-    static_cast<float*>(p.lse.data)[rows.offset(p.lse, at)] = total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
+    static_cast<float*>(p.lse.data)[rows.offset(p.lse, at)] = total == 0.f ? -kInf : from_log2(top + log2_fast(total));
   }
 }
 

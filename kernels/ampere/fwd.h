@@ -294,7 +294,7 @@ struct Forward {
         const int row = r * 16 + h * 8 + lane / 4;
         if (p.lse.data && (lane & 3) == 0 && part == 0 && first_query + row < queries) {
           static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + row, head)] =
-              total == 0.f ? -kInf : (top + log2_fast(total)) * kLn2;
+              total == 0.f ? -kInf : from_log2<kGeneral>(top + log2_fast(total));
         }
         float factor = total == 0.f ? 0.f : weight / total;
         if constexpr (kGeneral) factor /= 1.f - p.dropout_p;

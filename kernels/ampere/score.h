@@ -47,7 +47,7 @@ FW_DEVICE void add_bias(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlac
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         int key = at.key + 8 * n + e;
         key = key < at.keys ? key : at.keys - 1;
-        s[n][2 * h + e] += bias_value(row, key * p.bias.stride[3]) * kLog2e;
+        s[n][2 * h + e] += in_log2(bias_value(row, key * p.bias.stride[3]));
       }
     }
   }

@@ -168,7 +168,7 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
     const float scale = sum == 0.f ? 0.f : rcp_fast(sum);
     if (in_v) store_once(elements<uint16_t>(p.o) + row[u], packed<Element>(o, scale));
     if (p.lse.data && d == 0) {
-      elements<float>(p.lse)[TinySequence(p, b[u]).query_head(p.lse, head[u])] = (reference + log2_fast(sum)) * kLn2;
+      elements<float>(p.lse)[TinySequence(p, b[u]).query_head(p.lse, head[u])] = from_log2(reference + log2_fast(sum));
     }
   }
 }
@@ -321,7 +321,7 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
     const int columns = exists ? p.dim_v - 8 * tile.c : 0;
     if (exists && p.lse.data && tile.c == 0) {
       elements<float>(p.lse)[seq.query_head(p.lse, row_head) + query * p.lse.stride[1]] =
-          (reference + log2_fast(sum)) * kLn2;
+          from_log2(reference + log2_fast(sum));
     }
     FW_UNROLL for (int n = 0; n < Tile::kChunks; ++n) {
       float o[8];

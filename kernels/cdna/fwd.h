@@ -629,7 +629,7 @@ struct Forward {
     }
     if (p.lse.data && half == 0 && query < rows)
       static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + query, head)] =
-          total == 0.f ? -kInf : (m - E::kBias - E::kShift + log2_fast(total)) * kLn2;
+          total == 0.f ? -kInf : from_log2<C::kGeneral>(m - E::kBias - E::kShift + log2_fast(total));
   }
 };
 

@@ -58,7 +58,7 @@ struct Modifier {
     FW_UNROLL for (int r = 0; r < 16; ++r) {
       int key = first + key_of_register(r);
       key = key < 0 ? 0 : key > last ? last : key;
-      x.s[r] += float(data[key * p.bias.stride[3]]) * kLog2e;
+      x.s[r] += in_log2(float(data[key * p.bias.stride[3]]));
       if (r % 4 == 3) schedule_fence();  // four loads at a time: registers
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/common/gpu.h"
+#include "kernels/common/score.h"
 
 namespace flashwave {
 
@@ -20,7 +21,7 @@ FW_DEVICE RowEnd finish_row(const Params& p, int32_t head, float m, float l) {
   const float weight = exp2_fast(m - reference);
   const float total = l * weight + exp2_fast(sink - reference);
   if (total == 0.f) return {0.f, -kInf};
-  return {weight / ((1.f - p.dropout_p) * total), (reference + log2_fast(total)) * kLn2};
+  return {weight / ((1.f - p.dropout_p) * total), from_log2(reference + log2_fast(total))};
 }
 
 }  // namespace flashwave

@@ -34,6 +34,19 @@ FW_DEVICE float bias_at(const Params& p, int64_t offset) {
   }
 }
 
+// A score or a bias times log2(e). What is finite stays finite: a bias of -kLargest, torch.finfo(float32).min, is how
+// some programs hide keys, and a row that has no other keys is their mean, not a row that sees nothing. The second term
+// is -kLargest for every finite x (2^-26 of it is below half a unit of kLargest), and x itself for -inf and NaN.
+FW_DEVICE float in_log2(float x) {
+  return __builtin_fmaxf(x * kLog2e, __builtin_fmaf(x, 0x1p-26f, -kLargest));
+}
+
+// The log-sum-exp of a row from units of log2; what in_log2 has cut off is given back.
+template <bool kModified = true>  // false: no bias, nothing was cut off
+FW_DEVICE float from_log2(float x) {
+  return kModified && x <= -kLargest ? x : x * kLn2;
+}
+
 // The scores of one row (query i of head h of a sequence).
 struct ScoreRow {
   const Params& p;
@@ -67,7 +80,8 @@ struct ScoreRow {
   // The score in units of log2: the weight is exp2 of it.
   FW_METHOD float modified(float dot, int64_t key) const {
     float cap_gradient;
-    return score(dot, key, cap_gradient) * kLog2e;
+    const float s = score(dot, key, cap_gradient);
+    return p.bias.data ? in_log2(s) : s * kLog2e;
   }
 
   // From the diagonal. Lengths fit 32 bits, and so does this.

@@ -169,7 +169,9 @@ struct AmxBackwardTask {
           V tanh_z{};
           const V score = modify_score(p, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
                                        p.bias.data ? mem.bias + x : nullptr, &tanh_z);
-          const V weight = zero_unless(seen, exp2_masked(score + load(neg_lse + j * W)));
+          V log_prob = score + load(neg_lse + j * W);
+          if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
+          const V weight = zero_unless(seen, exp2_masked(log_prob));
           const V grad = weight * (load(dp + x) - load(delta + j * W)) * (1.f - tanh_z * tanh_z);
           g[r][j] = (__m512)zero_unless(seen, grad);
           const V factor = p.dropout_threshold ? load(dropped(slot, k, j)) : splat(1.f);
@@ -319,7 +321,7 @@ struct AmxBackwardTask {
       for (int i = 0; i < kSide; ++i) neg_lse[i] = -kLargestArgument, delta[i] = 0.f;
       scope.for_each_row(row, scope.panel_count(row), [&](int i, int64_t query, int32_t head) {
         // an empty row has -inf: P = 0
-        const float lse = *scope.pointer<const float>(p.lse, query, head), x = -lse * kLog2e;
+        const float lse = *scope.pointer<const float>(p.lse, query, head), x = -in_log2(lse);
         if (lse != -kInf) neg_lse[i] = x < -kLargestArgument ? -kLargestArgument : x;
         delta[i] = row_delta<T>(p, scope, query, head);
       });

@@ -140,7 +140,7 @@ struct AmxDecodeTask {
   FW_NOINLINE void read_bias(int64_t k0, int count) {
     const auto read = [&](auto* data) __attribute__((always_inline)) {
       for (int k = 0; k < count; ++k) {
-        for (int r = 0; r < W; ++r) bias[k][r] = to_float(data[lanes.bias[r] + (k0 + k) * p.bias.stride[3]]) * kLog2e;
+        for (int r = 0; r < W; ++r) bias[k][r] = in_log2(to_float(data[lanes.bias[r] + (k0 + k) * p.bias.stride[3]]));
       }
     };
     if (p.bias.dtype == abi::kF32) {

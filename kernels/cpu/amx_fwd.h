@@ -267,8 +267,8 @@ struct AmxForwardTask {
       for (int i = 0; i < count; ++i) x[i] = to_float(data[at + i * step]);
       return x;
     };
-    return kLog2e * (p.bias.dtype == abi::kF32 ? read(static_cast<const float*>(p.bias.data))
-                                               : read(static_cast<const T*>(p.bias.data)));
+    return in_log2(p.bias.dtype == abi::kF32 ? read(static_cast<const float*>(p.bias.data))
+                                             : read(static_cast<const T*>(p.bias.data)));
   }
 
   // Row r of cur: scores -> weights, with the online softmax; keys are in the lanes.
@@ -481,7 +481,7 @@ struct AmxForwardTask {
         write_ordered(scope.pointer<T>(p.o, query, head), mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, inverse[r]);
         if (!p.lse.data) return;
         const float l = sums[r];
-        *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : state.m[r] * kLn2 + __builtin_logf(l);
+        *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : natural_lse(state.m[r], l);
       });
     }
   }

@@ -74,7 +74,10 @@ FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& 
       const V s = modify_score(params, load(x), slope, diagonal, float(k),
                                params.bias.data ? mem.bias + k * NQ + j * W : nullptr, &tanh_z);
       store(mem.chain + k * NQ + j * W, 1.f - tanh_z * tanh_z);
-      store(x, zero_unless(sees(rows, j, int32_t(k0) + k), exp2_masked(s + start)));
+      V log_prob = s + start;
+      // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp2 makes inf.
+      if (params.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;
+      store(x, zero_unless(sees(rows, j, int32_t(k0) + k), exp2_masked(log_prob)));
     }
   }
   const float keep = 1.f / (1.f - params.dropout_p);
@@ -195,7 +198,7 @@ struct BackwardTask {
       for (int lane = 0; lane < NQ; ++lane) neg_lse[lane] = -kInf, delta[lane] = 0.f;
       scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t query, int32_t head) {
         const float lse = *scope.pointer<const float>(p.lse, query, head);
-        if (lse != -kInf) neg_lse[lane] = -lse * kLog2e;  // else an empty row: P = 0
+        if (lse != -kInf) neg_lse[lane] = -in_log2(lse);  // else an empty row: P = 0
         delta[lane] = row_delta<T>(p, scope, query, head);
       });
     }

@@ -240,8 +240,8 @@ struct DecodeTask {
     const int64_t at = scope.seq.b * stride[0] + h * stride[1] + query * stride[2] + key * stride[3];
     for (int i = 0; i < W; ++i) {
       const int64_t e = at + (i < count ? i : 0) * stride[3];
-      out[i] = kLog2e * (p.bias.dtype == abi::kF32 ? static_cast<const float*>(p.bias.data)[e]
-                                                   : to_float(static_cast<const T*>(p.bias.data)[e]));
+      out[i] = in_log2(p.bias.dtype == abi::kF32 ? static_cast<const float*>(p.bias.data)[e]
+                                                 : to_float(static_cast<const T*>(p.bias.data)[e]));
     }
   }
 

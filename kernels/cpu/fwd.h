@@ -278,7 +278,7 @@ struct ForwardTask {
       if (p.lse.data) {
         scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t query, int32_t head) {
           const float l = state.l[lane];
-          *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : state.m[lane] * kLn2 + __builtin_logf(l);
+          *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : natural_lse(state.m[lane], l);
         });
       }
       float* o = mem.o + i * mem.o_stride;

@@ -28,7 +28,7 @@ FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const Par
     }
     store_part(o + c, sum * scale, n);
   }
-  if (p.lse.data) *scope.row_pointer<float>(p.lse, row) = l == 0.f ? -kInf : top * kLn2 + __builtin_logf(l);
+  if (p.lse.data) *scope.row_pointer<float>(p.lse, row) = l == 0.f ? -kInf : natural_lse(top, l);
 }
 
 template <class T>

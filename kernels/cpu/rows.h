@@ -143,6 +143,18 @@ FW_INLINE void for_each_part(const PanelRows& panel, int64_t k0, TileRange t, Bo
 
 FW_INLINE bool has_score_modifiers(const abi::Params& p) { return p.softcap > 0 || p.alibi_slopes || p.bias.data; }
 
+// A bias times log2(e), where what is finite stays finite: see kernels/common/score.h.
+FW_INLINE V in_log2(V x) {
+  const V scaled = x * kLog2e, least = x * 0x1p-26f - kLargest;
+  return scaled < least ? least : scaled;  // NaN stays NaN
+}
+FW_INLINE float in_log2(float x) {
+  const float scaled = x * kLog2e, least = x * 0x1p-26f - kLargest;
+  return scaled < least ? least : scaled;
+}
+// Log-sum-exp of weights exp2(s - m) whose sum is l.
+FW_INLINE float natural_lse(float m, float l) { return m <= -kLargest ? m : m * kLn2 + __builtin_logf(l); }
+
 // Bias of the tile as [keys][NQ], in units of log2.
 template <class TB>
 FW_NOINLINE void gather_bias(const abi::Params& p, const PanelRows& panel, int64_t k0, int begin, int end, int64_t keys,
@@ -153,10 +165,11 @@ FW_NOINLINE void gather_bias(const abi::Params& p, const PanelRows& panel, int64
   if (step == 1) {
     const TB* rows[NQ];
     for (int i = 0; i < NQ; ++i) rows[i] = base + panel.bias[i] + k0 + begin;
-    pack_panel(rows, exist - begin, kLog2e, out + begin * NQ);
+    pack_panel(rows, exist - begin, 1.f, out + begin * NQ);
+    for (int i = begin * NQ; i < exist * NQ; i += W) store(out + i, in_log2(load(out + i)));
   } else {
     for (int k = begin; k < exist; ++k) {
-      for (int i = 0; i < NQ; ++i) out[k * NQ + i] = to_float(base[panel.bias[i] + (k0 + k) * step]) * kLog2e;
+      for (int i = 0; i < NQ; ++i) out[k * NQ + i] = in_log2(to_float(base[panel.bias[i] + (k0 + k) * step]));
     }
   }
   for (int k = exist; k < end; ++k) {

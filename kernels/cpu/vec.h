@@ -40,7 +40,7 @@ typedef uint16_t VU16 __attribute__((vector_size(W * 2)));
 #define FW_KEEP_ORDER asm volatile("" ::: "memory")
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
-constexpr float kInf = __builtin_inff();
+constexpr float kInf = __builtin_inff(), kLargest = 3.40282347e38f;
 
 FW_INLINE V load(const float* p) { return *reinterpret_cast<const V*>(p); }
 FW_INLINE V load_u(const float* p) { return *reinterpret_cast<const VUnaligned*>(p); }

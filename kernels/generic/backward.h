@@ -183,7 +183,9 @@ struct GenericBackward {
                                   float row_delta) const {
     float cap_gradient;
     const float score = row.score(dot, key, cap_gradient);
-    const float prob = lse == -kInf ? 0.f : exp_accurate(score - lse);
+    // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
+    const float log_prob = score - lse > 0.f && p.bias.data ? 0.f : score - lse;
+    const float prob = lse == -kInf ? 0.f : exp_accurate(log_prob);
     const bool drops = p.dropout_p > 0;
     const float keep = !drops ? 1.f : row.dropped(key) ? 0.f : 1.f / (1.f - p.dropout_p);
     const float ds = prob * (keep * d_weight - row_delta);

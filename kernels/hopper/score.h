@@ -75,7 +75,7 @@ struct ScoreRows {
                                                                                static_cast<const T*>(p.bias.data) +
                                                                                row1.bias;
     FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] +=
-        widened((i & 2 ? data1 : data0)[min(first + key_of(i), last) * p.bias.stride[3]]) * kLog2e;
+        in_log2(widened((i & 2 ? data1 : data0)[min(first + key_of(i), last) * p.bias.stride[3]]));
   }
 
   FW_METHOD uint32_t kept(uint32_t numbers) const {

@@ -30,7 +30,7 @@ using abi::GpuArguments;
 using abi::Params;
 using abi::Schedule;
 
-inline constexpr float kInf = __builtin_inff();
+inline constexpr float kInf = __builtin_inff(), kLargest = 3.40282347e38f;
 inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 inline constexpr int kWave = 32;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;

@@ -510,7 +510,7 @@ struct Forward {
       }
     }
     if (p.lse.data && half == 0 && exists) {
-      __builtin_amdgcn_raw_buffer_store_b32(bits_of(lse * kLn2), rows_of(p.lse, t, 4, 4),
+      __builtin_amdgcn_raw_buffer_store_b32(bits_of(from_log2<kGeneral>(lse)), rows_of(p.lse, t, 4, 4),
                                             uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), 0, 0);
     }
   }

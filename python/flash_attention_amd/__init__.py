@@ -1,7 +1,7 @@
 """flashwave under the name of an attention package for AMD GPUs: ``from flash_attention_amd import FlashAttention``."""
 
 from flashwave import __version__
-from flashwave.interface import (
+from flashwave.functions import (
     flash_attn_func,
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
+from types import ModuleType
 from typing import Any
 
 from . import _library
@@ -33,9 +35,9 @@ _LEGACY = (
 )
 # Where each name is defined; looked up when it is first used.
 _HOMES = {
-    **dict.fromkeys(_FUNCTIONS, "interface"),
+    **dict.fromkeys(_FUNCTIONS, "functions"),
     **dict.fromkeys(_LEGACY, "legacy"),
-    **dict.fromkeys(("attention", "explain"), "api"),
+    **dict.fromkeys(("attention", "explain"), "attention"),
     **dict.fromkeys(("FlashAttention", "FlashMHA"), "modules"),
     **dict.fromkeys(("RotaryEmbedding", "apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"), "rotary"),
     "backend": "dispatch",
@@ -46,15 +48,24 @@ _MODULES = (
     "backends",
     "bench",
     "compat",
-    "composed",
     "dispatch",
+    "doctor",
+    "functions",
     "integrations",
-    "interface",
     "legacy",
     "modules",
-    "native",
     "rotary",
 )
+
+
+def _is_installed(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+def _usable(name: str) -> bool:
+    """Whether what the name needs is installed: torch, or for `attention` NumPy."""
+    return _is_installed("torch") or (name == "attention" and _is_installed("numpy"))
+
 
 __all__ = [
     "BackendRefused",
@@ -64,19 +75,41 @@ __all__ = [
     "OutOfMemory",
     "Unsupported",
     "devices",
-    *_HOMES,
+    *(name for name in _HOMES if _usable(name)),  # `from flashwave import *` takes what there is
 ]
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`attention` is a function, also after `import` has bound the name to the module that defines it."""
+        if name == "attention" and isinstance(value, ModuleType):
+            value = value.attention
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         home = _HOMES[name]
-        if name == "attention" and importlib.util.find_spec("torch") is None:
+        if not _usable(name):
+            what = "PyTorch, or NumPy for arrays" if name == "attention" else "PyTorch"
+            raise ModuleNotFoundError(
+                f"flashwave.{name} needs {what}: pip install flashwave[torch]"
+                f"{' (or flashwave[numpy])' if name == 'attention' else ''}",
+                name="torch",
+            )
+        if name == "attention" and not _is_installed("torch"):
             home = "arrays"  # the one of these functions that also takes arrays
         module = importlib.import_module(f"{__name__}.{home}")
         value = globals()[name] = getattr(module, name)
         return value
     if name in _MODULES:
+        needed = {"arrays": "numpy", "backends": None, "compat": None, "doctor": None}.get(name, "torch")
+        if needed and not _is_installed(needed):
+            library = {"numpy": "NumPy", "torch": "PyTorch"}[needed]
+            raise ModuleNotFoundError(f"flashwave.{name} needs {library}: pip install flashwave[{needed}]", name=needed)
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
+import sys
+import warnings
+from collections.abc import Iterator
 from ctypes import (
     POINTER,
     Structure,
@@ -21,11 +25,13 @@ from ctypes import (
 from pathlib import Path
 from typing import Any
 
-from .errors import BY_STATUS, FlashwaveError
+from .errors import BY_STATUS, FlashwaveError, NoDevice
 
 F16, BF16, F32 = 1, 2, 3
 CAUSAL, DETERMINISTIC, ROTARY_INTERLEAVED = 1, 2, 4
-UNSUPPORTED, WORKSPACE_TOO_SMALL = 2, 5
+NO_SLOW_PATH = 1  # of fw_exec.flags
+ALLOCATE = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t)  # fw_exec.allocate
+UNSUPPORTED = 2
 
 
 class Tensor(Structure):
@@ -79,6 +85,7 @@ class Attention(Structure):
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
         ("probs", Tensor),
+        ("dropout_state", c_void_p),
     ]
 
 
@@ -121,6 +128,10 @@ class Exec(Structure):
         ("force_kernel", c_char_p),
         ("executor", c_void_p),
         ("report", c_void_p),
+        ("allocate", c_void_p),
+        ("allocate_context", c_void_p),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -141,28 +152,53 @@ class Cost(Structure):
     _fields_ = [("struct_size", c_uint32), ("reserved", c_uint32), ("flops", c_double), ("bytes", c_double)]
 
 
-def _library_path() -> Path:
-    """FLASHWAVE_LIBRARY, else the library inside the package, else the build folder of a source tree."""
-    named = os.environ.get("FLASHWAVE_LIBRARY")
-    if named:
-        return Path(named)
+def _places() -> Iterator[Path]:
+    """Where the library may lie: inside the package; in the build folder of a source tree; in an installed package
+    beside an editable install, whose Python files lie elsewhere.
+    """
     here = Path(__file__).resolve().parent
-    packaged, built = here / "lib" / "libflashwave.so", here.parents[1] / "build" / "libflashwave.so"
-    for path in (packaged, built):
-        if path.exists():
-            return path
-    raise ImportError(
-        f"flashwave: no libflashwave.so at {packaged} (installed package) or {built} (source tree: run `make build`); "
-        "FLASHWAVE_LIBRARY names another place"
-    )
+    yield here / "lib" / NAME
+    yield here.parents[1] / "build" / NAME
+    for folder in sys.path:
+        yield Path(folder) / "flashwave" / "lib" / NAME
 
 
-def _load() -> ctypes.CDLL:
-    path = _library_path()
+NAME = "libflashwave.so"
+path: Path | None = None  # of the library that is loaded
+
+
+def beside(name: str) -> Path | None:
+    """A file of that name in the folder of the library, if there is one."""
+    return None if path is None or not (path.parent / name).exists() else path.parent / name
+
+
+def _open() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and why not. FLASHWAVE_LIBRARY names the file; one that cannot be loaded is an error."""
+    global path
+    named = os.environ.get("FLASHWAVE_LIBRARY")
+    places = [Path(named)] if named else [place for place in _places() if place.exists()]
+    if not places:
+        here = Path(__file__).resolve().parent
+        return None, f"no {NAME} in {here / 'lib'} (installed package) or {here.parents[1] / 'build'} (`make build`)"
     try:
-        library = ctypes.CDLL(str(path))
+        library, path = ctypes.CDLL(str(places[0])), places[0]
     except OSError as error:
-        raise ImportError(f"flashwave: {path} cannot be loaded: {error}") from error
+        if named:
+            raise ImportError(f"flashwave: FLASHWAVE_LIBRARY={named} cannot be loaded: {error}") from error
+        return None, f"{places[0]} cannot be loaded: {error}"
+    return library, ""
+
+
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    library, reason = _open()
+    if library is None:
+        warnings.warn(
+            f"flashwave: {reason}; PyTorch operations compute every attention, which is slow. FLASHWAVE_LIBRARY names "
+            "the library if it lies elsewhere.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None, reason
     # Structs are passed by address (c_void_p): callers keep prepared ones and only change pointers in them.
     signatures = {
         "fw_attention_init": (None, [c_void_p, c_size_t]),
@@ -171,6 +207,7 @@ def _load() -> ctypes.CDLL:
         "fw_forward": (c_int32, [c_void_p, c_void_p, c_void_p]),
         "fw_backward": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p]),
         "fw_workspace_size": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_size_t)]),
+        "fw_rotary": (c_int32, [c_void_p, c_void_p, c_void_p]),
         "fw_explain": (
             c_int32,
             [c_void_p, c_void_p, c_void_p, c_void_p, c_int32, c_char_p, c_size_t, POINTER(c_size_t)],
@@ -195,10 +232,10 @@ def _load() -> ctypes.CDLL:
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    return library
+    return library, ""
 
 
-lib = _load()
+lib, why_no_library = _load()
 
 
 def error_of(status: int) -> FlashwaveError:
@@ -212,7 +249,12 @@ def check(status: int) -> None:
 
 
 def version() -> str:
-    return lib.fw_version_string().decode()
+    if lib is not None:
+        return lib.fw_version_string().decode()
+    try:
+        return importlib.metadata.version("flashwave")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.0.0"
 
 
 # ------------------------------------------------------------------------------------------------------------ devices
@@ -222,6 +264,8 @@ _devices: dict[str, int] = {}
 
 def device(name: str) -> int:
     """The handle of a library device: "cpu", "cuda[:i]", "hip[:i]", "emu:gfxNNN", "auto"."""
+    if lib is None:
+        raise NoDevice(why_no_library)
     handle = _devices.get(name)
     if handle is None:
         found = c_void_p()
@@ -243,7 +287,7 @@ def query(handle: int) -> dict[str, Any]:
 def devices() -> list[dict[str, Any]]:
     """The real devices of this machine; the first is always the CPU."""
     found = []
-    for index in range(lib.fw_device_count()):
+    for index in range(0 if lib is None else lib.fw_device_count()):
         handle = c_void_p()
         check(lib.fw_device_at(index, ctypes.byref(handle)))
         assert handle.value is not None

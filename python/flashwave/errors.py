@@ -20,7 +20,10 @@ class BackendRefused(Unsupported):
 
     def __init__(self, backend: str, op: str, reason: str) -> None:
         super().__init__(f"backend '{backend}' was asked for and cannot compute this {op}: {reason}")
-        self.backend, self.reason = backend, reason
+        self.backend, self.op, self.reason = backend, op, reason
+
+    def __reduce__(self) -> tuple:  # else a pool of processes waits for ever for an error that it cannot unpickle
+        return BackendRefused, (self.backend, self.op, self.reason)
 
 
 class NoDevice(FlashwaveError):

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashwave.interface import flash_attn_varlen_func
+from flashwave.attention import index_tensor
+from flashwave.functions import flash_attn_varlen_func
 
 __all__ = [
     "flash_attn_unpadded_func",
@@ -41,6 +42,8 @@ def flash_attn_unpadded_func(
     deterministic: bool = False,
 ):
     """q (total_q, h, d), k and v (total_k, h, d). Returns out, or (out, softmax_lse, S_dmask)."""
+    cu_seqlens_q = index_tensor("cu_seqlens_q", cu_seqlens_q)
+    cu_seqlens_k = index_tensor("cu_seqlens_k", cu_seqlens_k)
     options = {
         "dropout_p": dropout_p,
         "softmax_scale": softmax_scale,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from flashwave.interface import flash_attn_func, flash_attn_varlen_func
+from flashwave.functions import flash_attn_func, flash_attn_varlen_func
 from flashwave.padding import pad_input, unpad_input
 
 

@@ -1,214 +1,265 @@
-"""One attention on torch tensors: its gradient, and the custom operators. `dispatch` chooses the code that computes it.
+"""The torch operators `flashwave::*`: their arguments, what they give for fake tensors, and who computes them.
 
-In eager mode a call goes straight to `dispatch.forward` (through an autograd.Function if it needs a gradient), because
-torch's way to a Python operator costs tens of microseconds. Under torch.compile, export, fake tensors or tensor
-subclasses it goes through the operators `flashwave::forward`, `flashwave::backward`, `flashwave::forward_append`, which
-are the same functions.
+Those with an underscore compute and know no gradients; `autograd` calls them. On tensors of CPUs and GPUs they are
+`libflashwave_torch.so` (python/binding), which needs torch 2.9; elsewhere, and on older torch, they are the functions
+below. Both fill the library's struct from the tensors of the call and nothing else. Where the library has no kernel, or
+only a slow one, or where a backend is asked for by name, the binding calls `_forward_elsewhere` and
+`_backward_elsewhere`, which ask `dispatch`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+import re
+import threading
+from typing import Any, NoReturn
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from . import native, shapes
-from .dispatch import Outputs, backward, chosen, forward
-from .errors import InvalidArgument
-from .problem import APPEND_FIELDS, FORWARD_FIELDS, Problem
+from . import _library as fw
+from . import dispatch, settings, shapes
+from .backends.native import threads
+from .backends.native.structs import lse_shape, out_shape, probs_shape
+from .errors import BY_STATUS, FlashwaveError
+from .problem import FORWARD_FIELDS, NAMES_OF_GRADIENTS, Problem
 
-_TENSORS = 13  # the leading fields of a problem
-_SCALARS = len(FORWARD_FIELDS)
-DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in ("q", "k", "v", "alibi_slopes", "bias", "sinks"))
+Tensor = torch.Tensor
 
-# ------------------------------------------------------------------------------------------------------------ autograd
-
-
-def save(ctx: Any, inputs: tuple, output: tuple) -> None:
-    """What the backward needs of a problem's fields and of the forward's results."""
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:_TENSORS], output[0], output[1])
-    ctx.scalars = inputs[_TENSORS:_SCALARS]
-    ctx.backend = chosen()  # the backward may run elsewhere: in another thread, outside a `with`
-
-
-def _differentiate(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, dprobs: Any) -> tuple:
-    *tensors, out, lse = ctx.saved_tensors
-    gradients: list = [None] * len(ctx.needs_input_grad)
-    if dout is None and dlse is None:
-        return tuple(gradients)
-    problem = Problem(*tensors, *ctx.scalars)
-    if lse.dim() == 1:
-        raise InvalidArgument(
-            "flashwave::forward has no gradient where return_lse is False: the backward reads the lse"
-        )
-    if dout is None:
-        dout = torch.zeros_like(out)
-    needs = tuple([bool(ctx.needs_input_grad[place]) for place in DIFFERENTIABLE])
-    if is_plain(problem.q, dout):
-        results = backward(problem, dout, dlse, out, lse, needs, ctx.backend)
-    else:
-        results = torch.ops.flashwave.backward.default(dout, dlse, out, lse, list(needs), *problem[:_SCALARS])
-    for place, needed, gradient in zip(DIFFERENTIABLE, needs, results):
-        gradients[place] = gradient if needed else None
-    return tuple(gradients)
-
-
-class _Attention(torch.autograd.Function):
-    """The operator `flashwave::forward` without the dispatcher."""
-
-    # With a setup_context of its own torch would bind the arguments by inspect.signature, 50 microseconds a call.
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple:  # type: ignore[override]
-        results = forward(Problem(*inputs[:_SCALARS]), probs=inputs[_SCALARS])
-        if results[2] is not None:
-            ctx.mark_non_differentiable(results[2])
-        save(ctx, inputs, results)
-        return results
-
-    backward = staticmethod(once_differentiable(_differentiate))
-
-
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_transform = torch._C._functorch.peek_interpreter_stack
-
-
-def is_plain(*tensors: torch.Tensor) -> bool:
-    """Whether memory can be handed to a kernel: nothing traces, transforms or wraps these tensors."""
-    if torch.compiler.is_compiling() or _dispatch_modes() > 0 or _function_transform() is not None:
-        return False
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN_TYPES:
-            return False
-    return True
-
-
-def needs_gradient(problem: Problem) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    q, k, v = problem[:3]
-    if q.requires_grad or k.requires_grad or v.requires_grad:
-        return True
-    return any([term is not None and term.requires_grad for term in problem[9:12]])
-
-
-def attend(problem: Problem, out: torch.Tensor | None = None, lse: bool = True, probs: bool = False) -> Outputs:
-    """The differentiable attention: (out, lse, probs), the last two only sure to be there if wanted.
-
-    lse is -inf in rows that see nothing; probs has no gradient.
-    """
-    if not is_plain(problem.q):
-        return _attend_traced(problem, out, lse or needs_gradient(problem), probs)
-    if needs_gradient(problem):
-        if out is not None:
-            raise InvalidArgument("out cannot be used when an input requires a gradient")
-        if problem.k_new is not None:
-            raise InvalidArgument("k cannot be appended to a cache when an input requires a gradient")
-        return _Attention.apply(*problem[:_SCALARS], probs)
-    return forward(problem, out, lse, probs)
-
-
-def _attend_traced(problem: Problem, out: torch.Tensor | None, with_lse: bool, probs: bool) -> Outputs:
-    """With the same wish for the lse as in eager mode: kernels that need not compute it may round otherwise."""
-    if problem.k_new is not None:
-        result, lse = torch.ops.flashwave.forward_append.default(*problem, with_lse)
-        matrix = None
-    else:
-        result, lse, matrix = torch.ops.flashwave.forward.default(*problem[:_SCALARS], probs, with_lse)
-    if out is not None:
-        out.copy_(result)
-        result = out
-    return result, lse, matrix if probs else None
-
-
-# ----------------------------------------------------------------------------------------------------------- operators
-
-_library = torch.library.Library("flashwave", "FRAGMENT")
-
+_MASK = "float? softmax_scale, bool causal, SymInt window_left, SymInt window_right, float softcap"
+_CACHE = "Tensor? seqused_k, Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table"
+_NEW_KEYS = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin"
 _PROBLEM = (
-    "Tensor q, Tensor{a} k, Tensor{b} v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_k, "
-    "Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table, Tensor? alibi_slopes, Tensor? bias, "
-    "Tensor? sinks, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k, float? softmax_scale, bool causal, "
-    "SymInt window_left, SymInt window_right, float softcap, float dropout_p, int num_splits, bool deterministic"
+    f"Tensor q, Tensor{{}} k, Tensor{{}} v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, {_CACHE}, "
+    "Tensor? alibi_slopes, Tensor? bias, Tensor? sinks, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k, "
+    f"{_MASK}, float dropout_p, int num_splits, bool deterministic"
 )
-_READ, _WRITTEN = _PROBLEM.format(a="", b=""), _PROBLEM.format(a="(a!)", b="(b!)")
-_APPEND = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin, bool rotary_interleaved"
+READ, _WRITTEN = _PROBLEM.format("", ""), _PROBLEM.format("(a!)", "(b!)")
+APPENDED = f"{_WRITTEN}, {_NEW_KEYS}, bool rotary_interleaved"
+_SIX = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"  # gradients, without elements where they are not needed
 
-# An lse or a matrix that is not wanted is a tensor without elements.
-_library.define(f"forward({_READ}, bool return_probs, bool return_lse=True) -> (Tensor, Tensor, Tensor)")
-_library.define(
-    f"backward(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] needs, {_READ}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
-_library.define(f"forward_append({_WRITTEN}, {_APPEND}, bool return_lse=True) -> (Tensor, Tensor)")
-
-
-def _absent(like: torch.Tensor) -> torch.Tensor:
-    return like.new_empty((0,))
-
-
-def _forward_operator(*arguments: Any) -> tuple:
-    problem = Problem(*arguments[:_SCALARS])
-    with_probs, with_lse = (*arguments[_SCALARS:], True)[:2]
-    out, lse, matrix = forward(problem, None, with_lse, with_probs)
-    absent = out.new_empty((0,), dtype=torch.float32)
-    lse = _no_lse(problem) if lse is None or not with_lse else lse
-    return out, lse, absent if matrix is None else matrix
-
-
-def _no_lse(problem: Problem) -> torch.Tensor:
-    exact = torch.float64 if problem.q.dtype == torch.float64 else torch.float32
-    return problem.q.new_empty((0,), dtype=exact)
-
-
-def _forward_fake(*arguments: Any) -> tuple:
-    problem = Problem(*arguments[:_SCALARS])
-    with_probs, with_lse = (*arguments[_SCALARS:], True)[:2]
-    shapes.check(problem)
-    q, v = problem.q, problem.v
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    lse = _no_lse(problem)
-    if with_lse:
-        lse = q.new_empty(native.lse_shape(problem), dtype=lse.dtype)
-    matrix = q.new_empty(native.probs_shape(problem) if with_probs else (0,), dtype=torch.float32)
-    return out, lse, matrix
+SCHEMAS = {
+    # Those a call without options takes: each argument costs a tenth of a microsecond.
+    "_dense": f"(Tensor q, Tensor k, Tensor v, {_MASK}) -> Tensor",
+    "_dense_lse": f"(Tensor q, Tensor k, Tensor v, {_MASK}, bool deterministic) -> (Tensor, Tensor)",
+    "_dense_backward": f"(Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, {_MASK}, "
+    "bool deterministic) -> (Tensor, Tensor, Tensor)",
+    "_varlen": "(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt max_seqlen_q, "
+    f"SymInt max_seqlen_k, {_MASK}) -> Tensor",
+    "_cached": f"(Tensor q, Tensor k, Tensor v, {_CACHE}, {_MASK}, int num_splits) -> Tensor",
+    "_cached_append": f"(Tensor q, Tensor(a!) k, Tensor(b!) v, {_NEW_KEYS}, {_CACHE}, {_MASK}, int num_splits, "
+    "bool rotary_interleaved) -> Tensor",
+    # Those that take everything. An lse or a matrix that is not wanted is a tensor without elements.
+    "_forward": f"({READ}, bool return_lse, bool return_probs) -> (Tensor, Tensor, Tensor)",
+    "_forward_given": f"(Tensor(a!) out, {READ}, bool return_lse, bool return_probs) -> (Tensor, Tensor)",
+    "_append": f"({APPENDED}, bool return_lse) -> (Tensor, Tensor)",
+    "_backward": f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, int needs, {READ}) -> {_SIX}",
+    # What the binding calls.
+    "_forward_elsewhere": f"({APPENDED}, Tensor(c!)? out, bool return_lse, bool return_probs, bool refused) "
+    "-> (Tensor, Tensor, Tensor)",
+    "_backward_elsewhere": f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, int needs, {READ}, bool refused) "
+    f"-> {_SIX}",
+}
+_FORWARD, _ALL = len(FORWARD_FIELDS), len(Problem._fields)
 
 
-def _backward_operator(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *arguments: Any) -> tuple:
-    problem = Problem(*arguments)
-    gradients = backward(problem, dout, dlse, out, lse, tuple(needs), chosen())
-    return tuple([_absent(out) if gradient is None else gradient for gradient in gradients])
+# ------------------------------------------------------------------------------------- arguments of narrow operators
 
 
-def _backward_fake(dout: Any, dlse: Any, out: Any, lse: Any, needs: list, *arguments: Any) -> tuple:
-    return tuple(
-        [
-            arguments[place].new_empty(arguments[place].shape) if needed else _absent(out)
-            for place, needed in zip(DIFFERENTIABLE, needs)
-        ]
+def dense_problem(q: Tensor, k: Tensor, v: Tensor, mask: tuple, deterministic: bool = False) -> Problem:
+    lengths = [tensor.shape[1] if tensor.dim() > 1 else 0 for tensor in (q, k)]
+    return Problem(q, k, v, *[None] * 10, *lengths, *mask, deterministic=deterministic)
+
+
+def _cached_problem(q: Tensor, k: Tensor, v: Tensor, cache: tuple, mask: tuple, num_splits: int) -> Problem:
+    table, keys = cache[3], k.shape[1] if k.dim() > 1 else 0
+    room = keys if table is None else keys * table.shape[-1]
+    queries = q.shape[1] if q.dim() > 1 else 0
+    return Problem(q, k, v, None, None, *cache, None, None, None, None, queries, room, *mask, num_splits=num_splits)
+
+
+def _append_problem(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Problem:
+    new_keys, cache, mask, (num_splits, interleaved) = rest[:4], rest[4:8], rest[8:13], rest[13:]
+    problem = _cached_problem(q, k, v, cache, mask, num_splits)
+    names = ("k_new", "v_new", "rotary_cos", "rotary_sin")
+    return problem._replace(**dict(zip(names, new_keys)), rotary_interleaved=interleaved)
+
+
+def _varlen_problem(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, mask: tuple) -> Any:
+    return Problem(q, k, v, cu_q, cu_k, *[None] * 8, max_q, max_k, *mask)
+
+
+def needs_of(bits: int) -> tuple[bool, ...]:
+    """Which gradients an operator is asked for: bit i for the i-th of NAMES_OF_GRADIENTS."""
+    return tuple([bool(bits >> i & 1) for i in range(len(NAMES_OF_GRADIENTS))])
+
+
+def bits_of(needs: tuple[bool, ...]) -> int:
+    return sum(needed << i for i, needed in enumerate(needs))
+
+
+# ---------------------------------------------------------------------------------------------- computed by Python
+
+
+def _absent(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return like.new_empty((0,), dtype=dtype)
+
+
+def _lse_dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _forward(problem: Problem, lse: bool, probs: bool, out: Tensor | None = None, refused: bool = False) -> tuple:
+    result, found, matrix = dispatch.forward(problem, out, lse, probs, refused)
+    return (
+        result,
+        found if lse else _absent(problem.q, _lse_dtype(problem.q)),
+        matrix if probs else _absent(problem.q, torch.float32),
     )
 
 
-def _append_operator(*arguments: Any) -> tuple:
-    problem = Problem(*arguments[: len(Problem._fields)])
-    with_lse = (*arguments[len(Problem._fields) :], True)[0]
-    out, lse, _ = forward(problem, None, with_lse)
-    return out, _no_lse(problem) if lse is None or not with_lse else lse
+def _backward(dout: Any, dlse: Any, out: Any, lse: Any, needs: int, problem: Problem, refused: bool = False) -> tuple:
+    gradients = dispatch.backward(problem, dout, dlse, out, lse, needs_of(needs), refused)
+    return tuple([_absent(problem.q) if gradient is None else gradient for gradient in gradients])
 
 
-def _append_fake(*arguments: Any) -> tuple:
-    with_lse = (*arguments[len(Problem._fields) :], True)[0]
-    return _forward_fake(*arguments[:_SCALARS], False, with_lse)[:2]
+def _dense_backward(dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple:
+    return _backward(dout, None, out, lse, 7, dense_problem(q, k, v, rest[:5], rest[5]))[:3]
 
 
-assert len(FORWARD_FIELDS) + len(APPEND_FIELDS) == len(Problem._fields)
-for _name, _operator, _fake in (
-    ("forward", _forward_operator, _forward_fake),
-    ("backward", _backward_operator, _backward_fake),
-    ("forward_append", _append_operator, _append_fake),
-):
-    _library.impl(_name, _operator, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"flashwave::{_name}", _fake, lib=_library)
-torch.library.register_autograd("flashwave::forward", _differentiate, setup_context=save, lib=_library)
+COMPUTED = {
+    "_dense": lambda q, k, v, *mask: _forward(dense_problem(q, k, v, mask), False, False)[0],
+    "_dense_lse": lambda q, k, v, *rest: _forward(dense_problem(q, k, v, rest[:5], rest[5]), True, False)[:2],
+    "_dense_backward": _dense_backward,
+    "_varlen": lambda *a: _forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
+    "_cached": lambda q, k, v, *a: _forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
+    "_cached_append": lambda *a: _forward(_append_problem(*a), False, False)[0],
+    "_forward": lambda *a: _forward(Problem(*a[:_FORWARD]), *a[_FORWARD:]),
+    "_forward_given": lambda out, *a: _forward(Problem(*a[:_FORWARD]), *a[_FORWARD:], out)[1:],
+    "_append": lambda *a: _forward(Problem(*a[:_ALL]), a[_ALL], False)[:2],
+    "_backward": lambda dout, dlse, out, lse, needs, *a: _backward(dout, dlse, out, lse, needs, Problem(*a)),
+}
+
+
+# --------------------------------------------------------------------------------------------- what fake tensors get
+
+
+def _fake_forward(problem: Problem, lse: bool, probs: bool) -> tuple:
+    shapes.check(problem)
+    q = problem.q
+    return (
+        q.new_empty(out_shape(problem)),
+        q.new_empty(lse_shape(problem) if lse else (0,), dtype=_lse_dtype(q)),
+        q.new_empty(probs_shape(problem) if probs else (0,), dtype=torch.float32),
+    )
+
+
+def _fake_backward(needs: int, problem: Problem) -> tuple:
+    results = []
+    for name, needed in zip(NAMES_OF_GRADIENTS, needs_of(needs)):
+        tensor = getattr(problem, name)
+        results.append(tensor.new_empty(tensor.shape) if needed else _absent(problem.q))
+    return tuple(results)
+
+
+FAKES = {
+    "_dense": lambda q, k, v, *mask: _fake_forward(dense_problem(q, k, v, mask), False, False)[0],
+    "_dense_lse": lambda q, k, v, *rest: _fake_forward(dense_problem(q, k, v, rest[:5]), True, False)[:2],
+    "_dense_backward": lambda dout, out, lse, q, k, v, *rest: tuple([t.new_empty(t.shape) for t in (q, k, v)]),
+    "_varlen": lambda *a: _fake_forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
+    "_cached": lambda q, k, v, *a: _fake_forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
+    "_cached_append": lambda *a: _fake_forward(_append_problem(*a), False, False)[0],
+    "_forward": lambda *a: _fake_forward(Problem(*a[:_FORWARD]), *a[_FORWARD:]),
+    "_forward_given": lambda out, *a: _fake_forward(Problem(*a[:_FORWARD]), *a[_FORWARD:])[1:],
+    "_append": lambda *a: _fake_forward(Problem(*a[:_ALL]), a[_ALL], False)[:2],
+    "_backward": lambda dout, dlse, out, lse, needs, *a: _fake_backward(needs, Problem(*a)),
+}
+
+
+# ----------------------------------------------------------------------------------------- failures inside an operator
+
+_thread = threading.local()
+_FAILED = re.compile(
+    r"flashwave\[(\d)\]: (.*?)(?:\n(?:Exception raised|C\+\+ CapturedTraceback|frame #)|\Z)", re.DOTALL
+)
+
+
+def _as_text(error: BaseException) -> Tensor:
+    """A failure as a result that the binding knows: torch's C ABI would print an exception, and lose it."""
+    _thread.error = error
+    status = next((status for status, kind in BY_STATUS.items() if isinstance(error, kind)), 7)
+    return torch.frombuffer(bytearray(f"{status}{error}".encode()), dtype=torch.uint8)
+
+
+def raise_for(error: RuntimeError) -> NoReturn:
+    """Raises, for a failure inside an operator, what Python raised there, or what the library said."""
+    found = _FAILED.match(str(error))
+    if found is None:
+        raise error
+    raised, _thread.error = getattr(_thread, "error", None), None
+    if raised is None or str(raised) != found[2]:
+        raised = BY_STATUS.get(int(found[1]), FlashwaveError)(found[2])
+    raise raised from raised.__cause__
+
+
+def _forward_elsewhere(*arguments: Any) -> tuple:
+    problem, (out, lse, probs, refused) = Problem(*arguments[:_ALL]), arguments[_ALL:]
+    try:
+        result, found, matrix = _forward(problem, lse, probs, out, refused)
+    except BaseException as error:
+        return _as_text(error), _absent(problem.q), _absent(problem.q)
+    return result if out is None else _absent(problem.q), found, matrix
+
+
+def _backward_elsewhere(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: int, *rest: Any) -> tuple:
+    problem, refused = Problem(*rest[:_FORWARD]), rest[_FORWARD]
+    try:
+        return _backward(dout, dlse, out, lse, needs, problem, refused)
+    except BaseException as error:
+        return (_as_text(error), *[_absent(problem.q) for _ in range(5)])
+
+
+# ---------------------------------------------------------------------------------------------------------- registering
+
+library = torch.library.Library("flashwave", "FRAGMENT")
+for _name, _schema in SCHEMAS.items():
+    library.define(_name + _schema)
+for _name, _kernel in COMPUTED.items():
+    library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flashwave::{_name}", FAKES[_name], lib=library)
+library.impl("_forward_elsewhere", _forward_elsewhere, "CompositeExplicitAutograd")
+library.impl("_backward_elsewhere", _backward_elsewhere, "CompositeExplicitAutograd")
+
+OLDEST_WITH_BINDING = (2, 9)  # from which on torch promises to keep its C ABI
+
+
+def _torch_version() -> tuple[int, int]:
+    major, minor = re.match(r"(\d+)\.(\d+)", torch.__version__).groups()
+    return int(major), int(minor)
+
+
+def _register_binding() -> str | None:
+    """Why the operators are Python's, None where they are the binding's."""
+    if fw.lib is None:
+        return "there is no libflashwave.so"
+    if not settings.binding():
+        return "FLASHWAVE_BINDING=0"
+    if _torch_version() < OLDEST_WITH_BINDING:
+        return f"torch {torch.__version__} is older than {OLDEST_WITH_BINDING[0]}.{OLDEST_WITH_BINDING[1]}"
+    path = fw.beside("libflashwave_torch.so")
+    if path is None:
+        return "there is no libflashwave_torch.so beside libflashwave.so"
+    try:
+        binding = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"{path} cannot be loaded: {error}"
+    # From 2.10 on torch lends its threads itself.
+    openmp = (None, None) if _torch_version() >= (2, 10) else (threads.executor(), threads.count_function())
+    status = binding.flashwave_torch_register(ctypes.c_void_p(fw.lib._handle), *map(ctypes.c_void_p, openmp))
+    if status != 0:
+        return f"{path} was not taken ({status}): it is of another version, or loaded twice"
+    dispatch.count_steering(ctypes.c_int32.in_dll(binding, "flashwave_torch_steering"))
+    return None
+
+
+why_no_binding = _register_binding()
+ops = torch.ops.flashwave

@@ -6,6 +6,8 @@ also the arguments of the custom operators, so that a problem can be handed to t
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -46,6 +48,25 @@ class Problem(NamedTuple):
     rotary_interleaved: bool = False
 
     @property
+    def scale(self) -> float:
+        return self.softmax_scale if self.softmax_scale is not None else self.q.shape[-1] ** -0.5
+
+    @property
+    def window(self) -> tuple[int | None, int | None]:
+        """Keys seen left and right of the diagonal; None: no limit."""
+        left = self.window_left if self.window_left >= 0 else None
+        right = self.window_right if self.window_right >= 0 else None
+        return left, 0 if self.causal else right
+
+    @property
+    def dropout_threshold(self) -> int:
+        """Of 16 random bits: below it an element is dropped. The C ABI takes dropout_p as a float, so that a p beside
+        a tie must round as it does there.
+        """
+        (single,) = struct.unpack("f", struct.pack("f", self.dropout_p))
+        return math.floor(single * 65536 + 0.5)
+
+    @property
     def batch(self) -> int:
         return self.q.shape[0] if self.cu_seqlens_q is None else self.cu_seqlens_q.shape[0] - 1
 
@@ -53,3 +74,4 @@ class Problem(NamedTuple):
 TENSOR_FIELDS = (*Problem._fields[:13], "k_new", "v_new", "rotary_cos", "rotary_sin")
 APPEND_FIELDS = Problem._fields[23:]
 FORWARD_FIELDS = Problem._fields[:23]
+NAMES_OF_GRADIENTS = ("q", "k", "v", "alibi_slopes", "bias", "sinks")

@@ -41,7 +41,7 @@ def apply_rotary(
         raise InvalidArgument(f"x must be (batch, seqlen, heads, head_dim), got shape {tuple(x.shape)}")
     offset, offsets = _split_offsets(seqlen_offsets)
     spans = (0, x.shape[-2])
-    turn = Turn(cos, sin, None, None, offsets, cu_seqlens, offset, max_seqlen, interleaved, conjugate, spans)
+    turn = Turn(cos, sin, None, None, offsets, cu_seqlens, offset, max_seqlen, interleaved, conjugate, *spans)
     return rotated(x, turn, inplace)
 
 
@@ -95,7 +95,7 @@ def apply_rotary_emb_qkv_(
     if (cos_k is None) != (sin_k is None):
         cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
     offset, offsets = _split_offsets(seqlen_offsets)
-    return rotated(qkv, Turn(cos, sin, cos_k, sin_k, offsets, None, offset, None, interleaved, False, spans), True)
+    return rotated(qkv, Turn(cos, sin, cos_k, sin_k, offsets, None, offset, None, interleaved, False, *spans), True)
 
 
 def apply_rotary_emb_kv_(
@@ -105,7 +105,7 @@ def apply_rotary_emb_kv_(
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise InvalidArgument(f"kv must be (batch, seqlen, 2, heads, head_dim), got shape {tuple(kv.shape)}")
     offset, offsets = _split_offsets(seqlen_offsets)
-    return rotated(kv, Turn(cos, sin, None, None, offsets, None, offset, None, interleaved, False, (0, 1)), True)
+    return rotated(kv, Turn(cos, sin, None, None, offsets, None, offset, None, interleaved, False, 0, 1), True)
 
 
 def rotate_half(x: Tensor, interleaved: bool = False) -> Tensor:

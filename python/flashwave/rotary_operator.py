@@ -1,8 +1,7 @@
 """One rotary embedding on torch tensors: which code computes it, its gradient, and the operator `flashwave::rotary`.
 
 Tensors go to the library's `fw_rotary` where it has a kernel for their device, else through PyTorch operations; both
-compute in fp32 and round once, and on CPUs they give the same bits. As in `operators`, the operator is for tracing;
-eager calls do not go through the dispatcher.
+compute in fp32 and round once, and on CPUs they give the same bits. Every derivative of a rotation is a rotation.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _library as fw
-from . import native
-from .errors import InvalidArgument
-from .operators import is_plain
+from .attention import index_tensor
+from .autograd import is_differentiated, tell_autograd
+from .backends.native import calls as native
+from .errors import InvalidArgument, Unsupported
+from .operators import library, ops
 
 Tensor = torch.Tensor
 
@@ -47,9 +48,6 @@ class _Struct(ctypes.Structure):
     ]
 
 
-fw.lib.fw_rotary.restype, fw.lib.fw_rotary.argtypes = ctypes.c_int32, [c_void_p, c_void_p, c_void_p]
-
-
 class Turn(NamedTuple):
     """What a tensor is turned by. Its fields, in order, follow x in the arguments of the operator."""
 
@@ -63,7 +61,16 @@ class Turn(NamedTuple):
     max_seqlen: int | None
     interleaved: bool
     conjugate: bool
-    spans: tuple  # first and count, first and count: of the heads that are turned, or of q, k, v in a 5-D tensor
+    # Of the heads that are turned, or of q, k and v in a 5-D tensor; a second span where count_k > 0.
+    first: int
+    count: int
+    first_k: int = 0
+    count_k: int = 0
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """first and count, and those of the second span."""
+        return self[10:12] if self.count_k == 0 else self[10:14]
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
@@ -147,8 +154,11 @@ def _readable_angles(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _turn_by_library(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> bool:
     """Turns x into out with fw_rotary; False if it is not for the library."""
-    device = native.device_of(x)
-    if device is None or x.shape[-1] > _MOST_DIM or x.numel() == 0:
+    if x.shape[-1] > _MOST_DIM or x.numel() == 0:
+        return False
+    try:
+        device = native.device_of(x)
+    except Unsupported:
         return False
     if x.shape[-1] > 1 and (x.stride(-1) != 1 or out.stride(-1) != 1):
         return False
@@ -174,11 +184,10 @@ def _turn_by_library(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Tur
             last = int(cu_seqlens[-1]) if x.is_cpu else 0  # asking a GPU would wait for it
             out[last:].copy_(x[last:])
     if turn.offsets is not None:
-        offsets = turn.offsets.to(torch.int32).contiguous()
+        offsets = index_tensor("seqlen_offsets", turn.offsets)
         r.seqlen_offsets = offsets.data_ptr()
-    exec_ = fw.new_exec()
-    native.lend(x, exec_)
-    status = fw.lib.fw_rotary(device, ctypes.addressof(r), ctypes.addressof(exec_))
+    execution = native.Execution(x)
+    status = fw.lib.fw_rotary(device, ctypes.addressof(r), execution.address)
     if status == fw.UNSUPPORTED:  # the device has no kernel for it, or the forced one is not one of these
         return False
     fw.check(status)
@@ -263,76 +272,101 @@ def _turn_all(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
     return out
 
 
-def _tell_autograd(x: Tensor) -> None:
-    """x was changed behind its back: whatever was kept of it for a gradient is no longer what it was."""
-    if not x.is_inference():
-        torch.autograd.graph.increment_version(x)
+def _in_place_is_seen(x: Tensor, turn: Turn) -> None:
+    """Rotates x where it lies, which autograd is told."""
+    ops._rotary_.default(x, *turn)
+    tell_autograd(x)
 
 
-class _Rotary(torch.autograd.Function):
-    """The operator `flashwave::rotary` without the dispatcher, and in place if asked."""
-
-    @staticmethod
-    def forward(x: Tensor, inplace: bool, *turn: Any) -> Tensor:  # type: ignore[override]
-        return _turn_all(x, Turn(*turn), inplace)
+class _InPlace(torch.autograd.Function):
+    """A rotation that changes x, of which a gradient is wanted."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        x, inplace, *turn = inputs
-        if inplace:
-            # flash-attn lets a leaf that requires a gradient be changed; autograd does not let it be marked.
-            if x.is_leaf and x.requires_grad:
-                _tell_autograd(x)
-            else:
-                ctx.mark_dirty(x)
-        _save(ctx, (x, *turn), output)
+    def forward(ctx: Any, x: Tensor, *turn: Any) -> Tensor:  # type: ignore[override]
+        # flash-attn lets a leaf that requires a gradient be changed; autograd does not let it be marked.
+        if not (x.is_leaf and x.requires_grad):
+            ctx.mark_dirty(x)
+        _save(ctx, turn)
+        ops._rotary_.default(x, *turn)
+        if x.is_leaf and x.requires_grad:
+            tell_autograd(x)
+        return x
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple:  # type: ignore[override]
-        return _gradient(ctx, gradient), None, *[None] * len(Turn._fields)
+        return _turned_back(ctx, gradient), *[None] * len(Turn._fields)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        raise Unsupported("a rotation in place has no forward-mode derivative; inplace=False has one")
 
 
-def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    turn = inputs[1:]
+class _Rotary(torch.autograd.Function):
+    """A rotation into new memory."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *turn: Any) -> Tensor:  # type: ignore[override]
+        return ops._rotary.default(x, *turn)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        _save(ctx, inputs[1:])
+        ctx.save_for_forward(*inputs[1:7])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple:  # type: ignore[override]
+        return _turned_back(ctx, gradient), *[None] * len(Turn._fields)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        return _rotate(tangent, Turn(*ctx.saved_tensors, *ctx.scalars), False)
+
+
+def _save(ctx: Any, turn: tuple) -> None:
     ctx.save_for_backward(*turn[:6])
     ctx.scalars = turn[6:]
 
 
-def _gradient(ctx: Any, gradient: Tensor) -> Tensor:
+def _turned_back(ctx: Any, gradient: Tensor) -> Tensor:
     turn = Turn(*ctx.saved_tensors, *ctx.scalars)
     return _rotate(gradient, turn._replace(conjugate=not turn.conjugate), False)
 
 
-def _rotate(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
-    if not is_plain(x):
-        turned = torch.ops.flashwave.rotary.default(x, *turn)
-        return x.copy_(turned) if inplace else turned
-    if torch.is_grad_enabled() and x.requires_grad:
-        return _Rotary.apply(x, inplace, *turn)
-    out = _turn_all(x, turn, inplace)
-    if inplace:
-        _tell_autograd(x)
-    return out
+def _rotate(x: Tensor, turn: Turn, inplace: bool, apply: Any = _Rotary.apply) -> Tensor:
+    if is_differentiated(x):
+        return _InPlace.apply(x, *turn) if inplace else apply(x, *turn)
+    if not inplace:
+        return ops._rotary.default(x, *turn)
+    _in_place_is_seen(x, turn)
+    return x
 
 
 def rotated(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
     """The differentiable rotation of x, which gets no new memory if in place. Checks its arguments."""
-    if is_plain(x):  # when traced, the operator checks them: the text of a message would make sizes constants
-        _check(x, turn)
+    if torch.compiler.is_compiling():  # the operator checks them: a message would make sizes constants
+        turned = ops.rotary.default(x, *turn)
+        return x.copy_(turned) if inplace else turned
+    _check(x, turn)
     return _rotate(x, turn, inplace)
 
 
-_operators = torch.library.Library("flashwave", "FRAGMENT")
-_operators.define(
-    "rotary(Tensor x, Tensor cos, Tensor sin, Tensor? cos_k, Tensor? sin_k, Tensor? seqlen_offsets, "
-    "Tensor? cu_seqlens, SymInt seqlen_offset, SymInt? max_seqlen, bool interleaved, bool conjugate, SymInt[] spans) "
-    "-> Tensor"
+_ARGUMENTS = (
+    "Tensor cos, Tensor sin, Tensor? cos_k, Tensor? sin_k, Tensor? seqlen_offsets, Tensor? cu_seqlens, "
+    "SymInt seqlen_offset, SymInt? max_seqlen, bool interleaved, bool conjugate, "
+    "SymInt first, SymInt count, SymInt first_k=0, SymInt count_k=0"
 )
 
 
-def _operator(x: Tensor, *turn: Any) -> Tensor:
+def _compute(x: Tensor, *turn: Any) -> Tensor:
     _check(x, Turn(*turn))
     return _turn_all(x, Turn(*turn), False)
+
+
+def _compute_in_place(x: Tensor, *turn: Any) -> None:
+    _check(x, Turn(*turn))
+    _turn_all(x, Turn(*turn), True)
 
 
 def _fake(x: Tensor, *turn: Any) -> Tensor:
@@ -340,11 +374,16 @@ def _fake(x: Tensor, *turn: Any) -> Tensor:
     return torch.empty_like(x)
 
 
-_operators.impl("rotary", _operator, "CompositeExplicitAutograd")
-torch.library.register_fake("flashwave::rotary", _fake, lib=_operators)
-torch.library.register_autograd(
-    "flashwave::rotary",
-    lambda ctx, gradient: (_gradient(ctx, gradient), *[None] * len(Turn._fields)),
-    setup_context=_save,
-    lib=_operators,
-)
+def _public(x: Tensor, *turn: Any) -> Tensor:
+    # torch.func calls a kernel of an operator once for each of its transforms.
+    return _rotate(x, Turn(*turn), False, super(torch.autograd.Function, _Rotary).apply)
+
+
+library.define(f"_rotary(Tensor x, {_ARGUMENTS}) -> Tensor")
+library.define(f"_rotary_(Tensor(a!) x, {_ARGUMENTS}) -> ()")
+library.define(f"rotary(Tensor x, {_ARGUMENTS}) -> Tensor")
+library.impl("_rotary", _compute, "CompositeExplicitAutograd")
+library.impl("_rotary_", _compute_in_place, "CompositeExplicitAutograd")
+library.impl("rotary", _public, "CompositeImplicitAutograd")
+torch.library.register_fake("flashwave::_rotary", _fake, lib=library)
+torch.library.register_fake("flashwave::_rotary_", lambda x, *turn: _check(x, Turn(*turn)), lib=library)

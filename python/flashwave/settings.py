@@ -38,6 +38,11 @@ def kernel() -> str:
     return _get("FLASHWAVE_FORCE_KERNEL")
 
 
+def binding() -> bool:
+    """FLASHWAVE_BINDING=0: torch's operators in Python, as on torch before 2.9, instead of libflashwave_torch.so."""
+    return _get("FLASHWAVE_BINDING").lower() not in ("0", "false", "off", "no")
+
+
 def triton_on_amd() -> bool:
     """FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE: on AMD GPUs Triton's kernels before the library's."""
     return _is_on("FLASH_ATTENTION_TRITON_AMD_ENABLE")
@@ -51,6 +56,12 @@ def debug() -> bool:
 def deterministic() -> bool:
     """FLASH_ATTENTION_INTERNAL_DETERMINISTIC=1: as deterministic=True in every call."""
     return _is_on("FLASH_ATTENTION_INTERNAL_DETERMINISTIC")
+
+
+def is_deterministic(q: Any) -> bool:
+    """Whether a call on a tensor is to be deterministic though its caller does not say so."""
+    torch = sys.modules["torch"]
+    return torch.are_deterministic_algorithms_enabled() or (not q.is_cpu and deterministic())
 
 
 def performance_mode() -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .backends.native.structs import Tensor, dtype_name
 from .errors import InvalidArgument
 from .problem import TENSOR_FIELDS, Problem
-from .structs import Tensor, dtype_name
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INDICES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
@@ -26,6 +26,10 @@ def _check_types(problem: Problem) -> None:
         tensor = getattr(problem, name)
         if tensor is None:
             continue
+        _rule(
+            str(getattr(tensor, "layout", "torch.strided")) == "torch.strided",
+            f"{name} must be a dense tensor, got one of layout {getattr(tensor, 'layout', None)}",
+        )
         there = tensor.device == q.device or (name == "rng_state" and str(tensor.device) == "cpu")
         _rule(there, f"{name} must be on the device of q, {q.device}, got {tensor.device}")
         if name in ("k", "v", "k_new", "v_new"):
@@ -67,6 +71,11 @@ def _check_keys(problem: Problem, heads: int, dim: int) -> None:
         _rule(
             k.shape[0] == batch or problem.cache_batch_idx is not None,
             f"k must have the batch of q, {batch}, got {k.shape[0]} (only cache_batch_idx can choose among more rows)",
+        )
+        _rule(
+            problem.max_seqlen_k == k.shape[1],
+            f"max_seqlen_k must be the second extent of k, {k.shape[1]}, without cu_seqlens_k, "
+            f"got {problem.max_seqlen_k}",
         )
     heads_k = k.shape[-2]
     _rule(k.shape[-1] == dim, f"k must have the head dimension of q, {dim}, got {k.shape[-1]}")
@@ -121,6 +130,10 @@ def _check_score_terms(problem: Problem, heads: int) -> None:
     if problem.dropout_p > 0.0:
         _rule(rng_state is not None, "rng_state must be given with dropout_p > 0")
         _check_shape("rng_state", rng_state, (2,), "(seed, offset)")
+        _rule(
+            dtype_name(rng_state.dtype) in ("int64", "uint64"),
+            f"rng_state must be int64, (seed, offset), got {rng_state.dtype}",
+        )
 
 
 def check(problem: Problem) -> None:
@@ -134,6 +147,11 @@ def check(problem: Problem) -> None:
         )
     else:
         _rule(q.dim() == 4, f"q must be (batch, seqlen_q, heads, dim), got shape {tuple(q.shape)}")
+        _rule(
+            problem.max_seqlen_q == q.shape[1],
+            f"max_seqlen_q must be the second extent of q, {q.shape[1]}, without cu_seqlens_q, "
+            f"got {problem.max_seqlen_q}",
+        )
     heads, dim = q.shape[-2], q.shape[-1]
     _check_types(problem)
     _check_keys(problem, heads, dim)

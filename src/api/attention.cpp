@@ -39,7 +39,7 @@ Status execute(fw_device* device, const fw_attention* attention, const fw_gradie
     return backward ? clear_outputs(call) : Status{};
   }
   Plan plan;
-  if (Status status = plan_call(call, Reasons::kSome, &plan); !status.ok()) return status;
+  if (Status status = plan_call(call, Reasons::kNone, &plan); !status.ok()) return status;
   if (debug_wanted()) print_debug(call, words_of(call.problem), &plan);
   Status status = run(*call.device, call.problem, plan, call.run_options());
   if (status.ok()) fill_report(call, &plan);
@@ -69,7 +69,7 @@ fw_status fw_workspace_size(fw_device* device, const fw_attention* attention, co
     Status status = read_call(device, attention, gradients, gradients != nullptr, exec, Check::kStructs, &call);
     if (!status.ok() || call.problem.empty()) return status;
     Plan plan;
-    if (status = plan_call(call, Reasons::kSome, &plan); status.ok()) *bytes = plan.workspace_bytes();
+    if (status = plan_call(call, Reasons::kNone, &plan); status.ok()) *bytes = plan.workspace_bytes();
     return status;
   });
 }

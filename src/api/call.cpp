@@ -82,6 +82,10 @@ Status read_exec(const fw_exec* exec, Execution* execution) {
   if (reinterpret_cast<uintptr_t>(copy->workspace) % 64 != 0) {
     return Status::invalid("exec.workspace must be aligned to 64 bytes");
   }
+  if ((copy->flags & ~uint32_t{FW_ALL_EXEC_FLAGS}) != 0) {
+    return Status::invalid("exec.flags has unknown bits, got " + std::to_string(copy->flags));
+  }
+  if (copy->reserved != 0) return Status::invalid("exec.reserved must be 0, got " + std::to_string(copy->reserved));
   if (copy->executor != nullptr && copy->executor->run == nullptr) {
     return Status::invalid("exec.executor.run must not be NULL");
   }
@@ -107,6 +111,8 @@ Status choose_threads(bool small, Execution* execution) {
 
 Status read_plan_options(const Execution& execution, Op op, std::string* name, PlanOptions* options) {
   options->threads = execution.threads;
+  options->slow_path = (execution.exec.flags & FW_NO_SLOW_PATH) == 0;
+  options->reasons = Reasons::kNone;
   if (execution.exec.force_kernel != nullptr) {
     *name = execution.exec.force_kernel;
   } else if (Status status = forced_kernel(op, name); !status.ok()) {

@@ -22,7 +22,9 @@ struct Execution {
     return {.stream = exec.stream,
             .workspace = static_cast<char*>(exec.workspace),
             .workspace_size = exec.workspace_size,
-            .executor = exec.executor};
+            .executor = exec.executor,
+            .allocate = exec.allocate,
+            .allocate_context = exec.allocate_context};
   }
 };
 

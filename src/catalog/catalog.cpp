@@ -59,9 +59,29 @@ consteval bool names_are_unique() {
 }
 static_assert(names_are_unique(), "two rows of kernels/*/*.def have one name");
 
+// Where the rows of one kind of device stand: side by side.
+struct Range {
+  size_t begin, end;
+};
+constexpr Range range_of(std::string_view device) {
+  size_t begin = 0;
+  while (begin < std::size(kRows) && kRows[begin].device != device) ++begin;
+  size_t end = begin;
+  while (end < std::size(kRows) && kRows[end].device == device) ++end;
+  return {begin, end};
+}
+constexpr Range kCpu = range_of("cpu"), kHip = range_of("hip"), kCuda = range_of("cuda");
+static_assert(kCpu.end - kCpu.begin + kHip.end - kHip.begin + kCuda.end - kCuda.begin == std::size(kRows),
+              "rows of one kind of device must stand side by side");
+
 }  // namespace
 
 std::span<const KernelRow> catalog() { return kRows; }
+
+std::span<const KernelRow> catalog_of(std::string_view device) {
+  const Range range = device == "cpu" ? kCpu : device == "cuda" ? kCuda : device == "hip" ? kHip : Range{0, 0};
+  return std::span(kRows).subspan(range.begin, range.end - range.begin);
+}
 
 bool is_slow_path(const KernelRow& row) {
   return std::string_view(row.source) == "generic_attention" || std::string_view(row.name).starts_with("reference_");

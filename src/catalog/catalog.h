@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/isa.h"
 #include "kernels/abi/features.h"
@@ -36,6 +37,7 @@ struct KernelRow {
 };
 
 std::span<const KernelRow> catalog();
+std::span<const KernelRow> catalog_of(std::string_view device);  // the rows of one kind of device
 
 // Whether the row is its device's slow path: takes any problem, is tried last, uses no matrix unit or vector tile.
 bool is_slow_path(const KernelRow& row);

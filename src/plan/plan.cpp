@@ -17,8 +17,8 @@ size_t rotated_query_bytes(const Problem& problem) {
 }
 
 const KernelRow* find_append(const Problem& problem, const DeviceInfo& device) {
-  for (const KernelRow& row : catalog()) {
-    if (row.op == Op::kAppend && !row.only_forced && refusal(row, problem, device).empty()) return &row;
+  for (const KernelRow& row : catalog_of(row_kind(device))) {
+    if (row.op == Op::kAppend && !row.only_forced && !why_not(row, problem, device).refuses()) return &row;
   }
   return nullptr;
 }
@@ -40,9 +40,13 @@ Status choose(const AnyProblem& problem, const DeviceInfo& device, const PlanOpt
                                 (device.arch.empty() ? "" : " (" + device.arch + ")") +
                                 ": it was left out, or not among the targets of the build"};
   }
-  plan->selection = select(problem, device, options.force_kernel, options.reasons);
+  plan->selection = select(problem, device, options);
   if (plan->selection.row != nullptr) return {};
-  if (options.reasons != Reasons::kAll) plan->selection = select(problem, device, options.force_kernel);
+  if (options.reasons != Reasons::kAll) {
+    PlanOptions telling = options;
+    telling.reasons = Reasons::kAll;
+    plan->selection = select(problem, device, telling);
+  }
   return {FW_UNSUPPORTED, unsupported(plan->selection, device, options.force_kernel != nullptr)};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -19,6 +20,47 @@ abi::Params params_of(const Rotary& rotary);
 
 uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
 
+// Why a row does not take a problem: the rule and its numbers, all that a choice needs. Sentences are for who asks.
+struct Reason {
+  enum Rule : uint8_t {
+    kNone,  // it takes the problem
+    kOtherDevice,
+    kOtherOp,
+    kNothingToAppend,
+    kIsa,
+    kSharedMemory,
+    kDtype,
+    kTooLarge,
+    kMadeForLess,  // it could, but is made for smaller ones
+    kMadeForMore,
+    kFeatures,
+    kScale,
+    kPageSize,
+    kPagesWithLeftpad,
+    kLse,
+    kRounding,
+    kFewColumns,
+    kFarRows,
+    kHeadDims,
+    kRowAddresses,
+    kSeedOnDevice,
+    kOnlyForced,
+    kSlowPath,
+    kCompanion,
+  };
+  Rule rule = kNone;
+  const char* name = "";  // of the argument
+  int64_t limit = 0, got = 0;
+
+  bool refuses() const { return rule != kNone; }
+};
+Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& device);
+Reason why_not(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device);
+std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInfo& device);  // "" for kNone
+// What is said of a kernel's name that no row has.
+std::string unknown_kernel(std::string_view name, Op op, const DeviceInfo& device);
+std::string_view row_kind(const DeviceInfo& device);  // KernelRow::device of the rows that run there
+
 // Empty if the row can run the problem on the device, else a sentence why not.
 std::string refusal(const KernelRow& row, const Problem& problem, const DeviceInfo& device);
 std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device);
@@ -30,13 +72,19 @@ struct Refusal {
 
 struct Selection {
   const KernelRow* row = nullptr;  // the first candidate that takes the problem; nullptr if none does
-  std::vector<Refusal> refused;    // those before it, in order
+  std::vector<Refusal> refused;    // those before it, in order, if reasons are wanted
 };
-// Sentences for all refusals take longer than the choice: a call that nobody asks about does without some of them.
-enum class Reasons : uint8_t { kAll, kSome };
-// forced: name of the only candidate, or nullptr.
-Selection select(const Problem& problem, const DeviceInfo& device, const char* forced, Reasons reasons = Reasons::kAll);
-Selection select(const Rotary& rotary, const DeviceInfo& device, const char* forced, Reasons reasons = Reasons::kAll);
+// Sentences for all refusals take longer than the choice: a call that nobody asks about does without.
+enum class Reasons : uint8_t { kAll, kNone };
+
+struct PlanOptions {
+  const char* force_kernel = nullptr;  // name of the only candidate
+  int32_t threads = 1;
+  Reasons reasons = Reasons::kAll;  // wanted even if some candidate takes the problem
+  bool slow_path = true;            // may be chosen
+};
+Selection select(const Problem& problem, const DeviceInfo& device, const PlanOptions& options = {});
+Selection select(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options = {});
 
 // One launch: the kernel and how its work is cut up.
 struct Step {
@@ -65,11 +113,6 @@ struct Plan {
   size_t workspace_bytes() const { return q_rotated_bytes + shared_bytes + scratch_bytes; }
 };
 
-struct PlanOptions {
-  const char* force_kernel = nullptr;
-  int32_t threads = 1;
-  Reasons reasons = Reasons::kAll;  // wanted even if some candidate takes the problem
-};
 // Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
 Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
@@ -79,9 +122,11 @@ std::string explain_json(const Problem& problem, const DeviceInfo& device, const
 
 struct RunOptions {
   void* stream = nullptr;
-  char* workspace = nullptr;  // nullptr: from the device's cache
+  char* workspace = nullptr;  // nullptr: allocate's, else from the device's cache
   size_t workspace_size = 0;
   const fw_executor* executor = nullptr;
+  void* (*allocate)(void* context, size_t bytes) = nullptr;  // asked where there is no workspace
+  void* allocate_context = nullptr;
 };
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options);
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options);

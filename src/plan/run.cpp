@@ -28,11 +28,16 @@ class Workspace {
 
   Status acquire(size_t needed, const RunOptions& options) {
     if (needed == 0) return {};
+    if (options.workspace == nullptr && options.allocate != nullptr) {
+      data_ = static_cast<char*>(options.allocate(options.allocate_context, needed));
+      if (data_ == nullptr) return no_memory(needed);
+      return reinterpret_cast<uintptr_t>(data_) % kWorkspaceAlignment == 0
+                 ? Status{}
+                 : Status::invalid("exec.allocate must return memory that is aligned to 64 bytes");
+    }
     if (options.workspace == nullptr) {
       data_ = lent_ = device_.cached_workspace(needed);
-      if (data_ != nullptr) return {};
-      return {FW_OUT_OF_MEMORY,
-              device_.info().name + " cannot allocate " + std::to_string(needed) + " bytes of workspace"};
+      return data_ != nullptr ? Status{} : no_memory(needed);
     }
     if (options.workspace_size < needed) {
       return {FW_WORKSPACE_TOO_SMALL, "workspace_size: this call needs " + std::to_string(needed) + " bytes, got " +
@@ -47,6 +52,11 @@ class Workspace {
   char* data() const { return data_; }
 
  private:
+  Status no_memory(size_t needed) const {
+    return {FW_OUT_OF_MEMORY,
+            device_.info().name + " cannot allocate " + std::to_string(needed) + " bytes of workspace"};
+  }
+
   Device& device_;
   char* data_ = nullptr;
   char* lent_ = nullptr;

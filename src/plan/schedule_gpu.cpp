@@ -112,10 +112,10 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
     steps->back().schedule.zeroed_bytes = 0;
   };
   const auto follows = [&](const KernelRow& other, Op op) {
-    return other.op == op && refusal(other, problem, device).empty();
+    return other.op == op && !why_not(other, problem, device).refuses();
   };
   if (row.op == Op::kForward && row.work != Work::kLine && schedule.splits > 1) {
-    for (const KernelRow& other : catalog()) {
+    for (const KernelRow& other : catalog_of(row_kind(device))) {
       if (!follows(other, Op::kCombine)) continue;
       add(other, abi::combine_tasks(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q));
       return {};
@@ -125,7 +125,7 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   if (row.op == Op::kBackward) {
     const abi::Params params = params_of(problem);
     int pass = 0;
-    for (const KernelRow& other : catalog()) {
+    for (const KernelRow& other : catalog_of(row_kind(device))) {
       if (!follows(other, Op::kGradients)) continue;
       const int64_t tasks = abi::generic_backward_tasks(static_cast<abi::GenericPass>(++pass), params);
       if (tasks > 0) add(other, tasks);

@@ -50,6 +50,8 @@ Status check_scalars(const Problem& problem) {
   FW_RULE(std::isfinite(a.softcap) && a.softcap >= 0, "softcap must be finite and at least 0 (0: off), got ",
           a.softcap);
   FW_RULE(a.dropout_p >= 0 && a.dropout_p < 1, "dropout_p must be in [0, 1), got ", a.dropout_p);
+  FW_RULE(reinterpret_cast<uintptr_t>(a.dropout_state) % alignof(uint64_t) == 0,
+          "dropout_state must be aligned to 8 bytes");
   FW_RULE(a.num_splits >= 0 && a.num_splits <= kMaxSplits, "num_splits must be in [0, ", kMaxSplits, "], got ",
           a.num_splits);
   FW_RULE(a.alibi_batch_stride >= 0, "alibi_batch_stride must be at least 0, got ", a.alibi_batch_stride);

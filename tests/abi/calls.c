@@ -102,7 +102,11 @@ static void test_struct_sizes(fw_device *device) {
   CHECK_ERROR(fw_forward(device, &newer.known, NULL), FW_INVALID_ARGUMENT, "newer flashwave");
   a.struct_size = 0;
   CHECK_ERROR(fw_forward(device, &a, NULL), FW_INVALID_ARGUMENT, "call fw_attention_init");
-  a.struct_size = sizeof a - 8;
+  a.struct_size = 776; /* of the first release: it ends before dropout_state */
+  a.dropout_state = (const uint64_t *)1;
+  CHECK(fw_forward(device, &a, NULL) == FW_OK);
+  a.dropout_state = NULL;
+  a.struct_size = 768;
   CHECK_ERROR(fw_forward(device, &a, NULL), FW_INVALID_ARGUMENT, "attention.struct_size is 768");
   a.struct_size = sizeof a;
   memset(&cost, 0, sizeof cost);
@@ -177,6 +181,88 @@ static void test_arguments(fw_device *device) {
   CHECK(fw_device_alloc(device, 0, &pointer) == FW_OK && pointer == NULL);
   CHECK(fw_device_free(device, NULL) == FW_OK);
   CHECK(fw_device_copy(device, NULL, NULL, 0, FW_DEVICE_TO_HOST, NULL) == FW_OK);
+}
+
+static void *allocate(void *context, size_t bytes) {
+  void **lent = context;
+  CHECK(*lent == NULL && bytes > 0); /* asked once, and only for something */
+  return posix_memalign(lent, 64, bytes) == 0 ? *lent : NULL;
+}
+
+static void *refuse(void *context, size_t bytes) {
+  (void)context, (void)bytes;
+  return NULL;
+}
+
+static void *shifted(void *context, size_t bytes) {
+  (void)bytes;
+  return (char *)context + 8;
+}
+
+/* The memory of a call from the caller, after it is planned. */
+static void test_allocate(fw_device *device) {
+  static memory m;
+  float expected[kElements];
+  void *lent = NULL;
+  size_t bytes = 0;
+  fw_attention a = make_problem(&m);
+  fw_exec e;
+  fw_report report;
+  fw_exec_init(&e, sizeof e);
+  memset(&report, 0, sizeof report);
+  report.struct_size = sizeof report;
+  e.report = &report;
+  CHECK(fw_workspace_size(device, &a, NULL, &e, &bytes) == FW_OK && bytes > 0);
+  CHECK(fw_forward(device, &a, &e) == FW_OK && report.workspace_size == bytes);
+  memcpy(expected, m.o, sizeof expected);
+  memset(m.o, 0, sizeof m.o);
+  e.allocate = allocate, e.allocate_context = &lent;
+  CHECK(fw_forward(device, &a, &e) == FW_OK && lent != NULL);
+  CHECK(memcmp(expected, m.o, sizeof expected) == 0);
+  e.workspace = lent, e.workspace_size = bytes; /* given: nobody is asked */
+  CHECK(fw_forward(device, &a, &e) == FW_OK);
+  free(lent);
+  e.workspace = NULL, e.workspace_size = 0;
+  e.allocate = refuse;
+  CHECK_ERROR(fw_forward(device, &a, &e), FW_OUT_OF_MEMORY, "bytes of workspace");
+  e.allocate = shifted, e.allocate_context = NULL;
+  CHECK_ERROR(fw_forward(device, &a, &e), FW_INVALID_ARGUMENT, "exec.allocate must return memory that is aligned");
+}
+
+static void test_exec_flags(fw_device *device) {
+  static memory m;
+  fw_attention a = make_problem(&m);
+  fw_exec e;
+  fw_exec_init(&e, sizeof e);
+  e.flags = 2;
+  CHECK_ERROR(fw_forward(device, &a, &e), FW_INVALID_ARGUMENT, "exec.flags has unknown bits");
+  e.flags = FW_NO_SLOW_PATH;
+  CHECK(fw_forward(device, &a, &e) == FW_OK);
+  e.force_kernel = "reference_fwd"; /* who names it wants it */
+  CHECK(fw_forward(device, &a, &e) == FW_OK);
+  fw_exec_init(&e, sizeof e);
+  e.reserved = 1;
+  CHECK_ERROR(fw_forward(device, &a, &e), FW_INVALID_ARGUMENT, "exec.reserved must be 0");
+}
+
+/* The same numbers by value and in memory drop the same. */
+static void test_dropout_state(fw_device *device) {
+  static memory m;
+  float expected[kElements];
+  uint64_t state[3] = {7, 9, 0};
+  fw_attention a = make_problem(&m);
+  a.dropout_p = 0.5f, a.dropout_seed = 7, a.dropout_offset = 9;
+  CHECK(fw_forward(device, &a, NULL) == FW_OK);
+  memcpy(expected, m.o, sizeof expected);
+  a.dropout_seed = a.dropout_offset = 1;
+  a.dropout_state = state;
+  CHECK(fw_forward(device, &a, NULL) == FW_OK);
+  CHECK(memcmp(expected, m.o, sizeof expected) == 0);
+  state[1] = 8;
+  CHECK(fw_forward(device, &a, NULL) == FW_OK);
+  CHECK(memcmp(expected, m.o, sizeof expected) != 0);
+  a.dropout_state = (const uint64_t *)((const char *)state + 4);
+  CHECK_ERROR(fw_forward(device, &a, NULL), FW_INVALID_ARGUMENT, "dropout_state must be aligned to 8 bytes");
 }
 
 static void test_attention(fw_device *device) {
@@ -365,6 +451,9 @@ int main(int argc, char **argv) {
   test_defaults();
   test_struct_sizes(device);
   test_arguments(device);
+  test_allocate(device);
+  test_exec_flags(device);
+  test_dropout_state(device);
   test_attention(device);
   test_rotary(device);
   test_empty(device);

@@ -62,7 +62,8 @@ void pin_layout(void) {
   FIELD(fw_attention, dropout_seed, 712);
   FIELD(fw_attention, dropout_offset, 720);
   FIELD(fw_attention, probs, 728);
-  SIZE(fw_attention, 776);
+  FIELD(fw_attention, dropout_state, 776);
+  SIZE(fw_attention, 784);
   FIELD(fw_gradients, struct_size, 0);
   FIELD(fw_gradients, reserved, 4);
   FIELD(fw_gradients, d_o, 8);
@@ -112,7 +113,11 @@ void pin_layout(void) {
   FIELD(fw_exec, force_kernel, 32);
   FIELD(fw_exec, executor, 40);
   FIELD(fw_exec, report, 48);
-  SIZE(fw_exec, 56);
+  FIELD(fw_exec, allocate, 56);
+  FIELD(fw_exec, allocate_context, 64);
+  FIELD(fw_exec, flags, 72);
+  FIELD(fw_exec, reserved, 76);
+  SIZE(fw_exec, 80);
   FIELD(fw_device_info, struct_size, 0);
   FIELD(fw_device_info, index, 4);
   FIELD(fw_device_info, name, 8);
@@ -147,6 +152,8 @@ void pin_layout(void) {
   VALUE(FW_ALL_FLAGS, 23);
   VALUE(FW_ROTARY_CONJUGATE, 8);
   VALUE(FW_ALL_ROTARY_FLAGS, 12);
+  VALUE(FW_NO_SLOW_PATH, 1);
+  VALUE(FW_ALL_EXEC_FLAGS, 1);
   VALUE(FW_TEXT, 0);
   VALUE(FW_JSON, 1);
   VALUE(FW_HOST_TO_DEVICE, 0);

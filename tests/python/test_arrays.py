@@ -12,7 +12,8 @@ from hypothesis import given, settings
 
 import flashwave
 from cases import features, make
-from flashwave import InvalidArgument, NoDevice, Unsupported, arrays, views
+from flashwave import InvalidArgument, NoDevice, Unsupported, arrays
+from flashwave.arrays import views
 from flashwave.problem import TENSOR_FIELDS, Problem
 from numeric import assert_within_rule
 from oracle import attention as oracle
@@ -57,7 +58,7 @@ def as_torch(array):
 
 def staged(monkeypatch):
     """As if the CPU were a device with memory of its own."""
-    monkeypatch.setattr(arrays, "_is_cpu", lambda handle: False)
+    monkeypatch.setattr("flashwave.arrays.functions._is_cpu", lambda handle: False)
 
 
 def check_forward(p, wrap, **options):

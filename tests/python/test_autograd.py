@@ -192,14 +192,14 @@ def test_the_mask_is_the_librarys_on_every_backend(device):
 
 
 def test_deterministic_algorithms_are_honoured(device, monkeypatch):
-    from flashwave import api
+    from flashwave.attention import make_problem
 
     q, k, v = inputs(device, grad=False)
-    assert not api.make_problem(q, k, v).deterministic
-    assert api.make_problem(q, k, v, deterministic=True).deterministic
+    assert not make_problem(q, k, v).deterministic
+    assert make_problem(q, k, v, deterministic=True).deterministic
     torch.use_deterministic_algorithms(True)
     try:
-        assert api.make_problem(q, k, v).deterministic
+        assert make_problem(q, k, v).deterministic
         tensors = inputs(device)
         results = [
             torch.autograd.grad(flashwave.flash_attn_func(*tensors, causal=True).square().sum(), tensors)
@@ -232,7 +232,7 @@ def test_threads_of_python_share_the_library(device):
 def test_torchs_threads_are_lent_to_the_library(device):
     if device != "cpu":
         pytest.skip("threads are the CPU's")
-    from flashwave import threads
+    from flashwave.backends.native import threads
 
     if "OpenMP" not in torch.__config__.parallel_info().split("ATen parallel backend:")[1]:
         pytest.skip("this torch has other threads")

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from flashwave import interface
-from flashwave.backends import torch_backend
+from flashwave import functions as interface
+from flashwave.backends.torch import backend as torch_backend
 from flashwave.bench import memory, svg, train
 from flashwave.bench.__main__ import TABLES, main
 from flashwave.bench.bert import BERT_BASE, Bert, Config

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import flashwave
-from flashwave.api import make_problem
+from flashwave.attention import make_problem
 from flashwave.problem import FORWARD_FIELDS
 from numeric import error
 
@@ -192,17 +192,17 @@ def test_opcheck_without_the_lse(device, packed):
     arguments = (*problem[: len(FORWARD_FIELDS)], False, False)
     torch.library.opcheck(torch.ops.flashwave.forward.default, arguments)
     out, lse, _ = torch.ops.flashwave.forward.default(*arguments)
-    assert lse.shape == (0,) and torch.equal(out, flashwave.operators.forward(problem, lse=False)[0])
-    with pytest.raises(RuntimeError, match="return_lse"):
-        leaf = problem.q.detach().requires_grad_()
-        torch.ops.flashwave.forward.default(leaf, *arguments[1:])[0].sum().backward()
+    assert lse.shape == (0,) and torch.equal(out, flashwave.autograd.attend(problem, lse=False)[0])
+    leaf = problem.q.detach().requires_grad_()
+    torch.ops.flashwave.forward.default(leaf, *arguments[1:])[0].sum().backward()
+    assert leaf.grad.isfinite().all()
 
 
 def test_opcheck_backward_and_append(device):
     q, k, v = inputs(device, grad=False, sq=5, sk=7)
     problem = make_problem(q, k, v, causal=True)[: len(FORWARD_FIELDS)]
     out, lse, _ = torch.ops.flashwave.forward.default(*problem, False)
-    needs = [True, True, True, False, False, False]
+    needs = 0b000111  # q, k and v
     torch.library.opcheck(
         torch.ops.flashwave.backward.default, (torch.randn_like(out), None, out, lse, needs, *problem)
     )
@@ -211,6 +211,34 @@ def test_opcheck_backward_and_append(device):
     append = make_problem(q, k, v, causal=True, seqused_k=lengths)._replace(k_new=new[0], v_new=new[1])
     torch.library.opcheck(torch.ops.flashwave.forward_append.default, tuple(append))
     torch.library.opcheck(torch.ops.flashwave.forward_append.default, (*append, False))
+
+
+def test_opcheck_of_every_operator(device):
+    """Also those that only `autograd` calls; they have no gradient of their own."""
+    q, k, v = inputs(device, grad=False, sq=5, sk=7)
+    mask = (None, True, -1, -1, 0.0)
+    cu_q, cu_k = (torch.tensor([0, 3, n], dtype=torch.int32, device=device) for n in (5, 7))
+    lengths = torch.tensor([1, 2], dtype=torch.int32, device=device)
+    new = torch.randn(2, 3, 2, 16, device=device), torch.randn(2, 3, 2, 8, device=device)
+    problem = make_problem(q, k, v, causal=True)[: len(FORWARD_FIELDS)]
+    append = make_problem(q, k, v, causal=True, seqused_k=lengths)._replace(k_new=new[0], v_new=new[1])
+    ops = torch.ops.flashwave
+    out, lse = ops._dense_lse(q, k, v, *mask, False)
+    cases = {
+        "_dense": (q, k, v, *mask),
+        "_dense_lse": (q, k, v, *mask, False),
+        "_dense_backward": (torch.randn_like(out), out, lse, q, k, v, *mask, False),
+        "_varlen": (q[0], k[0], v[0], cu_q, cu_k, 3, 4, *mask),
+        "_cached": (q, k, v, lengths, None, None, None, *mask, 0),
+        "_cached_append": (q, k, v, *new, None, None, lengths, None, None, None, *mask, 0, False),
+        "_forward": (*problem, True, True),
+        "_forward_given": (torch.empty_like(out), *problem, True, False),
+        "_append": (*append, True),
+        "_backward": (torch.randn_like(out), None, out, lse, 7, *problem),
+    }
+    assert set(cases) == {name for name in flashwave.operators.SCHEMAS if not name.endswith("_elsewhere")}
+    for name, arguments in cases.items():
+        torch.library.opcheck(getattr(ops, name).default, arguments)
 
 
 def test_dispatch_modes_see_the_operator(device):
@@ -228,7 +256,7 @@ def test_dispatch_modes_see_the_operator(device):
     q, k, v = inputs(device, grad=False)
     with Log() as log:
         flashwave.flash_attn_func(q, k, v)
-    assert "flashwave.forward.default" in log.seen
+    assert "flashwave._dense.default" in log.seen
 
 
 def test_cuda_graph(device):

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import NAN, Features, features, make, to
-from flashwave import dispatch, operators
-from flashwave.backends import triton_backend
+from flashwave import autograd as operators
+from flashwave import dispatch
+from flashwave.backends.triton import backend as triton_backend
 from flashwave.problem import Problem
 from numeric import assert_within_rule
 from oracle import attention as oracle

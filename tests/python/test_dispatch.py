@@ -1,6 +1,6 @@
 """The choice between backends: the rules, asking for one by name, what is said, and a Triton that fails.
 
-Rules for GPUs are tested without one: the library's plan, the device and Triton's backend are stand-ins there.
+Rules for GPUs are tested without one: the device, what the library refuses and Triton's backend are stand-ins there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import pytest
 import torch
 
 import flashwave
-from flashwave import BackendRefused, InvalidArgument, api, composed, dispatch, flash_attn_func, native, operators
-from flashwave.backends import native_backend
+from flashwave import BackendRefused, InvalidArgument, dispatch, flash_attn_func
+from flashwave.attention import make_problem
+from flashwave.backends import torch as composed
+from flashwave.backends.native import calls as native
+from flashwave.problem import FORWARD_FIELDS
 
 
 def inputs(dtype=torch.float32, grad=False, device="cpu"):
@@ -42,7 +45,7 @@ class Triton(types.ModuleType):
     """Stands for Triton's backend: takes what `reason` does not forbid and computes it with PyTorch operations."""
 
     def __init__(self, reason=None, fails=None):
-        super().__init__("flashwave.backends.triton_backend")
+        super().__init__("flashwave.backends.triton.backend")
         self.reason, self.fails, self.calls = reason, fails, []
 
     def refusal(self, problem, op, needs=None, probs=False):
@@ -61,28 +64,33 @@ class Triton(types.ModuleType):
         return composed.backward(*arguments)
 
 
+FAST, SLOW, NONE = "a fast kernel", "the slow path", "no kernel"
+
+
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """A function that makes calls on CPU tensors go by the rules of a GPU, with a plan and a Triton as given."""
+    """A function that makes calls on CPU tensors go by the rules of a GPU, with a library and a Triton as given."""
+    native_forward, native_backward = native.forward, native.backward
 
-    def pretend(plan, triton, amd=False):
+    def pretend(library, triton, amd=False):
         facts = dispatch.Facts
+
+        def refusing(function):
+            def call(*arguments):
+                if library == NONE or (library == SLOW and not arguments[-1]):
+                    raise flashwave.Unsupported("dim_qk of 600 is too large")
+                return function(*arguments)
+
+            return call
+
         monkeypatch.setattr(dispatch, "_triton_refusal", lambda call, _: triton.refusal(*call[:2]))
         monkeypatch.setattr(dispatch, "_triton", lambda: triton)
         monkeypatch.setattr(dispatch, "Facts", lambda a, b, *rest: facts(amd, True, *rest))
-        monkeypatch.setattr(native_backend, "plan", lambda *arguments: plan)
-        monkeypatch.setattr(dispatch, "steered", lambda: True)
+        monkeypatch.setattr(native, "forward", refusing(native_forward))
+        monkeypatch.setattr(native, "backward", refusing(native_backward))
         monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
-        monkeypatch.setattr(dispatch, "_decisions", {})
-        if plan.kernel is None:
-            monkeypatch.setattr(native_backend, "forward", None)
-            monkeypatch.setattr(native_backend, "backward", None)
 
     return pretend
-
-
-FAST, SLOW = native.Plan("hopper_fwd", False, None), native.Plan("nvidia_generic_fwd", True, None)
-NONE = native.Plan(None, False, "dim_qk of 600 is too large")
 
 
 @pytest.mark.parametrize(
@@ -139,26 +147,22 @@ def test_the_line_says_why_the_others_were_passed_over(on_a_gpu, capfd):
     assert "passed over triton: head dim 600 is more than 256" in line
 
 
-def test_a_decision_is_made_once_for_a_layout(on_a_gpu, monkeypatch):
-    triton = Triton()
-    on_a_gpu(SLOW, triton)
-    asked = []
-    monkeypatch.setattr(dispatch, "_triton_refusal", lambda call, _: asked.append(call.op))
-    for _ in range(3):
-        flash_attn_func(*inputs())
-    assert asked == ["forward"] and triton.calls == ["forward"] * 3
-    flash_attn_func(*inputs(), causal=True)
-    assert asked == ["forward"] * 2
+def test_every_call_is_decided_anew(on_a_gpu, said):
+    """What refused once is asked again: an address, a setting or another program may have changed."""
+    tensors = inputs()
+    on_a_gpu(SLOW, Triton())
+    flash_attn_func(*tensors)
+    on_a_gpu(FAST, Triton())
+    flash_attn_func(*tensors)
+    assert said() == ["triton", "native"]
 
 
-def test_the_library_knows_its_slow_path():
-    problem = api.make_problem(*inputs())
-    cpu = native.fw.device("cpu")
-    assert not native.plan(cpu, problem).slow_path and native.plan(cpu, problem).kernel
-    assert native.plan(cpu, problem, probs=True).slow_path
-    bias = api.make_problem(*inputs(), bias=torch.randn(4, 1, 9))
-    assert not native.plan(cpu, bias, (True, True, True, False, False, False)).slow_path
-    assert native.plan(cpu, bias, (True, True, True, False, True, False)).slow_path
+def test_the_slow_path_of_the_library_can_be_excluded():
+    problem = make_problem(*inputs())
+    with pytest.raises(flashwave.Unsupported, match="FW_NO_SLOW_PATH"):
+        native.forward(problem, probs=True, slow_path=False)
+    assert native.forward(problem, probs=True)[1] == "reference_fwd"
+    assert native.forward(problem, slow_path=False)[1] != "reference_fwd"
 
 
 # ------------------------------------------------------------------------------------------------ a Triton that fails
@@ -172,11 +176,10 @@ def test_a_triton_that_fails_in_a_call_is_passed_over_with_a_warning(on_a_gpu, s
         RuntimeWarning, match="passes over Triton for a forward: it failed: RuntimeError: Failed to find C"
     ):
         out = flash_attn_func(*tensors)
-    assert said() == ["triton", "native"]
+    assert said() == ["native"]
     with pytest.warns(RuntimeWarning, match="for a backward"):
         out.sum().backward()
-    flash_attn_func(*tensors)
-    assert said() == ["triton", "native", "native"] and triton.calls == ["forward", "backward"]
+    assert said() == ["native"] and triton.calls == ["forward", "backward"]
 
 
 def test_out_of_memory_is_no_reason_to_try_another(on_a_gpu):
@@ -254,14 +257,13 @@ def test_the_environment_names_a_backend_at_any_time(said, monkeypatch):
     assert said() == ["native"]
 
 
-def test_a_call_that_was_learnt_is_not_repeated_on_another_backend(monkeypatch):
+def test_a_call_that_was_made_before_is_not_repeated_on_another_backend(said):
     tensors = inputs()
     for _ in range(3):
         flash_attn_func(*tensors)
-    monkeypatch.setattr(native_backend, "forward", None)
-    monkeypatch.setattr(native, "forward", None)
     with flashwave.backend("torch"):
         flash_attn_func(*tensors)
+    assert said() == ["native", "native", "native", "torch"]
 
 
 def test_the_innermost_counts(said):
@@ -325,9 +327,9 @@ def test_a_backward_in_another_thread_remembers(said):
 
 
 def test_an_operator_remembers(said):
-    problem = api.make_problem(*inputs(grad=True))
+    problem = make_problem(*inputs(grad=True))
     with flashwave.backend("torch"):
-        out, _, _ = torch.ops.flashwave.forward.default(*problem[: operators._SCALARS], False)
+        out, _, _ = torch.ops.flashwave.forward.default(*problem[: len(FORWARD_FIELDS)], False)
     out.sum().backward()
     assert said() == ["torch", "torch"]
 

@@ -462,10 +462,10 @@ def test_opcheck(device, packed):
     offsets = torch.tensor([1, 3], dtype=torch.int32, device=device)
     if packed:
         x = torch.randn(7, 3, 16, device=device, requires_grad=True)
-        rest = (torch.tensor([0, 2, 7], dtype=torch.int32, device=device), 0, 5, True, False, (0, 3))
+        rest = (torch.tensor([0, 2, 7], dtype=torch.int32, device=device), 0, 5, True, False, 0, 3)
     else:
         x = torch.randn(2, 5, 6, 16, device=device, requires_grad=True)
-        rest = (None, 2, None, False, True, (0, 2, 2, 2))
+        rest = (None, 2, None, False, True, 0, 2, 2, 2)
     angles_k = (None, None) if packed else (cos * 2, sin * 2)
     torch.library.opcheck(torch.ops.flashwave.rotary.default, (x, cos, sin, *angles_k, offsets, *rest))
 

@@ -9,8 +9,8 @@ import torch
 
 import flashwave
 from cases import Features, make, to
-from flashwave import operators
-from flashwave.composed import blocks
+from flashwave import autograd as operators
+from flashwave.backends.torch import blocks
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 INPUTS = ("q", "k", "v", "alibi_slopes", "bias", "sinks")

@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="4.53")
 
+import flashwave.autograd  # noqa: E402
 import flashwave.compat  # noqa: E402
 import flashwave.integrations.transformers as integration  # noqa: E402
-import flashwave.operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
@@ -168,7 +168,7 @@ def _truth(name, inputs):
 def _check(name, implementation, dtype, inputs):
     truth, true_gradients = _truth(name, inputs)
     plain, plain_gradients = _run(name, "eager", dtype, inputs)
-    with mock.patch("flashwave.operators.forward", wraps=flashwave.operators.forward) as forward:
+    with mock.patch("flashwave.autograd.forward", wraps=flashwave.autograd.forward) as forward:
         ours, our_gradients = _run(name, implementation, dtype, inputs)
     assert forward.called  # not another attention that transformers chose
     _within(2, ours, plain, truth, truth.abs().max(), "logits")
@@ -306,6 +306,91 @@ def test_continued_from_a_cache():
         cache = model(input_ids=ids[:, :7], use_cache=True).past_key_values
         results.append(model(input_ids=ids[:, 7:], past_key_values=cache).logits)
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+
+
+def _continuous(name, implementation, prompts, blocks):
+    """The new tokens of each prompt, by continuous batching; blocks: as many of a request may be named by a table."""
+    model = _model(name, implementation, torch.float32)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": 63}
+    sizes = {"num_blocks": 64, "max_batch_tokens": 64, "max_blocks_per_request": blocks, "use_async_batching": False}
+    results = model.generate_batch(
+        prompts,
+        generation_config=transformers.GenerationConfig(**options),
+        continuous_batching_config=transformers.ContinuousBatchingConfig(**sizes),
+    )
+    return [results[key].generated_tokens for key in sorted(results, key=lambda key: int(key.split("_")[-1]))]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+@pytest.mark.parametrize("blocks", [0, 8])
+@pytest.mark.skipif(not hasattr(transformers, "ContinuousBatchingConfig"), reason="another continuous batching")
+def test_continuous_batching(name, blocks):
+    """Many requests of different lengths in one row, keys in blocks: the tokens of eager, one request at a time."""
+    integration.register()
+    torch.manual_seed(1)
+    prompts = [torch.randint(1, 60, (length,)).tolist() for length in (3, 9, 14)]
+    model = _model(name, "eager", torch.float32)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": 63}
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt], device=DEVICE)
+        row = model.generate(ids, **options)[0, len(prompt) :].tolist()
+        expected.append(row)
+    with mock.patch.object(integration.paged, "attend", wraps=integration.paged.attend) as attend:
+        got = _continuous(name, "flashwave", prompts, blocks)
+    assert attend.called, "another attention was used"
+    assert got == expected
+
+
+def test_paged_with_a_block_table():
+    """Decoding from blocks: the cache only says where they are, and the new key of each request is appended."""
+    heads, dim, page = 2, 16, 4
+    k_cache, v_cache = torch.randn(6, page, heads, dim), torch.randn(6, page, heads, dim)
+    table = torch.tensor([[0, 2], [5, 1]], dtype=torch.int32)
+    stored = [3, 6]
+    q, k, v = (torch.randn(1, heads, 2, dim) for _ in range(3))
+    dense = []
+    for b in range(2):
+        keys, values = (torch.cat([x[p] for p in table[b].tolist()])[: stored[b]] for x in (k_cache, v_cache))
+        keys, values = torch.cat((keys, k[0, :, b][None])), torch.cat((values, v[0, :, b][None]))
+        dense.append(flashwave.flash_attn_func(q[:, :, b][:, None], keys[None], values[None], causal=True))
+
+    class Cache:
+        def update(self, key_states, value_states, layer_idx, kwargs):
+            kwargs.update(k_cache=k_cache, v_cache=v_cache, block_table=table)
+            return key_states, value_states
+
+    module = torch.nn.Module()
+    module.layer_idx, module.is_causal = 0, True
+    out, _ = integration.attention_forward(
+        module, q, k, v, None, cache=Cache(), cu_seq_lens_q=torch.tensor([0, 1, 2]), max_length_q=1,
+        cu_seq_lens_k=torch.tensor([0, 4, 11]), max_length_k=7,
+    )  # fmt: skip
+    torch.testing.assert_close(out, torch.cat(dense, 1))
+    assert torch.equal(k_cache[0, 3], k[0, :, 0]) and torch.equal(v_cache[1, 2], v[0, :, 1])
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("refill", ["copy_", "data", "numpy"])
+def test_a_mask_that_is_refilled(inference, refill):
+    """A server's buffer: whatever wrote to it, the next call sees the next request."""
+    if refill == "numpy" and DEVICE != "cpu":
+        pytest.skip("NumPy's arrays are on the CPU")
+    module = torch.nn.Module()
+    module.is_causal = True
+    first, second = [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]], [[1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]
+    with torch.inference_mode(inference):
+        q, k, v = (torch.randn(2, 2, 6, 16, device=DEVICE) for _ in range(3))
+        mask = torch.tensor(first, device=DEVICE)
+        integration.attention_forward(module, q, k, v, mask)
+        if refill == "copy_":
+            mask.copy_(torch.tensor(second))
+        elif refill == "data":
+            mask.data[:] = torch.tensor(second, device=DEVICE)
+        else:
+            mask.numpy()[:] = second
+        got = integration.attention_forward(module, q, k, v, mask)[0]
+        assert torch.equal(got, integration.attention_forward(module, q, k, v, mask.clone())[0])
 
 
 def test_dropout_is_used_in_training():

@@ -16,8 +16,10 @@ import cases
 import flashwave
 import gradients
 from cases import Features
-from flashwave import composed, operators
-from flashwave.backends import triton_backend, triton_support
+from flashwave import autograd as operators
+from flashwave.backends import torch as composed
+from flashwave.backends.triton import backend as triton_backend
+from flashwave.backends.triton import support as triton_support
 from flashwave.problem import Problem
 from numeric import assert_within_rule
 
@@ -181,7 +183,7 @@ def test_a_graph_draws_with_the_seed_of_its_replay():
 
 @on_gpu
 def test_configurations_are_tried_once_and_never_inside_a_graph(monkeypatch):
-    from flashwave.backends import triton_launch
+    from flashwave.backends.triton import launch as triton_launch
 
     monkeypatch.setenv("FLASHWAVE_TRITON_AUTOTUNE", "1")
     monkeypatch.setattr(triton_launch, "_WORTH_TUNING", 0)

@@ -13,7 +13,8 @@ from unittest import mock
 import pytest
 import torch
 
-from flashwave.backends import triton_backend, triton_support
+from flashwave.backends.triton import backend as triton_backend
+from flashwave.backends.triton import support as triton_support
 from flashwave.problem import Problem
 
 HERE = Path(__file__).resolve().parent
@@ -74,7 +75,7 @@ def test_a_broken_triton_is_a_reason(fresh):
 
 
 def test_importing_the_backend_does_not_import_triton():
-    code = "import sys; import flashwave.backends.triton_backend; print('triton' in sys.modules)"
+    code = "import sys; import flashwave.backends.triton.backend; print('triton' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -110,7 +110,8 @@ def test_libraries_need_only_glibc(libraries):
     for path in libraries:
         library = elf.read(path)
         assert library.needed
-        assert [name for name in library.needed if not GLIBC_PARTS.fullmatch(name)] == [], path
+        own = {other.name for other in libraries}
+        assert [name for name in library.needed if name not in own and not GLIBC_PARTS.fullmatch(name)] == [], path
         assert {version.partition("_")[0] for version in library.versions} == {"GLIBC"}, path
 
 
@@ -143,6 +144,26 @@ threads = [line.split()[1] for line in open("/proc/self/status") if line.startsw
 print(threads == ["1"], bytes(out) == alone)
 """
     assert run_python(code).split() == ["True", "True"]
+
+
+def test_the_command_line(wheel):
+    """`flashwave`, which pip puts beside python."""
+    command = Path(sys.executable).parent / "flashwave"
+    said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0 and said.stdout.split() == ["flashwave", flashwave.__version__]
+    wrong = subprocess.run([command, "check", "sq=no"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2 and "sq" in wrong.stderr
+    checked = subprocess.run([command, "check", "sq=8", "--device", "cpu"], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0 and "1 passed, 0 failed" in checked.stdout + checked.stderr
+
+
+def test_metadata_reads_well_on_an_index(wheel):
+    """Links and pictures that are relative would lead nowhere there."""
+    classifiers = wheel.metadata.get_all("Classifier")
+    assert "Programming Language :: Python :: 3.9" in classifiers and "Typing :: Typed" in classifiers
+    text = wheel.metadata.get_payload() or wheel.metadata["Description"]
+    assert "flash_attn_func" in text
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
 
 
 def test_import_leaves_torch_alone(wheel):

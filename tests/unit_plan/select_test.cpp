@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <functional>
 #include <string>
@@ -208,16 +209,16 @@ TEST(Refusal, ARowThatLacksAFeatureRefusesItByName) {
 // --------------------------------------------------------------------------------------------------------- select
 
 TEST(Select, TakesTheWidestInstructionSetTheCpuHas) {
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kBoth), nullptr), "avx512_fwd"));
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaNone), nullptr), "portable_fwd"));
-  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kBoth), nullptr), "avx512_bwd"));
-  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kIsaNone), nullptr), "portable_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kBoth)), "avx512_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaAvx2)), "avx2_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaNone)), "portable_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kBoth)), "avx512_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kIsaNone)), "portable_bwd"));
 }
 
 TEST(Select, FewQueriesTakeTheDecodeKernel) {
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu_with(kIsaAvx2), nullptr), "avx2_decode"));
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2), nullptr), "avx2_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu_with(kIsaAvx2)), "avx2_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2)), "avx2_fwd"));
 }
 
 TEST(Select, TilesTakeBf16) {
@@ -265,7 +266,7 @@ TEST(Select, SaysThatTheOperatingSystemRefused) {
 }
 
 TEST(Select, ListsWhatWasTriedBeforeInOrder) {
-  const Selection selection = select(forward_problem(), cpu_with(kIsaAvx2), nullptr);
+  const Selection selection = select(forward_problem(), cpu_with(kIsaAvx2));
   ASSERT_NE(selection.row, nullptr);
   size_t expected = 0;
   for (const KernelRow& row : catalog()) {
@@ -283,7 +284,7 @@ TEST(Select, ListsWhatWasTriedBeforeInOrder) {
 TEST(Select, TheSoftmaxMatrixComesFromTheReference) {
   Problem p = forward_problem();
   p.a.probs = tensor(FW_F32, 4 * 128 * 256, 128 * 256, 256);
-  const Selection selection = select(p, cpu_with(kBoth), nullptr);
+  const Selection selection = select(p, cpu_with(kBoth));
   EXPECT_EQ(chosen(selection), "reference_fwd");
   ASSERT_FALSE(selection.refused.empty());
   EXPECT_EQ(selection.refused.back().reason, "does not support probs");
@@ -291,14 +292,14 @@ TEST(Select, TheSoftmaxMatrixComesFromTheReference) {
 
 TEST(Select, ForcedKernelRunsThoughItWouldNotBeChosen) {
   const DeviceInfo cpu = cpu_with(kBoth);
-  EXPECT_EQ(chosen(select(forward_problem(), cpu, "naive_fwd")), "naive_fwd");
-  EXPECT_EQ(chosen(select(forward_problem(), cpu, "reference_fwd")), "reference_fwd");
-  EXPECT_TRUE(select(forward_problem(), cpu, "naive_fwd").refused.empty());
+  EXPECT_EQ(chosen(select(forward_problem(), cpu, {.force_kernel = "naive_fwd"})), "naive_fwd");
+  EXPECT_EQ(chosen(select(forward_problem(), cpu, {.force_kernel = "reference_fwd"})), "reference_fwd");
+  EXPECT_TRUE(select(forward_problem(), cpu, {.force_kernel = "naive_fwd"}).refused.empty());
 }
 
 TEST(Select, ForcedKernelStillHasToFit) {
   const auto reason = [](const Problem& problem, uint32_t isa, const char* forced) {
-    const Selection selection = select(problem, cpu_with(isa), forced);
+    const Selection selection = select(problem, cpu_with(isa), {.force_kernel = forced});
     EXPECT_EQ(selection.row, nullptr);
     EXPECT_EQ(selection.refused.size(), 1u);
     return selection.refused.at(0).reason;
@@ -315,18 +316,18 @@ TEST(Select, ForcedKernelStillHasToFit) {
 
 TEST(Select, RotaryTakesTheBestRotaryKernel) {
   const Rotary rotary = rotary_problem();
-  EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), nullptr)), "avx512_rotary");
-  EXPECT_EQ(chosen(select(rotary, cpu_with(kIsaAvx2), nullptr)), "avx2_rotary");
-  const Selection slow = select(rotary, cpu_with(kIsaNone), nullptr);
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth))), "avx512_rotary");
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kIsaAvx2))), "avx2_rotary");
+  const Selection slow = select(rotary, cpu_with(kIsaNone));
   EXPECT_EQ(chosen(slow), "portable_rotary");
   ASSERT_EQ(slow.refused.size(), 2u);
   EXPECT_EQ(slow.refused[1].reason, "needs AVX2 (with FMA and F16C), which this CPU does not have");
-  EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), "portable_rotary")), "portable_rotary");
-  EXPECT_EQ(select(rotary, cpu_with(kBoth), "append_kv").refused.at(0).reason,
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), {.force_kernel = "portable_rotary"})), "portable_rotary");
+  EXPECT_EQ(select(rotary, cpu_with(kBoth), {.force_kernel = "append_kv"}).refused.at(0).reason,
             "accompanies other kernels and cannot be forced");
-  EXPECT_EQ(select(forward_problem(), cpu_with(kBoth), "avx2_rotary").refused.at(0).reason,
+  EXPECT_EQ(select(forward_problem(), cpu_with(kBoth), {.force_kernel = "avx2_rotary"}).refused.at(0).reason,
             "computes the rotary, not the forward");
-  KernelRow row = *select(rotary, cpu_with(kIsaNone), nullptr).row;
+  KernelRow row = *select(rotary, cpu_with(kIsaNone)).row;
   row.dtypes = 1u << FW_F32;
   EXPECT_EQ(refusal(row, rotary, cpu_with(kIsaNone)), "does not take bf16");
   row.dtypes = 1u << FW_BF16, row.max_dim_qk = 32;
@@ -334,14 +335,14 @@ TEST(Select, RotaryTakesTheBestRotaryKernel) {
 }
 
 TEST(Select, UnknownForcedNameSaysWhatThereIs) {
-  const Selection typo = select(forward_problem(), cpu_with(kBoth), "refrence_fwd");
+  const Selection typo = select(forward_problem(), cpu_with(kBoth), {.force_kernel = "refrence_fwd"});
   EXPECT_EQ(typo.row, nullptr);
   ASSERT_EQ(typo.refused.size(), 1u);
   EXPECT_EQ(typo.refused[0].row, nullptr);
   EXPECT_NE(typo.refused[0].reason.find("no kernel named 'refrence_fwd'"), std::string::npos);
   EXPECT_NE(typo.refused[0].reason.find("did you mean reference_fwd?"), std::string::npos);
 
-  const std::string far = select(forward_problem(), cpu_with(kBoth), "zzz").refused.at(0).reason;
+  const std::string far = select(forward_problem(), cpu_with(kBoth), {.force_kernel = "zzz"}).refused.at(0).reason;
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
   for (const KernelRow& row : catalog()) {
     if (std::string_view(row.device) != "cpu") continue;
@@ -352,7 +353,7 @@ TEST(Select, UnknownForcedNameSaysWhatThereIs) {
 TEST(Select, OnlyForcedKernelsAreRefusedWhenNothingElseFits) {
   Problem p = forward_problem();
   p.a.dim_qk = p.a.dim_v = 1024;  // beyond every row
-  const Selection selection = select(p, cpu_with(kBoth), nullptr);
+  const Selection selection = select(p, cpu_with(kBoth));
   EXPECT_EQ(selection.row, nullptr);
   bool naive_listed = false;
   for (const Refusal& r : selection.refused) {
@@ -369,10 +370,10 @@ TEST(Select, OnlyForcedKernelsAreRefusedWhenNothingElseFits) {
 TEST(Select, RowsOfAnotherKindOfDeviceAreNoCandidates) {
   DeviceInfo gpu = cpu_with(kBoth);
   gpu.name = "cuda:0", gpu.kind = "cuda";
-  const Selection selection = select(forward_problem(), gpu, nullptr);
+  const Selection selection = select(forward_problem(), gpu);
   for (const Refusal& r : selection.refused) EXPECT_STREQ(r.row->device, "cuda");
   if (selection.row != nullptr) EXPECT_STREQ(selection.row->device, "cuda");
-  const Selection forced = select(forward_problem(), gpu, "reference_fwd");
+  const Selection forced = select(forward_problem(), gpu, {.force_kernel = "reference_fwd"});
   EXPECT_EQ(forced.row, nullptr);
   EXPECT_EQ(forced.refused.at(0).reason, "runs on cpu devices, not on cuda:0");
 }
@@ -382,17 +383,66 @@ TEST(Select, KernelsForFewQueriesTakeMoreWhereOnlySlowerOnesAreLeft) {
   DeviceInfo gpu;
   gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna | kIsaCdna2 | kIsaCdna3;
   Problem problem = forward_problem(128);
-  const Selection dense = select(problem, gpu, nullptr);
+  const Selection dense = select(problem, gpu);
   if (dense.row == nullptr) GTEST_SKIP() << "built without kernels of AMD GPUs";
   EXPECT_TRUE(chosen_starts_with(dense, "cdna_fwd")) << chosen(dense);
   problem.a.block_table = present<int32_t>(), problem.a.page_size = 128;
-  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, nullptr), "cdna_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(problem, gpu), "cdna_fwd"));
   problem.a.page_size = 16;
-  const Selection paged = select(problem, gpu, nullptr);
+  const Selection paged = select(problem, gpu);
   EXPECT_TRUE(chosen_starts_with(paged, "cdna_decode")) << chosen(paged);
-  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, paged.row->name), "cdna_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, {.force_kernel = paged.row->name}), "cdna_decode"));
   problem.a.probs = tensor(FW_F32, 0, 0, 256);
-  EXPECT_TRUE(chosen_starts_with(select(problem, gpu, nullptr), "amd_generic_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(problem, gpu), "amd_generic_fwd"));
+}
+
+bool says(const Selection& selection, std::string_view reason) {
+  return std::ranges::any_of(selection.refused, [&](const Refusal& refused) { return refused.reason == reason; });
+}
+
+TEST(Select, TheSlowPathCanBeExcluded) {
+  const Problem problem = forward_problem();
+  const Selection any = select(problem, cpu_with(kIsaNone));
+  const Selection fast = select(problem, cpu_with(kIsaNone), {.slow_path = false});
+  EXPECT_EQ(any.row, fast.row);
+  Problem odd = problem;
+  odd.a.probs = tensor(FW_F32, 0, 0, 256);
+  EXPECT_EQ(chosen(select(odd, cpu_with(kBoth))), "reference_fwd");
+  const Selection none = select(odd, cpu_with(kBoth), {.slow_path = false});
+  EXPECT_EQ(none.row, nullptr);
+  EXPECT_TRUE(says(none, "is the slow path, which FW_NO_SLOW_PATH excludes"));
+  EXPECT_EQ(chosen(select(odd, cpu_with(kBoth), {.force_kernel = "reference_fwd", .slow_path = false})),
+            "reference_fwd");
+}
+
+TEST(Select, ASeedInTheMemoryOfAGpuIsRefused) {
+  const uint64_t state[2] = {1, 2};
+  Problem problem = forward_problem();
+  problem.a.dropout_p = 0.5f, problem.a.dropout_state = state;
+  DeviceInfo cpu = cpu_with(kBoth);
+  cpu.host_memory = true;
+  EXPECT_NE(select(problem, cpu).row, nullptr);
+  cpu.host_memory = false;
+  const Selection refused = select(problem, cpu);
+  EXPECT_EQ(refused.row, nullptr);
+  EXPECT_TRUE(says(refused,
+                   "takes the seed of dropout_p by value, and dropout_state is in memory that the host cannot "
+                   "read"));
+}
+
+// What a row is told by is what it is chosen by.
+TEST(Select, ARowThatIsUsedForMoreThanItIsMadeForIsNotAmongTheRefused) {
+  DeviceInfo gpu;
+  gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna | kIsaCdna2 | kIsaCdna3;
+  Problem problem = forward_problem(128);
+  problem.a.block_table = present<int32_t>(), problem.a.page_size = 16;
+  for (const bool slow_path : {true, false}) {
+    const Selection paged = select(problem, gpu, {.slow_path = slow_path});
+    if (catalog_of("hip").empty()) GTEST_SKIP() << "built without kernels of AMD GPUs";
+    ASSERT_NE(paged.row, nullptr);
+    EXPECT_TRUE(chosen_starts_with(paged, "cdna_decode")) << chosen(paged);
+    for (const Refusal& r : paged.refused) EXPECT_NE(r.row, paged.row);
+  }
 }
 
 TEST(Select, EmulatedDevicesUseTheRowsOfTheRealOnes) {

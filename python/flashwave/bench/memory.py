@@ -10,8 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from .. import _library as fw
-from .. import native
-from ..api import make_problem
+from ..attention import make_problem
+from ..backends.native import calls as native
 from .timing import Call, is_out_of_memory
 from .workloads import FORWARD, OURS, Inputs, make_call
 
@@ -55,7 +55,6 @@ def _peak_on_cpu(call: Call) -> int:
 def _workspace(inputs: Inputs, causal: bool, backward: bool) -> int:
     """Bytes that the library allocates for itself on the CPU, where torch does not see them."""
     device = native.device_of(inputs.q)
-    assert device is not None
     exec_ = fw.new_exec()
     exec_.num_threads = torch.get_num_threads()
     structs = native.layouts(make_problem(*inputs[:3], causal=causal), native.DQ_DK_DV if backward else None)

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _library as fw
-from .. import interface, native, replay
-from ..api import make_problem
+from .. import functions as interface
+from .. import replay
+from ..attention import make_problem
+from ..backends.native import calls as native
 from ..problem import FORWARD_FIELDS
 from .timing import Call, no_garbage_collection
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _library as fw
-from .. import native
-from ..api import explain
+from ..attention import explain
+from ..backends.native import calls as native
+from ..errors import Unsupported
 from . import svg
 from .plan import Settings
 from .workloads import DTYPES, Shape, draw
@@ -42,8 +43,10 @@ def quotient(over: float | None, under: float | None) -> float | None:
 def _kernel(settings: Settings) -> str:
     """What flashwave runs on this device, for the shape of most tables."""
     inputs = draw(Shape(1, 512, 12, 64, settings.causal), settings.dtype, settings.device)
-    if native.device_of(inputs.q) is None:
-        return f"PyTorch operations ({native.why_no_device(inputs.q)})"
+    try:
+        native.device_of(inputs.q)
+    except Unsupported as error:
+        return f"PyTorch operations ({error})"
     plan = json.loads(explain(*inputs[:3], causal=settings.causal, json=True))
     return plan.get("kernel") or "PyTorch operations (the library has no kernel for the problem)"
 

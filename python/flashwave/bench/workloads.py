@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from .. import dispatch, interface
+from .. import dispatch
+from .. import functions as interface
 from ..errors import BackendRefused
 from .timing import Call
 

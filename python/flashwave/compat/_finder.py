@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 
-FLASH_ATTN_VERSION = "2.8.4"  # of the flash-attn whose interface this is
+FLASH_ATTN_VERSION = "2.8.3"  # of the flash-attn whose interface this is; TransformerEngine takes none from 2.8.4 on
 
 ALIASES = ("flash_attn", "flash_attn_2_cuda")
 _TARGET = "flashwave.compat."

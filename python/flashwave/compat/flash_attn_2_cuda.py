@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flashwave.api import draw_rng_state, index_tensor, make_problem
-from flashwave.interface import _run, flash_attn_with_kvcache
-from flashwave.operators import backward
+from flashwave.attention import draw_rng_state, make_problem
+from flashwave.autograd import gradients
+from flashwave.functions import _run, flash_attn_with_kvcache
 from flashwave.problem import Problem
 
 __all__ = ["bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd"]
@@ -95,13 +95,13 @@ def varlen_fwd(
         softcap,
         alibi_slopes,
         rng_state=rng_state if p_dropout > 0.0 else None,
-        cu_seqlens_q=index_tensor(cu_seqlens_q),
-        cu_seqlens_k=index_tensor(cu_seqlens_k),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=int(max_seqlen_q),
         max_seqlen_k=int(max_seqlen_k),
-        seqused_k=index_tensor(seqused_k),
-        leftpad_k=index_tensor(leftpad_k),
-        block_table=index_tensor(block_table),
+        seqused_k=seqused_k,
+        leftpad_k=leftpad_k,
+        block_table=block_table,
         num_splits=num_splits,
     )
     return _forward(problem, out, return_softmax, rng_state)
@@ -186,8 +186,8 @@ def varlen_bwd(
         alibi_slopes,
         deterministic,
         rng_state=_given_state(gen, p_dropout, rng_state),
-        cu_seqlens_q=index_tensor(cu_seqlens_q),
-        cu_seqlens_k=index_tensor(cu_seqlens_k),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=int(max_seqlen_q),
         max_seqlen_k=int(max_seqlen_k),
     )
@@ -270,9 +270,8 @@ def _backward(
 ) -> list[Tensor]:
     # The library's log-sum-exp of a row that sees nothing is -inf, flash-attn's +inf.
     lse = torch.where(softmax_lse == torch.inf, -torch.inf, softmax_lse)
-    gradients = backward(problem, dout, None, out, lse, (True, True, True, False, False, False))[:3]
     results = []
-    for given, gradient in zip(outputs, gradients):
+    for given, gradient in zip(outputs, gradients(problem, dout, out, lse)):
         results.append(gradient if given is None else given.copy_(gradient))
     softmax_d = (dout.float() * out.float()).sum(-1).movedim(-1, -2).contiguous()
     return [*results, softmax_d]

@@ -30,8 +30,8 @@ def attention_mask(**arguments: Any) -> Tensor | None:
     if mask is None and "packed" in kinds:
         numbers = _packed_numbers(parts[kinds.index("packed")])
         if bool((numbers != numbers[:, :1]).any()):
-            return numbers[:, None]
-    return mask
+            return _own(numbers[:, None])
+    return mask if mask is None else _own(mask)
 
 
 _KINDS = {
@@ -126,7 +126,7 @@ class Padding(NamedTuple):
 
 
 def padding_layout(mask: Tensor) -> Padding:
-    return _remembered(mask, "_flashwave_padding", _padding_layout)
+    return _once(mask, "padding", _padding_layout)
 
 
 def _padding_layout(mask: Tensor) -> Padding:
@@ -149,7 +149,7 @@ def _padding_layout(mask: Tensor) -> Padding:
 
 def packed_offsets(numbers: Tensor) -> tuple[Tensor, int]:
     """(offsets, longest) of sequences by their numbers (batch, 1, seqlen); a sequence ends with its batch row."""
-    return _remembered(numbers, "_flashwave_packed", lambda x: _offsets_of_starts(x[:, 0].diff(dim=1) != 0))
+    return _once(numbers, "packed", lambda x: _offsets_of_starts(x[:, 0].diff(dim=1) != 0))
 
 
 def packed_by_position(position_ids: Tensor | None, batch: int, queries: int, keys: int) -> tuple[Tensor, int] | None:
@@ -158,7 +158,7 @@ def packed_by_position(position_ids: Tensor | None, batch: int, queries: int, ke
         return None
     if tuple(position_ids.shape) != (1, queries):
         return None
-    offsets, longest = _remembered(position_ids, "_flashwave_packed", lambda x: _offsets_of_starts(x.diff(dim=1) != 1))
+    offsets, longest = _offsets_of_starts(position_ids.diff(dim=1) != 1)
     return None if longest == queries else (offsets, longest)
 
 
@@ -169,11 +169,24 @@ def _offsets_of_starts(starts: Tensor) -> tuple[Tensor, int]:
     return places.int(), int(places.diff().max())
 
 
-def _remembered(tensor: Tensor, name: str, compute: Callable) -> Any:
-    """compute(tensor), once for all layers: they are handed the same tensor."""
-    known = getattr(tensor, name, None)
-    version = 0 if tensor.is_inference() else tensor._version
-    if known is None or known[0] != version:
-        known = (version, compute(tensor))
-        setattr(tensor, name, known)
-    return known[1]
+# A caller's mask may be a buffer that is filled anew for each request, by means that no version counter sees (in
+# inference mode there is none). What is computed from a mask is therefore kept only with a copy that belongs to one
+# forward of the model, whose layers are all handed the same tensor.
+
+
+def _own(mask: Tensor) -> Tensor:
+    """A copy of the mask that can keep what is computed from it."""
+    copy = mask.clone()
+    if not copy.is_inference():
+        copy._flashwave_kept = {}
+    return copy
+
+
+def _once(tensor: Tensor, name: str, compute: Callable) -> Any:
+    """compute(tensor), once for all layers of a forward where the tensor is the forward's own."""
+    kept = getattr(tensor, "_flashwave_kept", None)
+    if kept is None:
+        return compute(tensor)
+    if name not in kept or kept[name][0] != tensor._version:
+        kept[name] = (tensor._version, compute(tensor))
+    return kept[name][1]

@@ -6,8 +6,9 @@
 
 Works on CPUs and GPUs, in fp32, bf16 and fp16, for models that use transformers' attention interface. Padding, packed
 sequences (position_ids that start anew, or cu_seq_lens_*), sliding windows, softcap, attention sinks, additive position
-biases, caches and dropout are exact; masks that are none of these reach the kernels as a bias. Nothing is left out
-silently: what cannot be done raises. Registering is explicit; importing flashwave does not touch transformers.
+biases, caches, continuous batching (`model.generate_batch`) and dropout are exact; masks that are none of these reach
+the kernels as a bias. Nothing is left out silently: what cannot be done raises. Registering is explicit; importing
+flashwave does not touch transformers.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from flashwave.integrations import _transformers_masks as masks
-from flashwave.interface import (
+from flashwave.attention import autocast
+from flashwave.functions import (
     flash_attn_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
+from flashwave.integrations import _transformers_masks as masks
+from flashwave.integrations import _transformers_paged as paged
 from flashwave.padding import index_first_axis, pad_input
 
 __all__ = ["NAME", "attention_forward", "register"]
@@ -36,6 +39,8 @@ def register(name: str = NAME) -> None:
     if not hasattr(transformers, "AttentionInterface"):
         raise ImportError(f"transformers {transformers.__version__} has no AttentionInterface: 4.48 or later is needed")
     transformers.AttentionInterface.register(name, attention_forward)
+    # What continuous batching asks for up to transformers 5.21; from then on it asks for the name itself.
+    transformers.AttentionInterface.register(f"paged|{name}", attention_forward)
     # Before there were mask functions (4.53), models made 4-D masks for every attention they did not know.
     if hasattr(transformers, "AttentionMaskInterface"):
         transformers.AttentionMaskInterface.register(name, masks.attention_mask)
@@ -51,7 +56,8 @@ def _is_no_package(name: str) -> None:
         return
 
     def is_flash_attention_requested(*args: Any, **kwargs: Any) -> bool:
-        return kwargs.get("requested_attention_implementation") != name and asked(*args, **kwargs)
+        names = (name, f"paged|{name}")
+        return kwargs.get("requested_attention_implementation") not in names and asked(*args, **kwargs)
 
     is_flash_attention_requested._flashwave_names = (*getattr(asked, "_flashwave_names", ()), name)
     modeling.is_flash_attention_requested = is_flash_attention_requested
@@ -83,11 +89,17 @@ def attention_forward(
     numbers of packed sequences, or a 4-D mask, which then says everything (causal and sliding_window do not count).
     """
     _refuse(kwargs)
+    query, key, value = autocast(query, key, value)  # also where a cache would keep its own dtype
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)
     options = {"dropout_p": dropout, "softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
     masked = {"causal": causal, "window_size": window, **options}
+
+    if kwargs.get("cache") is not None:
+        lengths = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
+        lengths.update(max_length_q=max_length_q, max_length_k=max_length_k)
+        return paged.attend(module, query, key, value, kwargs["cache"], {**kwargs, **lengths}, masked), None
 
     if attention_mask is not None and attention_mask.dim() == 4:
         bias = masks.as_bias(attention_mask[..., : k.shape[1]], query.dtype, position_bias)
@@ -119,11 +131,8 @@ def _refuse(kwargs: dict) -> None:
         raise ValueError('output_attentions: the weights are never stored; use attn_implementation="eager" for them')
     if kwargs.get("head_mask") is not None:
         raise ValueError('head_mask: not supported; use attn_implementation="eager"')
-    if kwargs.get("cache") is not None or kwargs.get("block_table") is not None:
-        raise ValueError(
-            'continuous batching is not supported by attn_implementation="flashwave"; use "flash_attention_2" with '
-            "flashwave.compat.install()"
-        )
+    if kwargs.get("cache") is None and kwargs.get("block_table") is not None:
+        raise ValueError("block_table: must come with cache, transformers' cache of continuous batching")
 
 
 def _packed(q: Tensor, k: Tensor, v: Tensor, lengths: tuple, masked: dict) -> Tensor:

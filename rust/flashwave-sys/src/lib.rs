@@ -34,6 +34,8 @@ pub const FW_ROTARY_INTERLEAVED: u32 = 1 << 2;
 pub const FW_ROTARY_CONJUGATE: u32 = 1 << 3;
 pub const FW_FAST_ROUNDING: u32 = 1 << 4;
 
+pub const FW_NO_SLOW_PATH: u32 = 1 << 0;
+
 pub const FW_SCALE_AUTO: f32 = -f32::MAX;
 
 pub type fw_format = c_int;
@@ -108,6 +110,7 @@ pub struct fw_attention {
     pub dropout_seed: u64,
     pub dropout_offset: u64,
     pub probs: fw_tensor,
+    pub dropout_state: *const u64,
 }
 
 #[repr(C)]
@@ -180,6 +183,10 @@ pub struct fw_exec {
     pub force_kernel: *const c_char,
     pub executor: *const fw_executor,
     pub report: *mut fw_report,
+    pub allocate: Option<unsafe extern "C" fn(context: *mut c_void, bytes: usize) -> *mut c_void>,
+    pub allocate_context: *mut c_void,
+    pub flags: u32,
+    pub reserved: u32,
 }
 
 #[repr(C)]

@@ -43,8 +43,10 @@ fn c_declaration(name: &str, rust: &str) -> String {
     if let Some((element, length)) = array {
         return format!("{} {name}[{}]", c_type(element), length.trim());
     }
-    if let Some(function) = rust.strip_prefix("Option<unsafe extern \"C\" fn(").and_then(|r| r.strip_suffix(")>")) {
-        return format!("void (*{name})({})", c_parameters(function));
+    if let Some(function) = rust.strip_prefix("Option<unsafe extern \"C\" fn(").and_then(|r| r.strip_suffix('>')) {
+        let (parameters, result) = function.rsplit_once(')').expect("a function type");
+        let result = result.trim().strip_prefix("->").map_or("void".to_string(), c_type);
+        return format!("{result} (*{name})({})", c_parameters(parameters));
     }
     if rust == "fw_job" {
         return format!("void (*{name})(void* arg, int32_t worker)");
@@ -192,10 +194,10 @@ fn differences_are_noticed() {
 fn sizes_in_rust_are_those_of_c() {
     // As tests/abi/layout.c pins them.
     assert_eq!(size_of::<fw_tensor>(), 48);
-    assert_eq!(size_of::<fw_attention>(), 776);
+    assert_eq!(size_of::<fw_attention>(), 784);
     assert_eq!(size_of::<fw_gradients>(), 312);
     assert_eq!(size_of::<fw_rotary_embedding>(), 280);
-    assert_eq!(size_of::<fw_exec>(), 56);
+    assert_eq!(size_of::<fw_exec>(), 80);
     assert_eq!(size_of::<fw_report>(), 128);
     assert_eq!(size_of::<fw_device_info>(), 232);
     assert_eq!(size_of::<fw_cost>(), 24);

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
 os.environ.setdefault("FLASHWAVE_LIBRARY", str(ROOT / "build" / "libflashwave.so"))
 
-from flashwave.backends import triton_launch  # noqa: E402
+from flashwave.backends.triton import launch as triton_launch  # noqa: E402
 
 BACKENDS = pathlib.Path(triton_launch.__file__).parent
 SOURCES = sorted(BACKENDS.glob("triton_*.py"))

@@ -15,7 +15,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # of hip.p
 import attention
 import torch
 
-from flashwave.backends import triton_configs, triton_launch
+from flashwave.backends.triton import configs as triton_configs
+from flashwave.backends.triton import launch as triton_launch
 from flashwave.problem import Problem
 
 

@@ -7,7 +7,7 @@ import torch
 import cases
 import gradients
 from cases import Features
-from flashwave.backends import triton_launch
+from flashwave.backends.triton import launch as triton_launch
 from numeric import assert_within_rule
 
 # Each feature in one of them; two blocks of queries and of keys at least, the last ones not full.

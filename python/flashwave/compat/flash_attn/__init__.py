@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashwave.compat._finder import FLASH_ATTN_VERSION
-from flashwave.interface import (
+from flashwave.functions import (
     flash_attn_func,
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from flashwave.interface import (
+from flashwave.functions import (
     flash_attn_qkvpacked_func,
     flash_attn_varlen_qkvpacked_func,
 )

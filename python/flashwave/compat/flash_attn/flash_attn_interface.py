@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flashwave.compat import flash_attn_2_cuda as flash_attn_gpu
-from flashwave.interface import (
+from flashwave.functions import (
     flash_attn_func,
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,

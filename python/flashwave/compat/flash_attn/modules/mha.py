@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from flashwave.interface import (
+from flashwave.functions import (
     flash_attn_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,

@@ -20,12 +20,16 @@ def cross_entropy_loss(
     """logits (rows, classes), labels (rows). Returns the loss of each row, and the part of it that is the z-loss
     lse_square_scale * lse^2; both 0 where labels == ignore_index.
 
+    precomputed_lse (rows) is the log-sum-exp of the logits, as numbers: the loss takes them where logit_scale is 1 and
+    nothing is smoothed, as flash-attn's does, and its gradient is the same with and without.
     inplace_backward is a permission to overwrite the logits, which is not used.
     """
     if process_group is not None:
         raise NotImplementedError("process_group: tensor-parallel cross entropy is not provided")
     scores = logits.float() * logit_scale
-    lse = torch.logsumexp(scores, dim=-1) if precomputed_lse is None else precomputed_lse
+    lse = torch.logsumexp(scores, dim=-1)
+    if precomputed_lse is not None and logit_scale == 1.0 and label_smoothing == 0.0:
+        lse = precomputed_lse.detach().float() + (lse - lse.detach())  # its numbers, the gradient of the function
     counted = labels != ignore_index
     of_label = scores.gather(-1, torch.where(counted, labels, 0).unsqueeze(-1)).squeeze(-1)
     loss = lse - (1.0 - label_smoothing) * of_label

@@ -1,0 +1,1 @@
+"""Triton's kernels for NVIDIA and AMD GPUs. Importing this package does not import Triton."""
