@@ -34,7 +34,7 @@ CodeArchive amd_code_archive() {
 #if FLASHWAVE_AMD_KERNELS
   return archive_at(flashwave_amd_code);
 #else
-  return {.left_out = FLASHWAVE_AMD_LEFT_OUT};
+  return {nullptr, {}, FLASHWAVE_AMD_LEFT_OUT};
 #endif
 }
 
@@ -42,7 +42,7 @@ CodeArchive nvidia_code_archive() {
 #if FLASHWAVE_NVIDIA_KERNELS
   return archive_at(flashwave_nvidia_code);
 #else
-  return {.left_out = FLASHWAVE_NVIDIA_LEFT_OUT};
+  return {nullptr, {}, FLASHWAVE_NVIDIA_LEFT_OUT};
 #endif
 }
 

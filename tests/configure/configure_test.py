@@ -94,6 +94,33 @@ class Configure(unittest.TestCase):
         answer = self.configure(f"-DFLASHWAVE_AMD_COMPILER={false}", "-DFLASHWAVE_AMD_TARGETS=gfx942")
         self.assert_short_error(answer, "AMDGPU", str(false))
 
+    def test_rocms_compiler_is_taken_for_the_kernels_too(self):
+        real = pathlib.Path(shutil.which(COMPILER)).resolve().parent
+        rocm = self.folder / "rocm"
+        for path, text in (
+            ("bin/hipcc", f'exec {real}/clang++ "$@"'),
+            ("bin/hipconfig", f"[ $1 = --hipclangpath ] && echo {rocm}/llvm/bin"),
+            ("llvm/bin/clang++", f'exec {real}/clang++ "$@"'),
+            ("llvm/bin/amdclang++", f'exec {real}/clang++ "$@"'),
+        ):
+            script = rocm / path
+            script.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text(f"#!/bin/sh\n{text}\n")
+            script.chmod(0o755)
+        options = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_EMULATOR=OFF", "-DFLASHWAVE_AMD_TARGETS=gfx942")
+        answer = self.configure(*options, compiler=rocm / "bin/hipcc")
+        self.assertIn(f"AMD kernels for gfx942, by {rocm}/llvm/bin/clang++", answer.stdout, answer.stderr)
+        shutil.rmtree(self.folder / "build")
+        answer = self.configure(*options, compiler=rocm / "llvm/bin/amdclang++")
+        self.assertIn(f"AMD kernels for gfx942, by {rocm}/llvm/bin/amdclang++", answer.stdout, answer.stderr)
+        # No other clang: ROCM_PATH is searched.
+        shutil.rmtree(self.folder / "build")
+        path = self.tools("ninja", "sh", "bash", "env", "sed", "ld")
+        hidden = ("-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", f"-DCMAKE_C_COMPILER={real}/clang")
+        environment = {"PATH": path, "ROCM_PATH": str(rocm)}
+        answer = self.configure(*options, *hidden, environment=environment, compiler=real / "clang++")
+        self.assertIn(f"AMD kernels for gfx942, by {rocm}/llvm/bin/clang++", answer.stdout, answer.stderr)
+
     def test_another_llvm_is_passed_over(self):
         old = self.folder / "llvm-config"
         old.write_text("#!/bin/sh\ncase $1 in --version) echo 14.0.6 ;; *) echo /usr/lib/llvm-14/lib ;; esac\n")
