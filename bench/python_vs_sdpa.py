@@ -143,8 +143,8 @@ def _print_comparison(cells: list[dict[str, Any]], groups: list[dict[str, Any]])
     print("\n".join(lines))
 
 
-# oneDNN sizes its tiles by CPUID leaf 1Dh, which some hypervisors leave empty, and then dies of an illegal instruction in
-# every 16-bit matrix product. Below AMX it runs; MKL, which serves SDPA, has its own switch and keeps its tiles.
+# oneDNN sizes its tiles by CPUID leaf 1Dh, which some hypervisors leave empty, and then dies of an illegal instruction
+# in every 16-bit matrix product. Below AMX it runs; MKL, which serves SDPA, has its own switch and keeps its tiles.
 _PROBE = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 _BELOW_AMX = "AVX512_CORE_FP16"
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")

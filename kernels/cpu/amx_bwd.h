@@ -308,8 +308,7 @@ struct AmxBackwardTask {
         prefetch_row(scope.pointer<const T>(p.o, query, head), p.dim_v);  // for delta, below
       });
       scope.panel_pointers(p.q, row, pointers);
-      mem.q_length[u] =
-          __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
+      mem.q_length[u] = __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
       pack_pairs<false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
       scope.panel_pointers(p.d_o, row, pointers);
       pack_transposed(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);

@@ -23,11 +23,11 @@ struct AmxRowState {  // of one block of rows, in units of log2
 };
 static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
 
-// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of the
-// result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
+// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of
+// the result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
 constexpr int kFewKeys = 4;
-constexpr float kWidestStart = 40.f;                       // |score| up to which m may start at 0
-constexpr float kWidestScore = 60.f;                       // score - m
+constexpr float kWidestStart = 40.f;                         // |score| up to which m may start at 0
+constexpr float kWidestScore = 60.f;                         // score - m
 constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;  // 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120
 
 struct AmxForwardTask {
@@ -53,9 +53,9 @@ struct AmxForwardTask {
   const bool general;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
-  Job prev, cur;    // prev: softmax done but for the last unit, values not
-  Place open;       // results that are still in tiles
-  int phase = 0;    // which half of p is cur's
+  Job prev, cur;  // prev: softmax done but for the last unit, values not
+  Place open;     // results that are still in tiles
+  int phase = 0;  // which half of p is cur's
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
@@ -73,9 +73,7 @@ struct AmxForwardTask {
 
   FW_INLINE float* s_unit(int u) const { return mem.s + u * kUnit; }
   // The last unit of a job has a place of its own: the next job's first units come while it is still being read.
-  FW_INLINE Place s_place(const Job& j, int u) const {
-    return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide};
-  }
+  FW_INLINE Place s_place(const Job& j, int u) const { return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide}; }
   FW_INLINE Place take_open() {
     const Place done = open.at ? open : Place{mem.junk, kSide};
     open = {};
@@ -95,13 +93,13 @@ struct AmxForwardTask {
     const __m512 scale;
     int i = 0;
     const int end;
-    int ready = 0;   // rows whose scores are in memory
+    int ready = 0;  // rows whose scores are in memory
     int credit = 0;
     const int rate;  // in 1/256 of a row
     static constexpr int kRow = 256;
 
-    FW_INLINE Softener(const AmxForwardTask& t, const Job& j, int first_unit, int units, const float* from, uint16_t* to,
-                       int products)
+    FW_INLINE Softener(const AmxForwardTask& t, const Job& j, int first_unit, int units, const float* from,
+                       uint16_t* to, int products)
         : s(from),
           out(to),
           state(*j.state),
@@ -182,7 +180,7 @@ struct AmxForwardTask {
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_rest() {
     Softener<kMasked, kPace> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
-                             ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
+                                    ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
     FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
       soften.ready = (u - 1) * kSide;
       scores(u, u + 1, soften);
