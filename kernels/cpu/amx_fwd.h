@@ -144,22 +144,25 @@ struct AmxForwardTask {
 
   // ---- the pipeline ------------------------------------------------------------------------------------------------
 
-  template <class Between>
+  // kDim: both head dims, if they are known when this is compiled, else 0.
+  template <int kDim, class Between>
   FW_INLINE void scores(int first, int last, Between&& between) {
+    const int dim = kDim ? kDim : dq;
     FW_NO_UNROLL for (int u = first; u < last; ++u) {
-      score_unit(cur.q, cur.k + u * kSide * dq, dq, take_open(), between);
+      score_unit(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
       open = s_place(cur, u);
     }
   }
-  template <class Between>
+  template <int kDim, class Between>
   FW_INLINE void values(Between&& between) {
+    const int dim = kDim ? kDim : dv;
     const uint16_t* weights = p_of(phase + 1);
-    FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
+    FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32;
-      const Place o{prev.o + c, dv};
+      const Place o{prev.o + c, dim};
       step_2x2<Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
-        a += kUnit, v += kSide * dv;
+        a += kUnit, v += kSide * dim;
         step_2x2<Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
       }
       open = o;
@@ -167,13 +170,16 @@ struct AmxForwardTask {
   }
   FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
 
+  // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
+  static constexpr int known_dim(int pace) { return pace > 0 ? 128 / pace : 0; }
+
   // The last unit of prev's softmax, beside the first `units` of cur's scores.
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_last(int units) {
     Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
                                     p_of(phase + 1) + (prev.units - 1) * kUnit, units * dq / 8);
     soften.ready = soften.end;
-    scores(0, units, soften);
+    scores<known_dim(kPace)>(0, units, soften);
     soften.finish();
   }
   // The other units of cur's softmax, beside the rest of its scores and the values of prev.
@@ -183,11 +189,11 @@ struct AmxForwardTask {
                                     ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
     FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
       soften.ready = (u - 1) * kSide;
-      scores(u, u + 1, soften);
+      scores<known_dim(kPace)>(u, u + 1, soften);
     }
     if (prev.units) {
       soften.ready = soften.end;
-      values(soften);
+      values<known_dim(kPace)>(soften);
     } else {
       flush();  // the last unit of scores
     }
@@ -204,7 +210,7 @@ struct AmxForwardTask {
     if (prev.units) {
       prev.masked ? soften_last<true, kPace>(first_scores()) : soften_last<false, kPace>(first_scores());
     } else {
-      scores(0, first_scores(), [](int) {});
+      scores<known_dim(kPace)>(0, first_scores(), [](int) {});
     }
     cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
     advance();
@@ -220,7 +226,7 @@ struct AmxForwardTask {
   FW_NOINLINE void drain() {
     if (prev.units) {
       prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
-      values([](int) {});
+      values<0>([](int) {});
     }
     flush();
     prev.units = 0;
@@ -317,12 +323,12 @@ struct AmxForwardTask {
       for (float& m : state.m) m = -kInf;
     }
     state.started = true;
-    scores(0, cur.units, [](int) {});
+    scores<0>(0, cur.units, [](int) {});
     flush();
     if (p.dropout_threshold) draw_kept();
     for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
     advance();
-    values([](int) {});
+    values<0>([](int) {});
     flush();
     prev.units = 0;
   }
