@@ -84,6 +84,7 @@ struct AmxBackwardScratch {
   uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;
   float* dq;                    // [unit][dim][row]
   float *neg_lse, *delta;       // [row]
+  float* d_slope;               // [row]: the gradient of the slope of the row's head
   float* q_length;              // [unit], the largest |q|
   char* rows;                   // PanelRows per unit
   uint16_t *k, *v;              // a block of keys: [key][dim]
@@ -120,6 +121,7 @@ struct AmxBackwardScratch {
     dq = c.floats(chunk_rows * dim_q);
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);
+    d_slope = c.floats(chunk_rows);
     q_length = c.floats(chunk_rows / kAmxSide);
     rows = c.take<char>(chunk_rows / kAmxSide * cpu_tile(kAmxSide).panel_rows_bytes());
     dk = c.floats(key_blocks * dk_block);

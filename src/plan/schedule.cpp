@@ -114,7 +114,8 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
   s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
                           : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
-  if (splits > 1) s.shared_bytes = round_up(splits * shape.heads * shape.rows * shape.dim_qk * 4, 64);
+  s.shared_bytes =
+      abi::BackwardShared(nullptr, shape.heads * shape.rows, splits, shape.dim_qk, problem.g.d_slopes != nullptr).bytes;
   return s;
 }
 
