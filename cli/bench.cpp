@@ -90,9 +90,9 @@ Table make_counter_table(size_t label_width, size_t kernel_width) {
 }
 
 Table make_table(bool decoding, size_t label_width, size_t kernel_width) {
-  std::vector<Column> columns = {{"problem", false}, {"kernel", false},    {"thr", true},       {"ms", true}, {"cpu ms", true},
-                                 {"GFLOP/s", true},  {"of peak", true},    {"p75", true},       {"standard ms", true},
-                                 {"speed-up", true}, {"our memory", true}, {"standard's", true}};
+  std::vector<Column> columns = {{"problem", false},    {"kernel", false},  {"thr", true},        {"ms", true},
+                                 {"cpu ms", true},      {"GFLOP/s", true},  {"of peak", true},    {"p75", true},
+                                 {"standard ms", true}, {"speed-up", true}, {"our memory", true}, {"standard's", true}};
   if (decoding) {
     columns.push_back({"K/V GB/s", true});
     columns.push_back({"of read", true});
@@ -109,7 +109,8 @@ Table make_table(bool decoding, size_t label_width, size_t kernel_width) {
 
 std::string caption(bool decoding) {
   return std::string(
-             "\nms: median. cpu ms: of all threads, on a core. of peak: GFLOP/s over an in-process multiply-add loop of the\n"
+             "\nms: median. cpu ms: of all threads, on a core. of peak: GFLOP/s over an in-process multiply-add loop "
+             "of the\n"
              "kernel's unit, run before and after each sample on as many threads (median and 75th percentile; one\n"
              "thread: in its own time). * the host slowed the tile unit down beside some samples. standard: S = QK^T,\n"
              "softmax, PV with the full matrix in fp32 by ") +

@@ -85,7 +85,8 @@ void take_samples(const Staged& staged, bool backward, const RunOptions& options
     m.milliseconds.push_back(seconds * 1e3);
     if (settings.on_cpu) m.cpu_milliseconds.push_back(on_core * 1e3);
     if (before > 0 && after > 0) {
-      // One thread: both in its own time, so that other work on the machine does not count. Several wait for each other.
+      // One thread: both in its own time, so that other work on the machine does not count. Several wait for each
+      // other.
       m.peaks.push_back((before + after) / 2);
       m.ratios.push_back(m.flops / (m.threads == 1 ? on_core : seconds) * 1e-9 / m.peaks.back());
       const bool slow_before = throttled(m.width, m.threads, before), slow_after = throttled(m.width, m.threads, after);

@@ -8,16 +8,18 @@ namespace flashwave::cli {
 
 enum class VectorWidth { kNone, kSse, kAvx2, kAvx512, kAmx };
 
-// What a CPU kernel multiplies with, from its name: amx_..., avx512_..., avx2_..., else SSE (kNone where there is no x86).
+// What a CPU kernel multiplies with, from its name: amx_..., avx512_..., avx2_..., else SSE (kNone where there is no
+// x86).
 VectorWidth width_of_kernel(const std::string& kernel);
 const char* width_name(VectorWidth width);
 
-// GFLOP/s of independent multiply-adds held in registers, on `threads` threads at once, in the threads' own time. 0 if the
-// width is kNone. kAmx only after the library has run a kernel on tiles: it is who asks the operating system for them.
+// GFLOP/s of independent multiply-adds held in registers, on `threads` threads at once, in the threads' own time. 0 if
+// the width is kNone. kAmx only after the library has run a kernel on tiles: it is who asks the operating system for
+// them.
 double peak_gflops(VectorWidth width, int threads);
 
-// Shared hosts slow the tile unit down to less than half for milliseconds to seconds: whether this peak, beside the best
-// of this process, is one of such a time.
+// Shared hosts slow the tile unit down to less than half for milliseconds to seconds: whether this peak, beside the
+// best of this process, is one of such a time.
 bool throttled(VectorWidth width, int threads, double gflops);
 
 // Time that this thread alone (threads = 1), or the whole process, has spent on a core.

@@ -1,4 +1,5 @@
-// Memory layout of the scratch of the AMX kernels (kernels/cpu/amx_*.h), as kernels/abi/cpu_scratch.h is for the others.
+// Memory layout of the scratch of the AMX kernels (kernels/cpu/amx_*.h), as kernels/abi/cpu_scratch.h is for the
+// others.
 #pragma once
 
 #include <cstdint>
@@ -55,11 +56,12 @@ struct AmxForwardScratch {
 };
 
 struct AmxDecodeScratch {
-  uint16_t *q, *k;    // Q as B of a sum over the head dim: [32 columns][1 tile]; 16 keys whose rows cannot be read in place
-  float *o, *s;       // [row][dim], [key][row]
-  uint16_t *p, *v;    // [32 keys][row][key], [32 keys][32 columns][2 tiles]
-  char* rows;         // PanelRows
-  int dq, dv;         // padded
+  uint16_t *q,
+      *k;        // Q as B of a sum over the head dim: [32 columns][1 tile]; 16 keys whose rows cannot be read in place
+  float *o, *s;  // [row][dim], [key][row]
+  uint16_t *p, *v;  // [32 keys][row][key], [32 keys][32 columns][2 tiles]
+  char* rows;       // PanelRows
+  int dq, dv;       // padded
   int64_t bytes;
 
   FW_ALWAYS_INLINE AmxDecodeScratch(char* base, int dim_qk, int dim_v) {
@@ -80,18 +82,19 @@ struct AmxDecodeScratch {
 struct AmxBackwardScratch {
   // The chunk of query rows, per unit of 32: as B of sums over the head dim, and of sums over the rows.
   uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;
-  float* dq;                  // [unit][dim][row]
-  float *neg_lse, *delta;     // [row]
-  float* q_length;            // [unit], the largest |q|
-  char* rows;                 // PanelRows per unit
-  uint16_t *k, *v;            // a block of keys: [key][dim]
-  uint16_t* k_transposed;     // [unit][dim][key]
-  float* k_length;            // [unit]
-  float *s[2], *dp[2];        // [key][row]
-  float *bias, *junk;         // the same
+  float* dq;                    // [unit][dim][row]
+  float *neg_lse, *delta;       // [row]
+  float* d_slope;               // [row]: the gradient of the slope of the row's head
+  float* q_length;              // [unit], the largest |q|
+  char* rows;                   // PanelRows per unit
+  uint16_t *k, *v;              // a block of keys: [key][dim]
+  uint16_t* k_transposed;       // [unit][dim][key]
+  float* k_length;              // [unit]
+  float *s[2], *dp[2];          // [key][row]
+  float *bias, *junk;           // the same
   uint16_t *p, *ds, *ds_pairs;  // [unit of keys][unit of rows][key][row]; the last as B of a sum over the keys
-  float *dk, *dv;             // [block of keys][key][dim]
-  int dim_q, dim_v;           // padded
+  float *dk, *dv;               // [block of keys][key][dim]
+  int dim_q, dim_v;             // padded
   int64_t dk_block, dv_block;
   int64_t bytes;
 
@@ -118,6 +121,7 @@ struct AmxBackwardScratch {
     dq = c.floats(chunk_rows * dim_q);
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);
+    d_slope = c.floats(chunk_rows);
     q_length = c.floats(chunk_rows / kAmxSide);
     rows = c.take<char>(chunk_rows / kAmxSide * cpu_tile(kAmxSide).panel_rows_bytes());
     dk = c.floats(key_blocks * dk_block);

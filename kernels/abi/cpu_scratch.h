@@ -70,11 +70,28 @@ struct DecodeScratch {
   }
 };
 
+// What the tasks of a backward leave for the end: their shares of dQ, [split][row of the call][dim_qk], where there is
+// more than one to a row; and of the gradient of the slopes, [split][row of the call], where it is wanted.
+struct BackwardShared {
+  float *dq, *slopes;
+  int64_t bytes;
+
+  FW_ALWAYS_INLINE BackwardShared(char* base, int64_t total_rows, int64_t splits, int dim_qk, bool with_slopes) {
+    Carver c{base};
+    dq = c.floats(splits > 1 ? splits * total_rows * dim_qk : 0);
+    slopes = c.floats(with_slopes ? splits * total_rows : 0);
+    if (splits == 1) dq = nullptr;
+    if (!with_slopes) slopes = nullptr;
+    bytes = c.used;
+  }
+};
+
 struct BackwardScratch {
   // The chunk of query rows: [panel][dim][columns], and [block of kQueryBlock rows][column panel][row][columns].
   float *q_panels, *do_panels, *q_columns, *do_columns, *dq;
   float *neg_lse, *delta;
-  char* rows;  // PanelRows
+  float* d_slope;  // [row]: the gradient of the slope of the row's head
+  char* rows;      // PanelRows
   // The packed block of keys.
   float *k_groups, *v_groups, *k_strips;
   // Tiles [key][kQueryBlock], and [key][columns].
@@ -102,6 +119,7 @@ struct BackwardScratch {
     dq = c.floats(chunk_rows / n * dq_stride);
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);
+    d_slope = c.floats(chunk_rows);
     rows = c.take<char>(chunk_rows / n * tile.panel_rows_bytes());
     k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
     v_groups = c.floats(int64_t{kKeyBlock} * dim_v + slack);

@@ -172,8 +172,9 @@ struct AmxBackwardTask {
           V log_prob = score + load(neg_lse + j * W);
           if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
           const V weight = zero_unless(seen, exp2_masked(log_prob));
-          const V grad = weight * (load(dp + x) - load(delta + j * W)) * (1.f - tanh_z * tanh_z);
-          g[r][j] = (__m512)zero_unless(seen, grad);
+          const V d_score = zero_unless(seen, weight * (load(dp + x) - load(delta + j * W)));
+          g[r][j] = (__m512)zero_unless(seen, d_score * (1.f - tanh_z * tanh_z));
+          if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, mem.d_slope + unit * kSide);
           const V factor = p.dropout_threshold ? load(dropped(slot, k, j)) : splat(1.f);
           e[r][j] = (__m512)(factor == 0.f ? V{} : weight * factor);
         }
@@ -310,8 +311,7 @@ struct AmxBackwardTask {
         prefetch_row(scope.pointer<const T>(p.o, query, head), p.dim_v);  // for delta, below
       });
       scope.panel_pointers(p.q, row, pointers);
-      mem.q_length[u] =
-          __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
+      mem.q_length[u] = __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
       pack_pairs<false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
       scope.panel_pointers(p.d_o, row, pointers);
       pack_transposed(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);
@@ -327,6 +327,7 @@ struct AmxBackwardTask {
       });
     }
     __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
+    __builtin_memset(mem.d_slope, 0, int64_t{units} * kSide * sizeof(float));
   }
 
   FW_INLINE void load_keys() {
@@ -363,8 +364,8 @@ struct AmxBackwardTask {
     }
   }
 
-  template <class TakeDq>
-  FW_INLINE void run(TakeDq&& take_dq) {
+  template <class Take>
+  FW_INLINE void run(Take&& take) {
     const int64_t key_blocks = (scope.seq.keys + kJobKeys - 1) / kJobKeys;
     const bool one_chunk = scope.rows <= chunk_rows;
     const int64_t mine = one_chunk ? 1 : (key_blocks - split + splits - 1) / splits;
@@ -387,7 +388,9 @@ struct AmxBackwardTask {
         key_block(dk, dv_out);
         if (row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
       }
-      for (int u = 0; u < units; ++u) take_dq(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order);
+      for (int u = 0; u < units; ++u) {
+        take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
+      }
     }
   }
 };
@@ -397,9 +400,9 @@ void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
   const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<BFloat16>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take_dq) {
+  backward_tasks<BFloat16>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
     const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
     AmxBackwardTask task(p, scope, mem, split, splits, chunk_rows);
-    task.run(take_dq);
+    task.run(take);
   });
 }

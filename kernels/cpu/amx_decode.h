@@ -1,4 +1,5 @@
-// Forward attention in bf16 for up to 16 query rows on AMX tiles. Included by amx.cpp after amx_tile.h and decode_tasks.h.
+// Forward attention in bf16 for up to 16 query rows on AMX tiles. Included by amx.cpp after amx_tile.h and
+// decode_tasks.h.
 //
 //   S^T = K Q^T   A = 16 rows of K, where they lie in the cache; B = Q, packed once     queries in the lanes
 //   O += P V      A = P, transposed; B = V in pairs of rows, packed as it is read

@@ -23,11 +23,11 @@ struct AmxRowState {  // of one block of rows, in units of log2
 };
 static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
 
-// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of the
-// result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
+// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of
+// the result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
 constexpr int kFewKeys = 4;
-constexpr float kWidestStart = 40.f;                       // |score| up to which m may start at 0
-constexpr float kWidestScore = 60.f;                       // score - m
+constexpr float kWidestStart = 40.f;                         // |score| up to which m may start at 0
+constexpr float kWidestScore = 60.f;                         // score - m
 constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;  // 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120
 
 struct AmxForwardTask {
@@ -53,9 +53,9 @@ struct AmxForwardTask {
   const bool general;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
-  Job prev, cur;    // prev: softmax done but for the last unit, values not
-  Place open;       // results that are still in tiles
-  int phase = 0;    // which half of p is cur's
+  Job prev, cur;  // prev: softmax done but for the last unit, values not
+  Place open;     // results that are still in tiles
+  int phase = 0;  // which half of p is cur's
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
@@ -73,9 +73,7 @@ struct AmxForwardTask {
 
   FW_INLINE float* s_unit(int u) const { return mem.s + u * kUnit; }
   // The last unit of a job has a place of its own: the next job's first units come while it is still being read.
-  FW_INLINE Place s_place(const Job& j, int u) const {
-    return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide};
-  }
+  FW_INLINE Place s_place(const Job& j, int u) const { return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide}; }
   FW_INLINE Place take_open() {
     const Place done = open.at ? open : Place{mem.junk, kSide};
     open = {};
@@ -95,13 +93,13 @@ struct AmxForwardTask {
     const __m512 scale;
     int i = 0;
     const int end;
-    int ready = 0;   // rows whose scores are in memory
+    int ready = 0;  // rows whose scores are in memory
     int credit = 0;
     const int rate;  // in 1/256 of a row
     static constexpr int kRow = 256;
 
-    FW_INLINE Softener(const AmxForwardTask& t, const Job& j, int first_unit, int units, const float* from, uint16_t* to,
-                       int products)
+    FW_INLINE Softener(const AmxForwardTask& t, const Job& j, int first_unit, int units, const float* from,
+                       uint16_t* to, int products)
         : s(from),
           out(to),
           state(*j.state),
@@ -146,22 +144,25 @@ struct AmxForwardTask {
 
   // ---- the pipeline ------------------------------------------------------------------------------------------------
 
-  template <class Between>
+  // kDim: both head dims, if they are known when this is compiled, else 0.
+  template <int kDim, class Between>
   FW_INLINE void scores(int first, int last, Between&& between) {
+    const int dim = kDim ? kDim : dq;
     FW_NO_UNROLL for (int u = first; u < last; ++u) {
-      score_unit(cur.q, cur.k + u * kSide * dq, dq, take_open(), between);
+      score_unit(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
       open = s_place(cur, u);
     }
   }
-  template <class Between>
+  template <int kDim, class Between>
   FW_INLINE void values(Between&& between) {
+    const int dim = kDim ? kDim : dv;
     const uint16_t* weights = p_of(phase + 1);
-    FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
+    FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32;
-      const Place o{prev.o + c, dv};
+      const Place o{prev.o + c, dim};
       step_2x2<Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
-        a += kUnit, v += kSide * dv;
+        a += kUnit, v += kSide * dim;
         step_2x2<Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
       }
       open = o;
@@ -169,27 +170,30 @@ struct AmxForwardTask {
   }
   FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
 
+  // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
+  static constexpr int known_dim(int pace) { return pace > 0 ? 128 / pace : 0; }
+
   // The last unit of prev's softmax, beside the first `units` of cur's scores.
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_last(int units) {
     Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
                                     p_of(phase + 1) + (prev.units - 1) * kUnit, units * dq / 8);
     soften.ready = soften.end;
-    scores(0, units, soften);
+    scores<known_dim(kPace)>(0, units, soften);
     soften.finish();
   }
   // The other units of cur's softmax, beside the rest of its scores and the values of prev.
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_rest() {
     Softener<kMasked, kPace> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
-                             ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
+                                    ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
     FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
       soften.ready = (u - 1) * kSide;
-      scores(u, u + 1, soften);
+      scores<known_dim(kPace)>(u, u + 1, soften);
     }
     if (prev.units) {
       soften.ready = soften.end;
-      values(soften);
+      values<known_dim(kPace)>(soften);
     } else {
       flush();  // the last unit of scores
     }
@@ -206,7 +210,7 @@ struct AmxForwardTask {
     if (prev.units) {
       prev.masked ? soften_last<true, kPace>(first_scores()) : soften_last<false, kPace>(first_scores());
     } else {
-      scores(0, first_scores(), [](int) {});
+      scores<known_dim(kPace)>(0, first_scores(), [](int) {});
     }
     cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
     advance();
@@ -222,7 +226,7 @@ struct AmxForwardTask {
   FW_NOINLINE void drain() {
     if (prev.units) {
       prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
-      values([](int) {});
+      values<0>([](int) {});
     }
     flush();
     prev.units = 0;
@@ -319,12 +323,12 @@ struct AmxForwardTask {
       for (float& m : state.m) m = -kInf;
     }
     state.started = true;
-    scores(0, cur.units, [](int) {});
+    scores<0>(0, cur.units, [](int) {});
     flush();
     if (p.dropout_threshold) draw_kept();
     for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
     advance();
-    values([](int) {});
+    values<0>([](int) {});
     flush();
     prev.units = 0;
   }

@@ -10,8 +10,8 @@ typedef uint16_t VU16x32 __attribute__((vector_size(64)));
 constexpr int kSide = abi::kAmxSide, kUnit = abi::kAmxUnit;
 static_assert(kSide == NQ);
 
-// The tiles are configured while it lives. One per task: on the caller's or OpenMP's threads other code configures tiles
-// for itself, and a tile state left behind costs 8 KiB at every context switch. Costs 70 to 100 ns.
+// The tiles are configured while it lives. One per task: on the caller's or OpenMP's threads other code configures
+// tiles for itself, and a tile state left behind costs 8 KiB at every context switch. Costs 70 to 100 ns.
 struct TileScope {
   FW_INLINE TileScope() {
     struct alignas(64) {
@@ -47,9 +47,9 @@ FW_INLINE float* quarter(Place p) {
 template <Start kStart, class Between>
 FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes, const uint16_t* b, Place done,
                         Place from, Between&& between) {
-#define FW_START(T)                                                              \
-  if (kStart != Start::kGoOn) _tile_stored(T, quarter<T>(done), done.ld * 4);    \
-  if (kStart == Start::kZero) _tile_zero(T);                                     \
+#define FW_START(T)                                                           \
+  if (kStart != Start::kGoOn) _tile_stored(T, quarter<T>(done), done.ld * 4); \
+  if (kStart == Start::kZero) _tile_zero(T);                                  \
   if (kStart == Start::kLoad) _tile_loadd(T, quarter<T>(from), from.ld * 4);
   _tile_loadd(6, b, 64);
   _tile_loadd(4, a0, a_bytes);

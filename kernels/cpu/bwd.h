@@ -61,7 +61,7 @@ FW_NOINLINE void product_tile(const float* groups, const float* panel, int dim, 
 template <class T>
 FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& mem, const PanelRows& rows,
                               const float* q, const float* d_o, const float* neg_lse, const float* delta, int64_t keys,
-                              int64_t k0, TileRange t, float* p, float* ds) {
+                              int64_t k0, TileRange t, float* p, float* ds, float* d_slope) {
   product_tile(mem.k_groups, q, params.dim_qk, t, p);
   product_tile(mem.v_groups, d_o, params.dim_v, t, ds);
   if (params.bias.data) load_bias_tile<T>(params, rows, k0, t.begin, t.end, keys, mem.bias);
@@ -84,8 +84,9 @@ FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& 
   auto finish = [&](int k, int j, VI kept) __attribute__((always_inline)) {
     float *x = p + k * QB + j * W, *g = ds + k * QB + j * W;
     const V e = load(x), d_p = zero_unless(kept, load(g) * keep);
-    const V grad = e * (d_p - load(delta + j * W)) * load(mem.chain + k * NQ + j * W);
-    store(g, zero_unless(sees(rows, j, int32_t(k0) + k), grad));
+    const V d_score = zero_unless(sees(rows, j, int32_t(k0) + k), e * (d_p - load(delta + j * W)));
+    store(g, zero_unless(sees(rows, j, int32_t(k0) + k), d_score * load(mem.chain + k * NQ + j * W)));
+    if (params.d_slopes) add_slope_gradient(rows, j, int32_t(k0) + k, d_score, d_slope);
     store(x, zero_unless(kept, e * keep));
   };
   if (params.dropout_threshold) {
@@ -153,8 +154,8 @@ struct BackwardTask {
         splits(parts),
         chunk_rows(chunk) {}
 
-  template <class TakeDq>
-  FW_INLINE void run(TakeDq&& take_dq) {
+  template <class Take>
+  FW_INLINE void run(Take&& take) {
     const int64_t key_blocks = (scope.seq.keys + NK - 1) / NK;
     const bool one_chunk = scope.rows <= chunk_rows;
     if (!one_chunk) {
@@ -176,7 +177,9 @@ struct BackwardTask {
       }
       int order[NQ];
       for (int i = 0; i < NQ; ++i) order[i] = i;
-      for (int i = 0; i < panels; ++i) take_dq(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride, order);
+      for (int i = 0; i < panels; ++i) {
+        take(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride, order, mem.d_slope + i * NQ);
+      }
     }
   }
 
@@ -211,6 +214,7 @@ struct BackwardTask {
       pack_columns(do_rows, n, p.dim_v, QB, mem.do_columns + r * mem.v_width);
     }
     __builtin_memset(mem.dq, 0, panels * mem.dq_stride * sizeof(float));
+    __builtin_memset(mem.d_slope, 0, panels * NQ * sizeof(float));
   }
 
   // The chunk's rows against one block of keys.
@@ -254,7 +258,8 @@ struct BackwardTask {
       const float *neg_lse = mem.neg_lse + panel * NQ, *delta = mem.delta + panel * NQ;
       float *prob = mem.p + i * NQ, *ds = mem.ds + i * NQ;
       if (general) {
-        general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, prob, ds);
+        general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, prob, ds,
+                        mem.d_slope + panel * NQ);
       } else {
         for_each_part(lanes, k0, t, [&](const TileRange& part) __attribute__((always_inline)) {
           const auto tile = part.masked ? probability_tile<true> : probability_tile<false>;
@@ -296,9 +301,9 @@ void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
   const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take_dq) {
+  backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
     const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
     BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
-    task.run(take_dq);
+    task.run(take);
   });
 }

@@ -8,8 +8,8 @@
 // Rows of queries that share one reading and widening of K and V: registers for kDotRows x 2 of them.
 constexpr int kRowGroup = 4;
 
-// 2 W numbers as two registers. bf16: those at even and at odd places, half the instructions of widening W at a time. q, o
-// and the rows of K and V are all in this order.
+// 2 W numbers as two registers. bf16: those at even and at odd places, half the instructions of widening W at a time.
+// q, o and the rows of K and V are all in this order.
 template <class T>
 FW_INLINE void load_pair(const T* p, V& a, V& b) {
   a = load_as_float(p), b = load_as_float(p + W);
@@ -42,7 +42,8 @@ FW_INLINE void store_pair(float* out, V a, V b, int n) {
   if (n > W) store_part(out + W, b, n - W);
 }
 
-// q.k of R rows (q_stride apart) with W / R keys each: s[row * kDecodeKeys + key]. q is zero-padded to a multiple of 2 W.
+// q.k of R rows (q_stride apart) with W / R keys each: s[row * kDecodeKeys + key]. q is zero-padded to a multiple of 2
+// W.
 template <int R, class T>
 FW_INLINE void dot_keys(const float* q, int q_stride, const T* const* keys, int64_t offset, int d, float* s) {
   constexpr int kKeys = W / R;

@@ -1,5 +1,5 @@
-// Parts of the forward for a handful of query rows that do not depend on how a task computes: which tasks there are, and
-// where their keys lie. Included after parts.h.
+// Parts of the forward for a handful of query rows that do not depend on how a task computes: which tasks there are,
+// and where their keys lie. Included after parts.h.
 
 constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
 constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)

@@ -72,22 +72,53 @@ FW_INLINE void take_queries(const abi::Params& p, const Scope& scope, int64_t ro
   }
 }
 
-// run(scope, split, scratch, take_dq) for each task, a sequence, a key head and a part of the keys; it calls
-// take_dq(first row, dQ^T, order) once for each panel of rows (see take_queries).
+// d_slope -= distance to the diagonal times the gradient of the score of key k, for W rows from register j on.
+FW_INLINE void add_slope_gradient(const PanelRows& rows, int j, int32_t k, V d_score, float* d_slope) {
+  const V distance = abs(__builtin_convertvector(load_i(rows.diagonal + j * W) - k, V));
+  store(d_slope + j * W, load(d_slope + j * W) - distance * d_score);
+}
+
+// d_slopes[(b,) h]: the sum over rows and parts of the keys, one head per task.
+template <class T>
+FW_INLINE void slope_gradients(const abi::Params& p, const abi::CpuLaunch& launch, const float* shares) {
+  const int32_t group = p.heads_q / p.heads_k, splits = launch.schedule.splits;
+  const int64_t rows_max = int64_t{p.seqlen_q} * group, heads = int64_t{p.batch} * p.heads_k;
+  launch.for_each_task(p.heads_q, [&](int64_t h, int32_t) {
+    double sum = 0;
+    for (int32_t b = 0; b < p.batch; ++b) {
+      if (p.alibi_batch_stride != 0) sum = 0;
+      const Scope scope(p, b, int32_t(h / group));
+      const int64_t head = int64_t{b} * p.heads_k + h / group;
+      for (int32_t s = 0; s < splits; ++s) {
+        const float* of_head = shares + (s * heads + head) * rows_max;
+        for (int64_t row = h % group; row < scope.rows; row += group) sum += double(of_head[row]);
+      }
+      p.d_slopes[b * p.alibi_batch_stride + h] = float(sum);
+    }
+  });
+}
+
+// run(scope, split, scratch, take) for each task, a sequence, a key head and a part of the keys; it calls
+// take(first row, dQ^T, order, gradients of the slopes) once for each panel of rows (see take_queries).
 template <class T, class Run>
 FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch, Run&& run) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
   const int32_t splits = launch.schedule.splits;
-  float* partial = reinterpret_cast<float*>(launch.shared);
+  const abi::BackwardShared shared(launch.shared, heads * rows_max, splits, p.dim_qk, p.d_slopes != nullptr);
+  const float* partial = shared.dq;
   launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
     const int64_t head = t / splits;
     const int32_t split = int32_t(t % splits);
     const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
     if (split == 0) clear_unused_keys<T>(p, scope);
-    float* mine = splits > 1 ? partial + (split * heads + head) * rows_max * p.dim_qk : nullptr;
-    run(scope, split, launch.scratch_of(worker), [&](int64_t row, const float* dq, const int* order) {
-      if (p.dq.data) take_queries<T>(p, scope, row, dq, order, mine);
-    });
+    const int64_t first_row = (split * heads + head) * rows_max;
+    float* mine = shared.dq ? shared.dq + first_row * p.dim_qk : nullptr;
+    run(scope, split, launch.scratch_of(worker),
+        [&](int64_t row, const float* dq, const int* order, const float* d_slope) {
+          if (p.dq.data) take_queries<T>(p, scope, row, dq, order, mine);
+          if (!shared.slopes) return;
+          for (int i = 0; i < scope.panel_count(row); ++i) shared.slopes[first_row + row + i] = d_slope[i];
+        });
   });
   if (splits > 1 && p.dq.data) {
     constexpr int64_t kRows = 64;
@@ -110,4 +141,5 @@ FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch
     });
   }
   if (p.d_sinks) sink_gradients<T>(p, launch);
+  if (p.d_slopes) slope_gradients<T>(p, launch, shared.slopes);
 }

@@ -13,7 +13,8 @@ constexpr int32_t kAllDims = 512;
 static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 == 1u << FW_F32);
 
 #define FW_CPU_KERNEL(name, isa, op, dtypes, max_seqlen_q, tile_q, tile_k, features, needs, only_forced) \
-  {#name, "cpu", "", isa, Op::op, dtypes, kAllDims, kAllDims, max_seqlen_q, 0, tile_q, tile_k, 0, 0, features, needs, Work::kQueryBlocks, only_forced},
+  {#name, "cpu",  "",     isa, Op::op, dtypes,   kAllDims, kAllDims,           max_seqlen_q,             \
+   0,     tile_q, tile_k, 0,   0,      features, needs,    Work::kQueryBlocks, only_forced},
 
 #define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
                       features, needs, work)                                                                     \

@@ -52,8 +52,8 @@ class Device {
   virtual void release_workspace(char* workspace) = 0;
   virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
                         const LaunchOptions& options) = 0;
-  // Those of the Isa bits that the operating system refuses to this process. Some it grants on request only, for the rest
-  // of the process's life and at a cost to all of its threads; this makes the request.
+  // Those of the Isa bits that the operating system refuses to this process. Some it grants on request only, for the
+  // rest of the process's life and at a cost to all of its threads; this makes the request.
   virtual uint32_t refused(uint32_t /*isa*/) { return kIsaNone; }
   // What launches cost, as JSON, counted since reset_counters; the first call may turn on what is counted. Emulated
   // devices alone have counters.

@@ -14,9 +14,9 @@ constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (ke
 constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 256;
-constexpr int64_t kBackwardChunk = 1536;   // query rows packed at a time
+constexpr int64_t kBackwardChunk = 1536;     // query rows packed at a time
 constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
-constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
+constexpr int64_t kMinBlocksPerSplit = 4;    // backward: key blocks that share one packing of the queries
 
 constexpr int64_t kRotaryBytesPerTask = 32 << 10;  // far more than handing out a task costs, and in the first cache
 
@@ -76,8 +76,9 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.rows_per_task = int32_t(shape.rows);
     s.heads_per_task = int32_t(heads_per_task);
     s.tasks = independent * splits;
-    s.scratch_bytes = heads_per_task * (on_tiles(row) ? abi::AmxDecodeScratch(nullptr, shape.dim_qk, shape.dim_v).bytes
-                                                      : abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
+    s.scratch_bytes =
+        heads_per_task * (on_tiles(row) ? abi::AmxDecodeScratch(nullptr, shape.dim_qk, shape.dim_v).bytes
+                                        : abi::DecodeScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
   } else {
     s.rows_per_task = int32_t(rows_per_task);
     s.heads_per_task = 1;
@@ -113,7 +114,8 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
   s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
                           : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
-  if (splits > 1) s.shared_bytes = round_up(splits * shape.heads * shape.rows * shape.dim_qk * 4, 64);
+  s.shared_bytes =
+      abi::BackwardShared(nullptr, shape.heads * shape.rows, splits, shape.dim_qk, problem.g.d_slopes != nullptr).bytes;
   return s;
 }
 

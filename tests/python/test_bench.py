@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -320,6 +323,20 @@ def test_every_cell_against_sdpa(tmp_path, capsys):
         assert cell["ratio"] == pytest.approx(cell["seconds"]["sdpa"] / cell["seconds"]["flashwave"])
     worst = min(content["cells"], key=lambda cell: cell["ratio"])
     assert f"Worst cell of all: {worst['name']}" in capsys.readouterr().out
+
+
+def test_the_script_against_sdpa_outlives_torchs_onednn(tmp_path):
+    """As a program, with nothing set: where torch's 16-bit products crash it limits them, and says so."""
+    path = tmp_path / "cells.json"
+    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
+    script = ROOT / "bench/python_vs_sdpa.py"
+    command = [sys.executable, str(script), "--quick", "--dtypes", "bf16", f"--json={path}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(path.read_text())["environment"]
+    limited = "crashes on this CPU" in done.stderr
+    assert facts["ONEDNN_MAX_CPU_ISA"] == ("AVX512_CORE_FP16" if limited else "not set: all the CPU has")
+    assert "MKL_ENABLE_INSTRUCTIONS" in facts
 
 
 def test_the_cost_of_a_call(tmp_path, capsys):

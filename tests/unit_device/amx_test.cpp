@@ -138,9 +138,7 @@ TEST_F(AmxDeathTest, TilesAreAskedForWhenThereIsWorkForThem) {
   std::exit(std::strstr(text, "which the operating system refused") != nullptr ? 0 : 5);
 }
 
-TEST_F(AmxDeathTest, RefusalFallsBackToAvx512) {
-  EXPECT_EXIT(runs_without_tiles(), testing::ExitedWithCode(0), "");
-}
+TEST_F(AmxDeathTest, RefusalFallsBackToAvx512) { EXPECT_EXIT(runs_without_tiles(), testing::ExitedWithCode(0), ""); }
 
 TEST_F(Amx, AChildProcessGetsTheSameBits) {
   Call call(FW_BF16);

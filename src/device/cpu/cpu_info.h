@@ -9,8 +9,8 @@ namespace flashwave {
 // Isa bits that the CPU has and the operating system saves on a context switch.
 uint32_t detected_isa();
 
-// Whether Linux lets this process use tiles. The first call asks: the answer holds for the rest of the process's life and
-// makes the signal frames of all its threads larger, so ask when there is work for tiles.
+// Whether Linux lets this process use tiles. The first call asks: the answer holds for the rest of the process's life
+// and makes the signal frames of all its threads larger, so ask when there is work for tiles.
 bool tiles_granted();
 
 // detected, less what `limit` ("portable", "avx2", "avx512" or "amx"; nullptr or "" = no limit) leaves out. False if
