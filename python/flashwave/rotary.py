@@ -10,6 +10,7 @@ from typing import Any, Union
 
 import torch
 
+from .attention import index_tensor, whole_number
 from .errors import InvalidArgument
 from .rotary_operator import Turn, rotated
 
@@ -18,7 +19,9 @@ Offsets = Union[int, Tensor]
 
 
 def _split_offsets(seqlen_offsets: Offsets) -> tuple[int, Tensor | None]:
-    return (0, seqlen_offsets) if isinstance(seqlen_offsets, Tensor) else (seqlen_offsets, None)
+    if isinstance(seqlen_offsets, Tensor):
+        return 0, index_tensor("seqlen_offsets", seqlen_offsets)
+    return whole_number("seqlen_offsets", seqlen_offsets), None
 
 
 def apply_rotary(

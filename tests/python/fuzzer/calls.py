@@ -207,7 +207,8 @@ def dense(world: World) -> Call:
     def expected(probs: Tensor | None, *arguments: Tensor) -> tuple:
         leading, _, known = options.split(arguments)
         q, k, v = unpacked(leading)
-        weights = None if probs is None else (~torch.signbit(probs)).to(q.dtype) / (1 - dropout)
+        some = probs is not None and probs.numel() > 0
+        weights = (~torch.signbit(probs)).to(q.dtype) / (1 - dropout) if some else None
         result = reference.attention(q, k, v, weights=weights, **known)
         lse = result.lse if mine else as_flash_attn(result.lse)
         return (result.out, lse) if wants_lse or dropout else (result.out,)

@@ -18,7 +18,7 @@ from .calls import Call
 from .world import Finding, World
 
 # Of the largest number of a result, plus 1. The sizes are small: errors of a kernel that is right are far below.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 6e-3}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 8e-2, torch.float16: 1.5e-2}
 REFUSALS = (RuntimeError, NotImplementedError, TypeError)  # torch's own, and ours, which are RuntimeErrors
 
 
@@ -359,7 +359,7 @@ def _fresh(world: World, x: Tensor) -> Tensor:
 def traced(world: World, call: Call) -> None:
     """torch.jit.trace and torch.compile, called with other numbers than those it was traced with."""
     rng = world.rng
-    how = rng.choice(("trace",) * 12 + ("compile",))
+    how = rng.choice(("trace",) * 30 + ("compile",))  # which takes a second
     if how == "compile" and torch.get_default_dtype() != torch.float32:
         how = "trace"
     examples = [x.detach().clone().resolve_neg() for x in call.inputs]
