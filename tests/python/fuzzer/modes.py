@@ -116,8 +116,8 @@ def _contexts(world: World, call: Call) -> tuple[str, contextlib.AbstractContext
 
 def plain(world: World, call: Call) -> None:
     mode, context, cast = _contexts(world, call)
-    if mode == "plain" and any(x.is_inference() for x in call.writes):
-        mode, context = "inference", torch.inference_mode()
+    if any(x.is_inference() for x in call.writes):  # torch lets nobody write to them elsewhere
+        mode, context, cast = "inference", torch.inference_mode(), None
     before = snapshots(call.inputs)
     dtype = cast or call.inputs[0].dtype
     keeper = _VersionKeeper(call) if mode != "inference" else None
