@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import Any
 
@@ -368,6 +369,27 @@ def checked_out(out: Tensor | None, problem: Problem) -> Tensor | None:
     return out
 
 
-def explain(q: Tensor, k: Tensor, v: Tensor, *, backward: bool = False, json: bool = False, **arguments: Any) -> str:
-    """Which kernel `attention` would run on these arguments, and why not the ones before it."""
-    return native.explain(make_problem(*autocast(q, k, v), **arguments), backward, json)
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: tuple[int, int] = (-1, -1),
+    backward: bool = False,
+    json: bool = False,
+    **arguments: Any,
+) -> str:
+    """Which kernel of the library `attention` would run on these arguments, and why not the ones before it.
+
+    Takes the arguments of `attention` (flash-attn's `window_size` is understood, too); backward asks for that of the
+    gradients, json for one JSON object instead of text. Nothing is computed.
+    """
+    names = inspect.signature(attention).parameters
+    unknown = sorted(name for name in arguments if name not in names and name != "window_size")
+    if unknown:
+        raise InvalidArgument(f"{unknown[0]} is not an argument of attention, which has {', '.join(names)}")
+    for name in ("return_lse", "return_probs", "out", "device"):  # say nothing about the problem
+        arguments.pop(name, None)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, tensor)
+    return native.explain(make_problem(*autocast(q, k, v), **{"window_size": window, **arguments}), backward, json)

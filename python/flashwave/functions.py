@@ -611,7 +611,10 @@ def flash_attn_with_kvcache(
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type):
         q = q.to(k_cache.dtype)
         k, v = (None if tensor is None else tensor.to(k_cache.dtype) for tensor in (k, v))
-    if isinstance(cache_seqlens, int):
+    if cache_seqlens is not None and not isinstance(cache_seqlens, Tensor):
+        if not hasattr(cache_seqlens, "__index__"):
+            raise InvalidArgument(f"cache_seqlens must be a whole number or a torch tensor, got {cache_seqlens!r}")
+        cache_seqlens = whole_number("cache_seqlens", cache_seqlens)
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
     try:
         with torch.no_grad():
