@@ -353,7 +353,8 @@ def functional(world: World, call: Call) -> None:
 
 
 def _fresh(world: World, x: Tensor) -> Tensor:
-    return world.normal(*x.shape, dtype=x.dtype) if x.dim() != 1 and x.numel() else x.detach().clone().resolve_neg()
+    """Other numbers, but in scalars and in small vectors (slopes), which have ranges."""
+    return world.normal(*x.shape, dtype=x.dtype) if x.dim() > 1 and x.numel() else x.detach().clone().resolve_neg()
 
 
 def traced(world: World, call: Call) -> None:
