@@ -143,6 +143,10 @@ def test_a_row_of_masked_keys(dtype, rows, value, backend):
     assert lse.isfinite().all()
     mean = v.detach().float().mean(1, keepdim=True)
     torch.testing.assert_close(out[:, ::2].float(), mean.expand_as(out[:, ::2]), atol=2e-2, rtol=2e-2)
+    with_bias = bias.clone().requires_grad_()  # another kernel of CPUs
+    again = flash_attn_func(q, k, v, bias=with_bias)
+    for gradient in torch.autograd.grad(again[:, 1::2].float().square().sum(), (q, k, v, with_bias)):
+        assert gradient.isfinite().all()
     seen = out[:, 1::2]
     gradients = torch.autograd.grad(seen.float().square().sum(), (q, k, v))
     if rows == 1:
