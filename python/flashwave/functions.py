@@ -639,10 +639,11 @@ def flash_attn_with_kvcache(
         mask = mask_of(softmax_scale, causal, window_size, softcap)
         num_splits = num_splits if type(num_splits) is int else whole_number("num_splits", num_splits)
         interleaved = bool(rotary_interleaved and rotary_cos is not None)
-        differentiated = is_differentiated(q, k_cache, v_cache, k, v)
-        if differentiated:
+        if _is_compiling():
+            pass
+        elif is_differentiated(q, k_cache, v_cache, k, v):
             refuse_derivatives("flash_attn_with_kvcache", q, k_cache, v_cache, k, v)
-        elif alibi_slopes is bias is sinks is out is None and not return_softmax_lse and not _is_compiling():
+        elif alibi_slopes is bias is sinks is out is None and not return_softmax_lse:
             return cached(q, k_cache, v_cache, new_keys, cache, mask, num_splits, interleaved)
         with torch.no_grad():
             terms = alibi_slopes, bias, sinks
