@@ -18,7 +18,7 @@ from fuzzer.world import Finding
 pytestmark = pytest.mark.skipif(
     os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu") != "cpu", reason="the fuzzer's tensors are on the CPU"
 )
-SECONDS = float(os.environ.get("FLASHWAVE_FUZZ_SECONDS", "45"))
+SECONDS = float(os.environ.get("FLASHWAVE_FUZZ_PYTHON_SECONDS", "45"))
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _threads():
 
 
 def test_finds_nothing():
-    seed = int(os.environ.get("FLASHWAVE_FUZZ_SEED", "2026"))
+    seed = int(os.environ.get("FLASHWAVE_FUZZ_PYTHON_SEED", "2026"))
     tally = engine.Tally()
 
     def report(number: int, finding: Finding) -> bool:
