@@ -56,7 +56,7 @@ test-python: ## the Python tests on that wheel
 test-python-oldest: ## the same with the oldest Python and PyTorch that are supported
 	scripts/test-python --oldest
 
-fuzz-python: ## random sequences of calls of the Python package, for an hour (FLASHWAVE_FUZZ_SECONDS); prints the seed
+fuzz-python: ## random sequences of calls of the Python package, for an hour (FLASHWAVE_FUZZ_PYTHON_SECONDS); prints the seed
 	scripts/fuzz-python
 
 lint-python: ## style and likely mistakes in the Python files

@@ -1,5 +1,5 @@
 # What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, the header and the
-# command line; and, where LLVM 22 is found, the emulator of AMD GPUs.
+# command line; libflashwave_torch.so, which needs what torch needs; and, where LLVM 22 is found, the emulator of AMD GPUs.
 set(x86 OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(x86 ON)
@@ -29,7 +29,13 @@ foreach(target flashwave flashwave_command)
   endif()
 endforeach()
 
-install(TARGETS flashwave flashwave_command LIBRARY DESTINATION lib)
+# torch's C++ runtime, through which exceptions pass, is the shared one; of it nothing newer than torch itself asks for.
+if(FLASHWAVE_OLD_GLIBC)
+  target_sources(flashwave_torch PRIVATE ${CMAKE_CURRENT_LIST_DIR}/old_glibc_dl.c)
+  target_link_options(flashwave_torch PRIVATE LINKER:--no-as-needed -l:libdl.so.2)
+endif()
+
+install(TARGETS flashwave flashwave_command flashwave_torch LIBRARY DESTINATION lib)
 install(DIRECTORY include/flashwave DESTINATION include)
 if(FLASHWAVE_LLVM)
   add_subdirectory(${PROJECT_SOURCE_DIR}/emulator ${PROJECT_BINARY_DIR}/emulator)

@@ -228,7 +228,9 @@ class Attention {
     row.delta = dot(row.d_o.data(), row.o.data(), p.dim_v);
     if (p.d_lse.data) row.delta -= float_at(p.d_lse, query_offset(p.d_lse, seq, i, h));
     for (int64_t j = row.range.first; j < row.range.last; ++j) {
-      row.prob[j] = row.empty ? 0 : rounded(std::exp(row.s[j] - row.lse));
+      // Next to a large bias lse, in fp32, is coarse: P is never more than 1 for all that.
+      const Acc log_prob = p.bias.data && row.s[j] > row.lse ? Acc{0} : Acc(row.s[j] - row.lse);
+      row.prob[j] = row.empty ? 0 : rounded(std::exp(log_prob));
       const Acc dp = rounded(row.keep[j] * rounded(dot(row.d_o.data(), keys.value(j), p.dim_v)));
       row.ds[j] = rounded(row.prob[j] * (dp - row.delta));
     }

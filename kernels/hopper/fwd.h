@@ -318,7 +318,8 @@ struct Consumer {
       float* const lse = static_cast<float*>(p.lse.data) + (p.cu_seqlens_q ? 0 : task.batch * p.lse.stride[0]) +
                          (int64_t{task.q_row} + query) * p.lse.stride[1] + task.head * p.lse.stride[2];
       if (query < task.queries) lse[0] = l0 == 0 ? -kInf : from_log2<C::kGeneral>(m0 + log2_fast(l0));
-      if (query + 8 < task.queries) lse[8 * p.lse.stride[1]] = l1 == 0 ? -kInf : from_log2<C::kGeneral>(m1 + log2_fast(l1));
+      if (query + 8 < task.queries)
+        lse[8 * p.lse.stride[1]] = l1 == 0 ? -kInf : from_log2<C::kGeneral>(m1 + log2_fast(l1));
     }
     if constexpr (C::kQSlots > 1) {
       stage(f0, f1);

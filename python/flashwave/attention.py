@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import Any
 
@@ -15,6 +16,7 @@ from .problem import Problem
 
 Tensor = torch.Tensor
 LEAST_DROPOUT = 2.0**-16  # what the mask's 16 bits can tell from 0; programs ask for less to get the log-sum-exp
+_any_autocast = torch._C._is_any_autocast_enabled
 _is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._get_tracing_state
 
 
@@ -77,11 +79,11 @@ _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 
 
 def index_tensor(name: str, tensor: Tensor | None) -> Tensor | None:
-    """Lengths, offsets and tables as the library reads them: int32 without gaps. Others are converted, never cut."""
-    if tensor is None:
-        return None
+    """Lengths, offsets and tables in the library's type, int32. Others are converted, and never cut."""
+    if tensor is None or (type(tensor) is Tensor and tensor.dtype is torch.int32):
+        return tensor
     check_tensor(name, tensor)
-    if tensor.dtype == torch.int32 and tensor.is_contiguous():
+    if tensor.dtype == torch.int32:
         return tensor
     if tensor.dtype not in _INTEGERS:
         raise InvalidArgument(f"{name} must hold integers, got {tensor.dtype}")
@@ -93,12 +95,18 @@ def index_tensor(name: str, tensor: Tensor | None) -> Tensor | None:
                 raise InvalidArgument(f"{name} must fit into int32, got {most if most > _MOST else least}")
         else:  # asking would wait for a GPU; what is out of range stays so
             tensor = tensor.clamp(_LEAST, _MOST)
-    return tensor.to(torch.int32).contiguous()
+    return tensor.to(torch.int32)
 
 
 def check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         raise InvalidArgument(f"{name} must be a torch tensor, got {type(value).__name__}")
+
+
+def check_tensors(**named: Any) -> None:
+    """After something failed: what is given is a tensor as a rule."""
+    for name, value in named.items():
+        check_tensor(name, value)
 
 
 def _float32(name: str, tensor: Tensor | None, q: Tensor) -> Tensor | None:
@@ -187,8 +195,7 @@ def make_problem(
     num_splits: int = 0,
 ) -> Problem:
     """The problem that the arguments mean: defaults resolved, small tensors in the library's types."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        check_tensor(name, tensor)
+    check_tensors(q=q, k=k, v=v)
     if alibi_slopes is not None or sinks is not None or bias is not None:
         alibi_slopes, sinks = _float32("alibi_slopes", alibi_slopes, q), _float32("sinks", sinks, q)
         bias = None if bias is None else _bias4d(bias, q)
@@ -244,17 +251,20 @@ def mask_of(softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) ->
         softmax_scale = number("softmax_scale", softmax_scale)
     if type(softcap) is not float:
         softcap = number("softcap", softcap)
-    return softmax_scale, bool(causal), left, right, softcap
+    if causal is not True and causal is not False:
+        causal = bool(causal)
+    return softmax_scale, causal, left, right, softcap
 
 
 def attend_dense(q: Any, k: Any, v: Any, softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) -> Tensor:
     """Attention of q, k and v with a mask and nothing else."""
-    mask = mask_of(softmax_scale, causal, window_size, softcap)
+    scale, causal, left, right, softcap = mask_of(softmax_scale, causal, window_size, softcap)
     try:
-        return dense(*autocast(q, k, v), *mask)
+        if _any_autocast():
+            q, k, v = autocast(q, k, v)
+        return dense(q, k, v, scale, causal, left, right, softcap)
     except (AttributeError, TypeError, RuntimeError):
-        for name, tensor in (("q", q), ("k", k), ("v", v)):  # only now: a tensor is the rule
-            check_tensor(name, tensor)
+        check_tensors(q=q, k=k, v=v)
         raise
 
 
@@ -368,6 +378,27 @@ def checked_out(out: Tensor | None, problem: Problem) -> Tensor | None:
     return out
 
 
-def explain(q: Tensor, k: Tensor, v: Tensor, *, backward: bool = False, json: bool = False, **arguments: Any) -> str:
-    """Which kernel `attention` would run on these arguments, and why not the ones before it."""
-    return native.explain(make_problem(*autocast(q, k, v), **arguments), backward, json)
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: tuple[int, int] = (-1, -1),
+    backward: bool = False,
+    json: bool = False,
+    **arguments: Any,
+) -> str:
+    """Which kernel of the library `attention` would run on these arguments, and why not the ones before it.
+
+    Takes the arguments of `attention` (flash-attn's `window_size` is understood, too); backward asks for that of the
+    gradients, json for one JSON object instead of text. Nothing is computed.
+    """
+    names = inspect.signature(attention).parameters
+    unknown = sorted(name for name in arguments if name not in names and name != "window_size")
+    if unknown:
+        raise InvalidArgument(f"{unknown[0]} is not an argument of attention, which has {', '.join(names)}")
+    for name in ("return_lse", "return_probs", "out", "device"):  # say nothing about the problem
+        arguments.pop(name, None)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, tensor)
+    return native.explain(make_problem(*autocast(q, k, v), **{"window_size": window, **arguments}), backward, json)

@@ -27,12 +27,15 @@ _TENSORS = 13  # the leading fields of a problem
 _SCALARS = len(FORWARD_FIELDS)
 DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in NAMES_OF_GRADIENTS)
 
-_dense, _dense_lse, _dense_backward = ops._dense.default, ops._dense_lse.default, ops._dense_backward.default
-_varlen, _cached, _cached_append = ops._varlen.default, ops._cached.default, ops._cached_append.default
-_forward, _forward_given, _append = ops._forward.default, ops._forward_given.default, ops._append.default
-_backward = ops._backward.default
+# Without the frame of OpOverload.__call__, which only passes arguments on.
+_dense, _dense_lse = ops._dense.default._op, ops._dense_lse.default._op
+_dense_backward = ops._dense_backward.default._op
+_varlen, _cached, _cached_append = (ops._varlen.default._op, ops._cached.default._op, ops._cached_append.default._op)
+_forward, _forward_given = ops._forward.default._op, ops._forward_given.default._op
+_append, _backward = ops._append.default._op, ops._backward.default._op
 
 _transforms = torch._C._are_functorch_transforms_active
+_increment_version = torch.autograd.graph.increment_version
 _grad_enabled, _is_compiling = torch.is_grad_enabled, torch.compiler.is_compiling
 
 
@@ -70,44 +73,37 @@ def no_second_derivative(*_: Any) -> None:
     raise Unsupported("flashwave's attention has no second derivative")
 
 
-def tell_autograd(*tensors: Tensor | None) -> None:
+def tell_autograd(*tensors: Tensor) -> None:
     """Tensors were changed behind its back: what was kept of them for a gradient is no longer what it was."""
     for tensor in tensors:
-        if tensor is not None and not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)
+        if not tensor.is_inference():
+            _increment_version(tensor)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
 class _Function(torch.autograd.Function):
-    """`compute(*inputs)` and, of what `save(ctx, inputs, output)` keeps, `backward`. No forward-mode derivative.
+    """A function with `compute(*inputs)`, `save(ctx, inputs, output)` and `backward`, for each way to come here.
 
-    torch.func asks for a setup_context, with which a call takes 30 microseconds more. So there are two of each:
-    `call` takes the one that is needed.
+    torch.func asks for a setup_context, with which a call takes 30 microseconds more, and calls the kernel of an
+    operator once for each of its transforms, where a function must be one of a single level.
     """
 
+    generate_vmap_rule = False
     jvp = staticmethod(no_jvp)
 
-    @classmethod
-    def forward(cls, ctx: Any, *inputs: Any) -> tuple:  # type: ignore[override]
-        raise NotImplementedError
-
     def __init_subclass__(cls) -> None:
-        if "compute" not in cls.__dict__:
-            return
-
         def forward(ctx: Any, *inputs: Any) -> tuple:
             output = cls.compute(*inputs)
             cls.save(ctx, inputs, output)
             return output
 
-        cls.forward = staticmethod(forward)
-        transformed = {"forward": staticmethod(cls.compute), "setup_context": staticmethod(cls.save)}
-        transformed |= {"backward": staticmethod(cls.backward), "jvp": cls.__dict__.get("jvp", staticmethod(no_jvp))}
-        parts = {"forward": cls.forward, "backward": transformed["backward"], "jvp": transformed["jvp"]}
-        cls.single = type(cls.__name__, (_SingleLevelFunction,), {n: staticmethod(f) for n, f in parts.items()})
-        cls.transformed = type(cls.__name__, (torch.autograd.Function,), {**transformed, "generate_vmap_rule": True})
+        shared = {"backward": staticmethod(cls.backward), "jvp": staticmethod(cls.jvp)}
+        setup = {"forward": staticmethod(cls.compute), "setup_context": staticmethod(cls.save)}
+        name, cls.forward = cls.__name__, staticmethod(forward)
+        cls.transformed = type(name, (torch.autograd.Function,), {**shared, **setup, "generate_vmap_rule": True})
+        cls.single = type(name, (_SingleLevelFunction,), {**shared, "forward": staticmethod(forward)})
 
     @classmethod
     def call(cls, *inputs: Any) -> tuple:
@@ -115,7 +111,7 @@ class _Function(torch.autograd.Function):
 
     @classmethod
     def call_inside(cls, *inputs: Any) -> tuple:
-        """From a kernel of an operator, which torch.func calls once for each of its transforms."""
+        """From a kernel of an operator."""
         with enable_single_level_autograd_function():
             return cls.single.apply(*inputs)
 
@@ -123,7 +119,7 @@ class _Function(torch.autograd.Function):
 class _Gradients(_Function):
     """`_backward` where its results may be differentiated again, which raises."""
 
-    jvp = staticmethod(no_second_derivative)
+    backward, jvp = staticmethod(no_second_derivative), staticmethod(no_second_derivative)
 
     @staticmethod
     def compute(needs: int, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, *fields: Any) -> tuple:
@@ -132,8 +128,6 @@ class _Gradients(_Function):
     @staticmethod
     def save(ctx: Any, inputs: tuple, output: tuple) -> None:
         pass
-
-    backward = staticmethod(no_second_derivative)
 
 
 def _gradients(ctx: Any, problem: Problem, dout: Tensor | None, dlse: Any, out: Tensor, lse: Tensor, needs: tuple):
@@ -159,22 +153,23 @@ def _computed(problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, 
     return [result if needed else None for result, needed in zip(results, needs)]
 
 
-class _Dense(_Function):
-    """Attention of q, k and v with a mask and nothing else: (out, lse)."""
+class _Dense(torch.autograd.Function):
+    """`_Attention` of q, k and v with a mask and nothing else, in half the time; not for torch.func."""
 
-    compute = staticmethod(lambda *inputs: _dense_lse(*inputs))
-
-    @staticmethod
-    def save(ctx: Any, inputs: tuple, output: tuple) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:3], *output)
-        ctx.scalars, ctx.backend = inputs[3:], chosen()
+    jvp = staticmethod(no_jvp)
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *scalars: Any) -> Tensor:  # type: ignore[override]
+        out, lse = _dense_lse(q, k, v, *scalars)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.scalars, ctx.backend = scalars, chosen()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple:  # type: ignore[override]
         q, k, v, out, lse = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
-        if dlse is None and dout is not None and all(needs) and ctx.backend is None and not _grad_enabled():
+        needs = ctx.needs_input_grad
+        if ctx.backend is None and needs[0] and needs[1] and needs[2] and not _grad_enabled():
             try:
                 results = _dense_backward(dout, out, lse, q, k, v, *ctx.scalars)
             except RuntimeError as error:
@@ -182,7 +177,7 @@ class _Dense(_Function):
         else:
             *mask, deterministic = ctx.scalars
             problem = operators.dense_problem(q, k, v, mask, deterministic)
-            results = _gradients(ctx, problem, dout, dlse, out, lse, (*needs, False, False, False))
+            results = _gradients(ctx, problem, dout, None, out, lse, (*needs[:3], False, False, False))
         return (*results[:3], None, None, None, None, None, None)
 
 
@@ -212,12 +207,18 @@ class _Attention(_Function):
 # -------------------------------------------------------------------------------------------------------------- calls
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, *mask: Any) -> Tensor:
-    """out of q, k, v and (softmax_scale, causal, window_left, window_right, softcap)."""
+def dense(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool, left: int, right: int, softcap: float
+) -> Tensor:
+    """Attention with a mask and nothing else."""
     try:
         if is_differentiated(q, k, v):
-            return _Dense.call(q, k, v, *mask, settings.is_deterministic(q))[0]
-        return _dense(q, k, v, *mask)
+            deterministic = settings.is_deterministic(q)
+            if _transforms():
+                problem = operators.dense_problem(q, k, v, (scale, causal, left, right, softcap), deterministic)
+                return _Attention.call(*problem[:_SCALARS], False)[0]
+            return _Dense.apply(q, k, v, scale, causal, left, right, softcap, deterministic)
+        return _dense(q, k, v, scale, causal, left, right, softcap)
     except RuntimeError as error:
         raise_for(error)
 

@@ -56,10 +56,12 @@ FORMULAS = {
 
 
 def register() -> None:
-    register_flop_formula = sys.modules[_COUNTER].register_flop_formula
-
+    counter = sys.modules[_COUNTER]
     for name, formula in FORMULAS.items():
-        register_flop_formula(getattr(ops, name))(formula)
+        operator = getattr(ops, name)
+        counter.register_flop_formula(operator)(formula)
+        registry = counter.flop_registry
+        registry.setdefault(operator, registry.get(operator.default))  # torch 2.4 takes it for a list of overloads
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

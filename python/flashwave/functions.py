@@ -18,6 +18,7 @@ from .attention import (
     attend_dense,
     autocast,
     check_tensor,
+    check_tensors,
     checked_out,
     index_tensor,
     make_problem,
@@ -25,11 +26,11 @@ from .attention import (
     whole_number,
 )
 from .autograd import attend, cached, is_differentiated, refuse_derivatives, varlen
-from .errors import InvalidArgument
+from .errors import FlashwaveError, InvalidArgument
 from .problem import FORWARD_FIELDS, Problem
 
 Tensor = torch.Tensor
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _any_autocast = torch.compiler.is_compiling, torch._C._is_any_autocast_enabled
 
 
 def _lse_as_flash_attn(lse: Tensor) -> Tensor:
@@ -353,21 +354,28 @@ def flash_attn_varlen_func(
     """
     if s_aux is not None or learnable_sink is not None:
         sinks = _one_sink(sinks, s_aux, learnable_sink)
-    plain = not (dropout_p or deterministic or return_attn_probs or return_lse or _is_compiling()) and (
+    if not (dropout_p or deterministic or return_attn_probs or return_lse or _is_compiling()) and (
         bias is sinks is alibi_slopes is out is block_table is seqused_k is None
-    )
-    q, k, v = autocast(q, k, v) if isinstance(q, Tensor) else (q, k, v)
-    if plain and isinstance(q, Tensor) and not is_differentiated(q, k, v):
-        return varlen(
-            q,
-            k,
-            v,
-            index_tensor("cu_seqlens_q", cu_seqlens_q),
-            index_tensor("cu_seqlens_k", cu_seqlens_k),
-            whole_number("max_seqlen_q", max_seqlen_q),
-            whole_number("max_seqlen_k", max_seqlen_k),
-            *mask_of(softmax_scale, causal, window_size, softcap),
-        )
+    ):
+        try:
+            if _any_autocast():
+                q, k, v = autocast(q, k, v)
+            if not is_differentiated(q, k, v):
+                return varlen(
+                    q,
+                    k,
+                    v,
+                    index_tensor("cu_seqlens_q", cu_seqlens_q),
+                    index_tensor("cu_seqlens_k", cu_seqlens_k),
+                    max_seqlen_q if type(max_seqlen_q) is int else whole_number("max_seqlen_q", max_seqlen_q),
+                    max_seqlen_k if type(max_seqlen_k) is int else whole_number("max_seqlen_k", max_seqlen_k),
+                    *mask_of(softmax_scale, causal, window_size, softcap),
+                )
+        except AttributeError:
+            check_tensors(q=q, k=k, v=v)
+            raise
+    check_tensors(q=q, k=k, v=v)
+    q, k, v = autocast(q, k, v)
     problem = make_problem(
         q,
         k,
@@ -545,6 +553,13 @@ def _in_cache_words(message: str) -> str:
     return re.sub(r"\b(" + "|".join(_CACHE_NAMES) + r")\b", lambda found: _CACHE_NAMES[found[0]], message)
 
 
+def _same_length(q: Tensor, length: Any) -> Tensor:
+    """One length for every sequence."""
+    if not hasattr(length, "__index__"):
+        raise InvalidArgument(f"cache_seqlens must be a whole number or a torch tensor, got {length!r}")
+    return torch.full((q.shape[0],), whole_number("cache_seqlens", length), dtype=torch.int32, device=q.device)
+
+
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -604,58 +619,58 @@ def flash_attn_with_kvcache(
         out: (batch_size, seqlen_q, nheads, head_dim_v).
         softmax_lse, with return_softmax_lse: (batch_size, nheads, seqlen_q), float32; +inf where a row sees no key.
     """
-    sinks = _one_sink(sinks, s_aux, learnable_sink)
+    if s_aux is not None or learnable_sink is not None:
+        sinks = _one_sink(sinks, s_aux, learnable_sink)
     if k is not None and cache_seqlens is None:
         raise InvalidArgument("cache_seqlens must be given with k: it says where the new keys go")
-    check_tensor("q", q)
-    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(q.device.type):
-        q = q.to(k_cache.dtype)
-        k, v = (None if tensor is None else tensor.to(k_cache.dtype) for tensor in (k, v))
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
     try:
+        if _any_autocast() and torch.is_autocast_enabled(q.device.type):
+            q = q.to(k_cache.dtype)
+            k, v = (None if tensor is None else tensor.to(k_cache.dtype) for tensor in (k, v))
+        if cache_seqlens is not None and not isinstance(cache_seqlens, Tensor):
+            cache_seqlens = _same_length(q, cache_seqlens)
+        new_keys = k, v, rotary_cos, rotary_sin
+        cache = (
+            index_tensor("cache_seqlens", cache_seqlens),
+            index_tensor("cache_leftpad", cache_leftpad),
+            index_tensor("cache_batch_idx", cache_batch_idx),
+            index_tensor("block_table", block_table),
+        )
+        mask = mask_of(softmax_scale, causal, window_size, softcap)
+        num_splits = num_splits if type(num_splits) is int else whole_number("num_splits", num_splits)
+        interleaved = bool(rotary_interleaved and rotary_cos is not None)
+        if _is_compiling():
+            pass
+        elif is_differentiated(q, k_cache, v_cache, k, v):
+            refuse_derivatives("flash_attn_with_kvcache", q, k_cache, v_cache, k, v)
+        elif alibi_slopes is bias is sinks is out is None and not return_softmax_lse:
+            return cached(q, k_cache, v_cache, new_keys, cache, mask, num_splits, interleaved)
         with torch.no_grad():
-            return _attend_to_cache(
-                q,
-                k_cache,
-                v_cache,
-                (k, v, rotary_cos, rotary_sin),
-                (
-                    index_tensor("cache_seqlens", cache_seqlens),
-                    index_tensor("cache_leftpad", cache_leftpad),
-                    index_tensor("cache_batch_idx", cache_batch_idx),
-                    index_tensor("block_table", block_table),
-                ),
-                mask_of(softmax_scale, causal, window_size, softcap),
-                (whole_number("num_splits", num_splits), bool(rotary_interleaved and rotary_cos is not None)),
-                (alibi_slopes, bias, sinks),
-                return_softmax_lse,
-                out,
-            )
+            terms = alibi_slopes, bias, sinks
+            problem = _cache_problem(q, k_cache, v_cache, new_keys, cache, mask, num_splits, interleaved, terms)
+            result, lse, _ = attend(problem, checked_out(out, problem), return_softmax_lse)
     except InvalidArgument as error:
         raise InvalidArgument(_in_cache_words(str(error))) from None
+    except (AttributeError, FlashwaveError):
+        check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
+        raise
+    return (result, _lse_as_flash_attn(lse)) if return_softmax_lse else result
 
 
-def _attend_to_cache(
+def _cache_problem(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     new_keys: tuple,
     cache: tuple,
     mask: tuple,
-    rest: tuple,
+    num_splits: int,
+    interleaved: bool,
     terms: tuple,
-    return_lse: bool,
-    out: Tensor | None,
-) -> Any:
-    refuse_derivatives("flash_attn_with_kvcache", q, k_cache, v_cache, *new_keys[:2])
-    slopes, bias, sinks = terms
-    if slopes is bias is sinks is out is None and not return_lse and not _is_compiling():
-        for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
-            check_tensor(name, tensor)
-        return cached(q, k_cache, v_cache, new_keys, cache, mask, *rest)
+) -> Problem:
     scale, causal, left, right, softcap = mask
     used, leftpad, rows, table = cache
+    slopes, bias, sinks = terms
     problem = make_problem(
         q,
         k_cache,
@@ -673,9 +688,8 @@ def _attend_to_cache(
         leftpad_k=leftpad,
         cache_batch_idx=rows,
         block_table=table,
-        num_splits=rest[0],
+        num_splits=num_splits,
     )
-    if any(part is not None for part in new_keys):
-        problem = Problem(*problem[: len(FORWARD_FIELDS)], *new_keys, rest[1])
-    result, lse, _ = attend(problem, checked_out(out, problem), return_lse)
-    return (result, _lse_as_flash_attn(lse)) if return_lse else result
+    if all(part is None for part in new_keys):
+        return problem
+    return Problem(*problem[: len(FORWARD_FIELDS)], *new_keys, interleaved)

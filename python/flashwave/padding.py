@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .errors import InvalidArgument
+
 
 class IndexFirstAxis(torch.autograd.Function):
     """x[indices]. The rows of `indices` must be distinct, so that the backward can store instead of add."""
@@ -61,6 +63,8 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
     Returns (rows, indices of the rows in the flattened batch, cu_seqlens (batch + 1) int32, longest sequence,
     seqused (batch) int32: what attention_mask alone selects).
     """
+    if not isinstance(attention_mask, Tensor):
+        raise InvalidArgument(f"attention_mask must be a torch tensor, got {type(attention_mask).__name__}")
     kept = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = kept.sum(dim=-1, dtype=torch.int32)
     used = attention_mask.sum(dim=-1, dtype=torch.int32)

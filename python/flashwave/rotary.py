@@ -10,6 +10,7 @@ from typing import Any, Union
 
 import torch
 
+from .attention import check_tensors, index_tensor, whole_number
 from .errors import InvalidArgument
 from .rotary_operator import Turn, rotated
 
@@ -18,7 +19,9 @@ Offsets = Union[int, Tensor]
 
 
 def _split_offsets(seqlen_offsets: Offsets) -> tuple[int, Tensor | None]:
-    return (0, seqlen_offsets) if isinstance(seqlen_offsets, Tensor) else (seqlen_offsets, None)
+    if isinstance(seqlen_offsets, Tensor):
+        return 0, index_tensor("seqlen_offsets", seqlen_offsets)
+    return whole_number("seqlen_offsets", seqlen_offsets), None
 
 
 def apply_rotary(
@@ -37,6 +40,7 @@ def apply_rotary(
     x: (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens; cos, sin: (positions, pairs).
     Row i of sequence b is at position seqlen_offsets[b] + i. Pairs are (i, i + pairs), or (2i, 2i + 1) if interleaved.
     """
+    check_tensors(x=x, cos=cos, sin=sin)
     if x.dim() not in (3, 4):
         raise InvalidArgument(f"x must be (batch, seqlen, heads, head_dim), got shape {tuple(x.shape)}")
     offset, offsets = _split_offsets(seqlen_offsets)
@@ -76,6 +80,7 @@ def apply_rotary_emb_qkv_(
 
     qkv: (batch, seqlen, 3, heads, head_dim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim).
     """
+    check_tensors(qkv=qkv, cos=cos, sin=sin)
     if qkv.dim() == 5:
         if qkv.shape[2] != 3:
             raise InvalidArgument(f"qkv must be (batch, seqlen, 3, heads, head_dim), got shape {tuple(qkv.shape)}")
@@ -102,6 +107,7 @@ def apply_rotary_emb_kv_(
     kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, seqlen_offsets: Offsets = 0
 ) -> Tensor:
     """Turns k of a packed kv, (batch, seqlen, 2, heads, head_dim), in place."""
+    check_tensors(kv=kv, cos=cos, sin=sin)
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise InvalidArgument(f"kv must be (batch, seqlen, 2, heads, head_dim), got shape {tuple(kv.shape)}")
     offset, offsets = _split_offsets(seqlen_offsets)

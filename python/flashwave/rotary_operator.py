@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _library as fw
-from .attention import index_tensor
 from .autograd import is_differentiated, tell_autograd
 from .backends.native import calls as native
 from .errors import InvalidArgument, Unsupported
@@ -184,7 +183,7 @@ def _turn_by_library(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, turn: Tur
             last = int(cu_seqlens[-1]) if x.is_cpu else 0  # asking a GPU would wait for it
             out[last:].copy_(x[last:])
     if turn.offsets is not None:
-        offsets = index_tensor("seqlen_offsets", turn.offsets)
+        offsets = turn.offsets.to(torch.int32).contiguous()
         r.seqlen_offsets = offsets.data_ptr()
     execution = native.Execution(x)
     status = fw.lib.fw_rotary(device, ctypes.addressof(r), execution.address)

@@ -294,7 +294,7 @@ def test_autocast_changes_nothing(device):
         ("cos must have a row for each position.* = 5 \\+ 5, got 9", {"seqlen_offsets": 5}),
         ("seqlen_offsets must be at least 0, got -1", {"seqlen_offsets": -1}),
         ("seqlen_offsets must be an int or .batch. int32 or int64", {"seqlen_offsets": torch.tensor([1, 2, 3])}),
-        ("seqlen_offsets must be an int or .batch. int32 or int64", {"seqlen_offsets": torch.tensor([1.0, 2.0])}),
+        ("seqlen_offsets must hold integers, got torch.float32", {"seqlen_offsets": torch.tensor([1.0, 2.0])}),
     ),
 )
 def test_refusals_name_the_argument(message, arguments):

@@ -8,3 +8,8 @@ drawn on purpose so that anything kept from one call and wrongly used by another
 shares, `calls` and `more_calls` make calls of every public function with their reference, `modes` are the ways to make
 a call (with gradients, traced, in threads, ...), `engine` runs sequences and reports.
 """
+
+import os
+
+# Read when torch's OpenMP is loaded: small calls on a busy machine would spend their time waiting at full speed.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

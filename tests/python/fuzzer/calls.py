@@ -207,7 +207,8 @@ def dense(world: World) -> Call:
     def expected(probs: Tensor | None, *arguments: Tensor) -> tuple:
         leading, _, known = options.split(arguments)
         q, k, v = unpacked(leading)
-        weights = None if probs is None else (~torch.signbit(probs)).to(q.dtype) / (1 - dropout)
+        some = probs is not None and probs.numel() > 0
+        weights = (~torch.signbit(probs)).to(q.dtype) / (1 - dropout) if some else None
         result = reference.attention(q, k, v, weights=weights, **known)
         lse = result.lse if mine else as_flash_attn(result.lse)
         return (result.out, lse) if wants_lse or dropout else (result.out,)
@@ -343,11 +344,11 @@ def cached(world: World) -> Call:
     k_cache = world.tensor(rows, length, n.heads_k, n.dim, **layouts)
     v_cache = world.tensor(rows, length, n.heads_k, n.dim_v, **layouts)
     q = world.tensor(batch, queries, n.heads, n.dim)
-    if new:
-        k_cache = _inference_or_not(k_cache)
-        v_cache = v_cache.clone() if v_cache is k_cache else _inference_or_not(v_cache)
     k_new = world.tensor(batch, new, n.heads_k, n.dim) if new else None
     v_new = world.tensor(batch, new, n.heads_k, n.dim_v) if new else None
+    if new:  # what is written may share memory with nothing else
+        k_cache = _writable(k_cache, (q, k_new, v_new))
+        v_cache = _writable(v_cache, (q, k_new, v_new, k_cache))
     stored = [world.pick.randint(0, n.keys) for _ in range(batch)]
     given: dict[str, Any] = {}
     seqlens, refused = indices(world, stored, "cache_seqlens")
@@ -438,7 +439,7 @@ def cached(world: World) -> Call:
     return call
 
 
-def _inference_or_not(cache: Tensor) -> Tensor:
-    """A cache that may be written: not one whose elements share memory."""
+def _writable(cache: Tensor, others: tuple[Tensor, ...]) -> Tensor:
+    """The cache, or a copy where its elements share memory, or where it is one of the others."""
     shared = any(size > 1 and stride == 0 for size, stride in zip(cache.shape, cache.stride()))
-    return cache.clone() if shared or cache.is_neg() else cache
+    return cache.clone() if shared or cache.is_neg() or any(cache is x for x in others) else cache

@@ -41,8 +41,6 @@ def rotary(world: World) -> Call:
     if rng.random() < 0.3:
         offsets = [rng.randint(0, offset) for _ in range(batch)]
         given, refused = indices(world, offsets, "seqlen_offsets")
-        if given.dtype == torch.int16:  # rotary takes flash-attn's two types
-            given = given.int()
     if kind == "module":
         refused, offsets, given = "", [offset] * batch, offset
         module = flashwave.RotaryEmbedding(2 * pairs, interleaved=interleaved)

@@ -134,7 +134,10 @@ class _Backward:
         """Adds the tile's part to dq, dk and dv, which are the tile's own, and to the other gradients."""
         products = self.products
         s, slope = self.scores.of_block(tile, q, k, want_slope=self.needs_ds)
-        prob = s.sub_(lse).exp_()
+        s.sub_(lse)
+        if self.p.bias is not None:  # next to a large one lse, in fp32, is coarse: P is never more than 1 for all that
+            s.clamp_(max=0.0)
+        prob = s.exp_()
         kept = None if self.dropout is None else self.dropout.kept(tile).view_as(prob)
         if dv is not None:
             used = prob if kept is None else prob * kept
