@@ -180,12 +180,13 @@ std::pair<Gradients, Path> backward_by_library(const Inputs& in, const Incoming&
     g.d_lse = layout.a.lse;
   }
   Gradients made = new_gradients(in, *problem, given.needs, &g);
-  const Path path = attempt(
-      *problem, [&](const Run& run) { return library.backward(run.device(), &problem->a, &g, run.exec()); });
+  const Path path =
+      attempt(*problem, [&](const Run& run) { return library.backward(run.device(), &problem->a, &g, run.exec()); });
   return {std::move(made), path};
 }
 
-// ------------------------------------------------------------------------------------------------- kernels of operators
+// ------------------------------------------------------------------------------------------------- kernels of
+// operators
 
 void expect(uint64_t arguments, uint64_t known) {
   if (arguments == known) return;
@@ -335,9 +336,15 @@ void backward(StableIValue* stack, uint64_t count, uint64_t) {
 }
 
 constexpr std::pair<const char*, StableKernel> kOperators[] = {
-    {"_dense", dense},     {"_dense_lse", dense_lse},         {"_dense_backward", dense_backward},
-    {"_varlen", varlen},   {"_cached", cached},               {"_cached_append", cached_append},
-    {"_forward", forward}, {"_forward_given", forward_given}, {"_append", append},
+    {"_dense", dense},
+    {"_dense_lse", dense_lse},
+    {"_dense_backward", dense_backward},
+    {"_varlen", varlen},
+    {"_cached", cached},
+    {"_cached_append", cached_append},
+    {"_forward", forward},
+    {"_forward_given", forward_given},
+    {"_append", append},
     {"_backward", backward},
 };
 
@@ -353,7 +360,7 @@ extern "C" __attribute__((visibility("default"))) int32_t flashwave_torch_regist
   if (!load(handle)) return 1;
   library.openmp = openmp, library.openmp_threads = openmp_threads;
   for (const char* key : {"CPU", "CUDA"}) {  // ROCm's tensors have the key CUDA, too
-    TorchLibraryHandle to = nullptr;  // never deleted: that would take the kernels away
+    TorchLibraryHandle to = nullptr;         // never deleted: that would take the kernels away
     if (aoti_torch_library_init_impl("flashwave", key, __FILE__, __LINE__, &to) != 0) return 2;
     for (const auto& [name, kernel] : kOperators) {
       if (aoti_torch_library_impl(to, name, kernel) != 0) return 2;
