@@ -12,17 +12,20 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# torch's own library is there when its binding is loaded; C++'s runtime is promised by manylinux.
-ALWAYS_THERE = re.compile(r"(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|libtorch_cpu|libflashwave|ld-linux-[\w-]+)\.so(\.\d+)*")
+GLIBC_PARTS = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-[\w-]+)\.so\.\d+")
+# Loaded where torch is: it may need torch and the C++ runtime of torch.
+WITH_TORCH = {"libflashwave_torch.so": ("libtorch_cpu.so", "libstdc++.so.6", "libgcc_s.so.1")}
 
 
 def _readelf(option: str, path: str) -> str:
     return subprocess.run(["readelf", option, path], check=True, capture_output=True, text=True).stdout
 
 
-def foreign_libraries(path: str) -> list[str]:
+def foreign_libraries(path: str, own: set[str]) -> list[str]:
+    """What the file needs that is neither part of glibc nor in the wheel."""
     needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", _readelf("--dynamic", path))
-    return [name for name in needed if not ALWAYS_THERE.fullmatch(name)]
+    known = {*own, *WITH_TORCH.get(Path(path).name, ())}
+    return [name for name in needed if not GLIBC_PARTS.fullmatch(name) and name not in known]
 
 
 def newest_glibc(path: str) -> int:
@@ -42,8 +45,9 @@ def tag(wheel: Path) -> Path:
         return wheel
     minor = 17  # manylinux2014; nobody asks for older
     with tempfile.TemporaryDirectory() as folder:
-        for path in _programs(wheel, folder):
-            foreign = foreign_libraries(path)
+        programs = _programs(wheel, folder)
+        for path in programs:
+            foreign = foreign_libraries(path, {Path(program).name for program in programs})
             if foreign:
                 print(f"flashwave: no manylinux tag: {Path(path).name} needs {', '.join(foreign)}", file=sys.stderr)
                 return wheel
