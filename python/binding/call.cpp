@@ -33,8 +33,8 @@ using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
 CurrentStream current_stream() {
   static const auto function = [] {
     void* half = loaded(is_rocm() ? "libtorch_hip.so" : "libtorch_cuda.so");
-    return reinterpret_cast<CurrentStream>(
-        half == nullptr ? nullptr : dlsym(half, "aoti_torch_get_current_cuda_stream"));
+    return reinterpret_cast<CurrentStream>(half == nullptr ? nullptr
+                                                           : dlsym(half, "aoti_torch_get_current_cuda_stream"));
   }();
   return function;
 }
@@ -47,8 +47,7 @@ fw_device* device_of(const View& view) {
   fw_device* found = known[slot].load(std::memory_order_acquire);
   if (found != nullptr) return found;
   if (!view.on_cpu() && current_stream() == nullptr) return nullptr;
-  const std::string name =
-      view.on_cpu() ? "cpu" : (is_rocm() ? "hip:" : "cuda:") + std::to_string(view.device_index);
+  const std::string name = view.on_cpu() ? "cpu" : (is_rocm() ? "hip:" : "cuda:") + std::to_string(view.device_index);
   if (library.device_open(name.c_str(), &found) != FW_OK) return nullptr;
   known[slot].store(found, std::memory_order_release);
   return found;

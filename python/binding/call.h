@@ -50,7 +50,7 @@ struct View {
 int32_t library_dtype(int32_t dtype);  // FW_DTYPE_NONE for those it has no kernels for
 
 Tensor empty(const int64_t* sizes, int64_t rank, int32_t dtype, const View& at);
-Tensor empty_like(const View& like);  // contiguous
+Tensor empty_like(const View& like);           // contiguous
 Tensor absent(const View& at, int32_t dtype);  // stands for a result that is not wanted: no elements
 Tensor dense_copy(const Tensor& tensor);
 void fill(const Tensor& tensor, float value);

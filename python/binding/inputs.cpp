@@ -88,8 +88,8 @@ bool put_score_terms(const Inputs& in, const View& q, fw_attention* a) {
   if (in.alibi_slopes) {
     const View slopes(*in.alibi_slopes);
     const bool of_batch = slopes.rank == 2 && slopes.sizes[0] == a->batch;
-    if ((slopes.rank != 1 && !of_batch) || slopes.size(1) != a->heads_q ||
-        slopes.dtype != aoti_torch_dtype_float32() || !slopes.is_dense() || !slopes.beside(q)) {
+    if ((slopes.rank != 1 && !of_batch) || slopes.size(1) != a->heads_q || slopes.dtype != aoti_torch_dtype_float32() ||
+        !slopes.is_dense() || !slopes.beside(q)) {
       return false;
     }
     a->alibi_slopes = static_cast<const float*>(slopes.data);

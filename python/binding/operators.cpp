@@ -50,7 +50,7 @@ Results forward_elsewhere(Inputs in, Wanted wanted, MaybeTensor out, bool refuse
 
 Results forward_into(Inputs in, Wanted wanted, MaybeTensor given) {
   Problem problem(in);
-  MaybeTensor out, lse, probs;
+  Tensor out, lse, probs;
   if (problem.ok) {
     if (given) {
       const View view(*given);
@@ -61,39 +61,39 @@ Results forward_into(Inputs in, Wanted wanted, MaybeTensor given) {
   }
   if (problem.ok) {
     if (!given) out = problem.new_out();
-    const Tensor& result = given ? *given : *out;
+    const Tensor& result = given ? *given : out;
     problem.put_out(View(result));
-    if (wanted.lse) problem.put_lse(View(*(lse = problem.new_lse())));
-    if (wanted.probs) problem.a.probs = rows(View(*(probs = problem.new_probs())));
+    if (wanted.lse) problem.put_lse(View(lse = problem.new_lse()));
+    if (wanted.probs) problem.a.probs = rows(View(probs = problem.new_probs()));
     if (in.cu_seqlens_q && !problem.all_rows_used(in.cu_seqlens_q, problem.q)) {
       fill(result, 0);  // kernels do not write rows of no sequence
-      if (lse) fill(*lse, -kInfinity);
+      if (lse) fill(lse, -kInfinity);
     }
   }
   const Path path =
       attempt(problem, [&](const Run& run) { return library.forward(run.device(), &problem.a, run.exec()); });
   if (path != Path::kDone) return forward_elsewhere(std::move(in), wanted, std::move(given), path == Path::kRefused);
   const int32_t f32 = aoti_torch_dtype_float32();
-  return {given ? std::move(*given) : std::move(*out), lse ? std::move(*lse) : absent(problem.q, f32),
-          probs ? std::move(*probs) : absent(problem.q, f32)};
+  return {given ? std::move(*given) : std::move(out), lse ? std::move(lse) : absent(problem.q, f32),
+          probs ? std::move(probs) : absent(problem.q, f32)};
 }
 
 // out alone, with nothing made for what is not asked for.
 Tensor forward_out(Inputs in) {
   Problem problem(in);
-  MaybeTensor out;
+  Tensor out;
   if (problem.ok) {
-    problem.put_out(View(*(out = problem.new_out())));
-    if (in.cu_seqlens_q && !problem.all_rows_used(in.cu_seqlens_q, problem.q)) fill(*out, 0);
+    problem.put_out(View(out = problem.new_out()));
+    if (in.cu_seqlens_q && !problem.all_rows_used(in.cu_seqlens_q, problem.q)) fill(out, 0);
   }
   const Path path =
       attempt(problem, [&](const Run& run) { return library.forward(run.device(), &problem.a, run.exec()); });
-  if (path == Path::kDone) return std::move(*out);
+  if (path == Path::kDone) return out;
   return std::get<0>(forward_elsewhere(std::move(in), {}, std::nullopt, path == Path::kRefused));
 }
 
 enum Need : int64_t { kNeedQ = 1, kNeedK = 2, kNeedV = 4, kNeedSlopes = 8, kNeedBias = 16, kNeedSinks = 32 };
-using Gradients = std::array<MaybeTensor, 6>;  // of q, k, v, alibi_slopes, bias, sinks
+using Gradients = std::array<Tensor, 6>;  // of q, k, v, alibi_slopes, bias, sinks
 
 struct Incoming {
   Tensor dout;
@@ -136,23 +136,23 @@ Gradients new_gradients(const Inputs& in, const Problem& p, int64_t needs, fw_gr
   const auto rows_of = [&](size_t place, int64_t need, const View& like, const MaybeTensor& offsets, fw_tensor* to) {
     if ((needs & need) == 0) return;
     made[place] = empty_like(like);
-    *to = rows(View(*made[place]));
-    if (!p.all_rows_used(offsets, like)) fill(*made[place], 0);
+    *to = rows(View(made[place]));
+    if (!p.all_rows_used(offsets, like)) fill(made[place], 0);
   };
   rows_of(0, kNeedQ, p.q, in.cu_seqlens_q, &g->dq);
   rows_of(1, kNeedK, p.k, in.cu_seqlens_k, &g->dk);
   rows_of(2, kNeedV, p.v, in.cu_seqlens_k, &g->dv);
-  if ((needs & kNeedSlopes) != 0) {
+  if ((needs & kNeedSlopes) != 0 && in.alibi_slopes) {
     made[3] = empty_like(View(*in.alibi_slopes));
-    g->d_slopes = static_cast<float*>(View(*made[3]).data);
+    g->d_slopes = static_cast<float*>(View(made[3]).data);
   }
-  if ((needs & kNeedBias) != 0) {
+  if ((needs & kNeedBias) != 0 && in.bias) {
     made[4] = empty_like(View(*in.bias));
-    g->d_bias = pairs(View(*made[4]));
+    g->d_bias = pairs(View(made[4]));
   }
-  if ((needs & kNeedSinks) != 0) {
+  if ((needs & kNeedSinks) != 0 && in.sinks) {
     made[5] = empty_like(View(*in.sinks));
-    g->d_sinks = static_cast<float*>(View(*made[5]).data);
+    g->d_sinks = static_cast<float*>(View(made[5]).data);
   }
   return made;
 }
@@ -180,12 +180,13 @@ std::pair<Gradients, Path> backward_by_library(const Inputs& in, const Incoming&
     g.d_lse = layout.a.lse;
   }
   Gradients made = new_gradients(in, *problem, given.needs, &g);
-  const Path path = attempt(
-      *problem, [&](const Run& run) { return library.backward(run.device(), &problem->a, &g, run.exec()); });
+  const Path path =
+      attempt(*problem, [&](const Run& run) { return library.backward(run.device(), &problem->a, &g, run.exec()); });
   return {std::move(made), path};
 }
 
-// ------------------------------------------------------------------------------------------------- kernels of operators
+// ------------------------------------------------------------------------------------------------- kernels of
+// operators
 
 void expect(uint64_t arguments, uint64_t known) {
   if (arguments == known) return;
@@ -241,7 +242,7 @@ void dense_backward(StableIValue* stack, uint64_t count, uint64_t) {
   Problem problem(in);
   auto [made, path] = backward_by_library(in, given, &problem);
   if (path == Path::kDone) {
-    give(stack, std::move(*made[0]), std::move(*made[1]), std::move(*made[2]));
+    give(stack, std::move(made[0]), std::move(made[1]), std::move(made[2]));
     return;
   }
   auto all = backward_elsewhere(std::move(in), std::move(given), path == Path::kRefused);
@@ -330,14 +331,20 @@ void backward(StableIValue* stack, uint64_t count, uint64_t) {
     return;
   }
   for (size_t i = 0; i < made.size(); ++i) {
-    stack[i] = Box<Tensor>::give(made[i] ? std::move(*made[i]) : absent(problem.q, problem.q.dtype));
+    stack[i] = Box<Tensor>::give(made[i] ? std::move(made[i]) : absent(problem.q, problem.q.dtype));
   }
 }
 
 constexpr std::pair<const char*, StableKernel> kOperators[] = {
-    {"_dense", dense},     {"_dense_lse", dense_lse},         {"_dense_backward", dense_backward},
-    {"_varlen", varlen},   {"_cached", cached},               {"_cached_append", cached_append},
-    {"_forward", forward}, {"_forward_given", forward_given}, {"_append", append},
+    {"_dense", dense},
+    {"_dense_lse", dense_lse},
+    {"_dense_backward", dense_backward},
+    {"_varlen", varlen},
+    {"_cached", cached},
+    {"_cached_append", cached_append},
+    {"_forward", forward},
+    {"_forward_given", forward_given},
+    {"_append", append},
     {"_backward", backward},
 };
 
@@ -353,7 +360,7 @@ extern "C" __attribute__((visibility("default"))) int32_t flashwave_torch_regist
   if (!load(handle)) return 1;
   library.openmp = openmp, library.openmp_threads = openmp_threads;
   for (const char* key : {"CPU", "CUDA"}) {  // ROCm's tensors have the key CUDA, too
-    TorchLibraryHandle to = nullptr;  // never deleted: that would take the kernels away
+    TorchLibraryHandle to = nullptr;         // never deleted: that would take the kernels away
     if (aoti_torch_library_init_impl("flashwave", key, __FILE__, __LINE__, &to) != 0) return 2;
     for (const auto& [name, kernel] : kOperators) {
       if (aoti_torch_library_impl(to, name, kernel) != 0) return 2;

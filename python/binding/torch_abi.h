@@ -61,6 +61,7 @@ class Tensor {  // owns a handle
   ~Tensor() {
     if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
   }
+  explicit operator bool() const { return handle_ != nullptr; }
   AtenTensorHandle get() const { return handle_; }
   AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
 

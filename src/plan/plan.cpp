@@ -37,6 +37,12 @@ Status choose(const AnyProblem& problem, const DeviceInfo& device, const PlanOpt
   *plan = Plan{};
   plan->selection = select(problem, device, options);
   if (plan->selection.row != nullptr) return {};
+  if (!options.slow_path && options.reasons != Reasons::kAll && options.force_kernel == nullptr) {
+    // An answer that such a caller expects, and not to be delayed by sentences nobody reads.
+    return {FW_UNSUPPORTED, "no kernel of " + device.name +
+                                " but, at most, the slow path takes this problem, and FW_NO_SLOW_PATH excludes that; "
+                                "fw_explain says why"};
+  }
   if (options.reasons != Reasons::kAll) {
     PlanOptions telling = options;
     telling.reasons = Reasons::kAll;
