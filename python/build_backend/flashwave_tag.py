@@ -30,7 +30,9 @@ def foreign_libraries(path: str, own: set[str]) -> list[str]:
 
 def newest_glibc(path: str) -> int:
     """The 27 of GLIBC_2.27."""
-    return max((int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", _readelf("--version-info", path))), default=0)
+    return max(
+        (int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", _readelf("--version-info", path))), default=0
+    )
 
 
 def _programs(wheel: Path, folder: str) -> list[str]:

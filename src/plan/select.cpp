@@ -219,7 +219,8 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
       selection.row = unwilling != nullptr && row.features == kAllFeatures ? unwilling : &row;
       break;
     }
-    if (unwilling == nullptr && reason.rule == Reason::kMadeForLess && takes_unwillingly(reason, row, problem, device)) {
+    if (unwilling == nullptr && reason.rule == Reason::kMadeForLess &&
+        takes_unwillingly(reason, row, problem, device)) {
       unwilling = &row;
     }
     if (options.reasons == Reasons::kAll) selection.refused.push_back({&row, sentence(reason, row, device)});

@@ -230,15 +230,15 @@ TEST(Select, TilesTakeBf16) {
   set_dtype(p, FW_BF16);
   p.a.heads_q = p.a.heads_k;
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fwd"));
-  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth), nullptr), "avx512_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth)), "avx512_fwd"));
   p.a.seqlen_q = 16;
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_decode"));
-  EXPECT_EQ(chosen(select(p, cpu, "amx_fwd_m32n128")), "amx_fwd_m32n128");
+  EXPECT_EQ(chosen(select(p, cpu, {.force_kernel = "amx_fwd_m32n128"})), "amx_fwd_m32n128");
   p.a.seqlen_q = 4;
   const Selection few = select(p, cpu);
   EXPECT_TRUE(chosen_starts_with(few, "avx512_decode"));
   EXPECT_EQ(few.refused.at(0).reason, "is made for seqlen_q * heads_q / heads_k > 4, got 4");
-  EXPECT_EQ(chosen(select(p, cpu, "amx_decode_m16n64")), "amx_decode_m16n64");  // but it can
+  EXPECT_EQ(chosen(select(p, cpu, {.force_kernel = "amx_decode_m16n64"})), "amx_decode_m16n64");  // but it can
   p.a.seqlen_q = 16;
   p.a.heads_q = 2 * p.a.heads_k;  // 32 rows share a key head
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fwd"));
