@@ -98,8 +98,10 @@ function(nvidia_assemble source virtual ptx)
   foreach(target IN LISTS ARGN)
     if(target IN_LIST needed)
       set(output ${CMAKE_CURRENT_BINARY_DIR}/${source}_${target})
-      add_custom_command(OUTPUT ${output} COMMAND ${assemble} -arch=${target} -O3 -x cu -c ${ptx} -o ${output} DEPENDS ${ptx}
-                         VERBATIM COMMENT "NVIDIA kernels ${source} for ${target}")
+      add_custom_command(OUTPUT ${output}
+                         COMMAND ${CMAKE_COMMAND} -E env CCACHE_EXTRAFILES=${ptx} ${assemble} -arch=${target} -O3 -x cu
+                                 -c ${ptx} -o ${output}
+                         DEPENDS ${ptx} VERBATIM COMMENT "NVIDIA kernels ${source} for ${target}")
       list(APPEND nvidia_code ${output})
       list(APPEND nvidia_words ${source} ${target} ${output})
     endif()
