@@ -7,7 +7,7 @@
 namespace flashwave {
 
 // The reference m of a row that has seen no key: finite, so that differences stay defined, and below every score.
-inline constexpr float kNoKey = -3e38f;
+inline constexpr float kNoKey = -kLargest;  // no score is lower but -inf
 
 // Rows of a unit: row = query * group + head in the group.
 struct UnitRows {

@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-from . import settings
+from . import settings, shapes
 from .backends.native import calls as native
 from .errors import BackendRefused, FlashwaveError, InvalidArgument, Unsupported
 from .problem import Problem
@@ -190,6 +190,7 @@ def _run(call: _Call, refused: bool) -> Any:
     if choice is not None:
         results, told = _try(call, choice, True)
         if results is None:
+            shapes.check(call.problem)  # what no backend would take is an invalid argument
             raise BackendRefused(choice, call.op, told)
         return _said(call, results, choice, told, f"'{choice}' was asked for", {})
     facts = Facts(q.is_cuda and torch.version.hip is not None, q.is_cuda, settings.triton_on_amd(), refused)

@@ -158,7 +158,9 @@ def test_a_graph_with_dropout_draws_at_every_replay():
         graph, out = captured(lambda: flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state))
         graph.replay()
         torch.cuda.synchronize()
-        assert torch.equal(out, flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state.cuda()))
+        # A state in the memory of the GPU is read by another backend: its mask is the same, its rounding need not be.
+        elsewhere = flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state.cuda())
+        torch.testing.assert_close(out, elsewhere, atol=2e-2, rtol=2e-2)
 
 
 # ------------------------------------------------------------------------------------------------------------- compile
