@@ -59,7 +59,9 @@ _MODULES = (
 
 
 def _is_installed(name: str) -> bool:
-    return name in sys.modules or importlib.util.find_spec(name) is not None
+    if name in sys.modules:  # None there: its import is to fail
+        return sys.modules[name] is not None
+    return importlib.util.find_spec(name) is not None
 
 
 def _usable(name: str) -> bool:
