@@ -368,7 +368,10 @@ def test_wrong_kinds_of_arguments_are_named():
         (lambda: flash_attn_func(q, k, v, window_size=(1.5, 0)), r"window_size\[0\] must be a whole number"),
         (lambda: flash_attn_varlen_func(q[0], k[0], v[0], [0, 16], [0, 16], 16, 16), "cu_seqlens_q must be a torch t"),
         (lambda: flash_attn_varlen_func(q[0], k[0], v[0], *[torch.tensor([0, 16])] * 2, None, 16), "max_seqlen_q"),
-        (lambda: flash_attn_with_kvcache(q, k, v, cache_seqlens=[3]), "cache_seqlens must be a whole number or a torch t"),
+        (
+            lambda: flash_attn_with_kvcache(q, k, v, cache_seqlens=[3]),
+            "cache_seqlens must be a whole number or a torch t",
+        ),
         (lambda: flashwave.attention(q, k, v, dropout_p=0.5, rng_state=torch.rand(2)), "rng_state must be int64"),
         (lambda: flashwave.attention(q, k, v, dropout_p=0.5, rng_state=[1, 2]), "rng_state must be a torch tensor"),
         (lambda: flash_attn_func(q.to_mkldnn(), k, v), "dense tensor|device|layout|mkldnn|Mkldnn"),
