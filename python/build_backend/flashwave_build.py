@@ -1,5 +1,5 @@
-"""How pip and `python -m build` make the package: scikit-build-core's backend, and around it what every wheel needs however
-it is made: the compiler for NVIDIA GPUs from PyPI, the same bits for the same sources, and a manylinux tag."""
+"""How pip and `python -m build` make the package: scikit-build-core's backend, and around it what every wheel needs
+however it is made: the compiler for NVIDIA GPUs from PyPI, the same bits for the same sources, and a manylinux tag."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def get_requires_for_build_wheel(config_settings=None):
 
 
 def _prepare() -> None:
-    """The environment of the build: clang where there is one (scikit-build-core would take the compiler Python was made with,
-    and GCC 12 halves the speed of the CPU kernels), nvcc of the build's own requirements, and a fixed time for the wheel."""
+    """The environment of the build: clang where there is one (scikit-build-core would take the compiler Python was made
+    with, and GCC 12 halves the speed of the CPU kernels), nvcc of the build's own requirements, and a fixed time."""
     if "CC" not in os.environ and "CXX" not in os.environ:
         for version in (22, 21, 20, 19):
             if shutil.which(f"clang-{version}") and shutil.which(f"clang++-{version}"):

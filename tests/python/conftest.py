@@ -18,8 +18,8 @@ settings.register_profile("flashwave", deadline=None, derandomize=True, suppress
 settings.load_profile("flashwave")
 
 
-# What a backend may refuse: a test that asked for it is skipped then. For any other reason, a kernel that does not compile
-# among them, it fails: refusals for unknown reasons once hid a backward that never ran.
+# What a backend may refuse: a test that asked for it is skipped then. For any other reason, a kernel that does not
+# compile among them, it fails: refusals for unknown reasons once hid a backward that never ran.
 EXPECTED_REFUSALS = {
     "native": [r"float64"],
     "triton": [
