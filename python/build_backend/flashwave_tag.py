@@ -1,5 +1,6 @@
 """Gives a wheel the manylinux tag that its libraries deserve: the newest version of glibc whose symbols they use. A
-wheel that needs something that is not part of glibc, or for which there is no `readelf`, keeps the tag of this machine."""
+wheel that needs something that is not part of glibc, or for which there is no `readelf`, keeps the tag of this machine.
+"""
 
 from __future__ import annotations
 
