@@ -225,7 +225,8 @@ static void test_allocate(fw_device *device) {
   e.workspace = NULL, e.workspace_size = 0;
   e.allocate = refuse;
   CHECK_ERROR(fw_forward(device, &a, &e), FW_OUT_OF_MEMORY, "bytes of workspace");
-  e.allocate = shifted, e.allocate_context = NULL;
+  static _Alignas(64) char aligned[128];
+  e.allocate = shifted, e.allocate_context = aligned;
   CHECK_ERROR(fw_forward(device, &a, &e), FW_INVALID_ARGUMENT, "exec.allocate must return memory that is aligned");
 }
 
