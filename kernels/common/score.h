@@ -36,8 +36,8 @@ FW_DEVICE float bias_at(const Params& p, int64_t offset) {
 
 // A score or a bias times log2(e). What is finite stays finite: a bias of -kLargest, torch.finfo(float32).min, is how
 // some programs hide keys, and a row that has no other keys is their mean, not a row that sees nothing. The second
-// term is -kLargest for every finite x and NaN for -inf and NaN, of which fmaxf takes the first. (A comparison, or a factor
-// other than 0, would need scalar registers, and CDNA's loop has none left.)
+// term is -kLargest for every finite x and NaN for -inf and NaN, of which fmaxf takes the first. (A comparison, or a
+// factor other than 0, would need scalar registers, and CDNA's loop has none left.)
 FW_DEVICE float in_log2(float x) { return __builtin_fmaxf(x * kLog2e, __builtin_fmaf(x, 0.f, -kLargest)); }
 
 // The log-sum-exp of a row from units of log2; what in_log2 has cut off is given back.
