@@ -60,8 +60,11 @@ def _prepare() -> None:
     if packaged.is_dir():
         os.environ["PATH"] = f"{packaged}{os.pathsep}{os.environ['PATH']}"
     if "SOURCE_DATE_EPOCH" not in os.environ:
-        asked = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True)
-        os.environ["SOURCE_DATE_EPOCH"] = asked.stdout.strip() if asked.returncode == 0 else "1600000000"
+        time = "1600000000"  # where there is no git, or no repository
+        if shutil.which("git"):
+            asked = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True)
+            time = asked.stdout.strip() if asked.returncode == 0 else time
+        os.environ["SOURCE_DATE_EPOCH"] = time
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
