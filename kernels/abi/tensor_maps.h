@@ -92,4 +92,14 @@ inline TensorMapDescriptions describe_tensor_maps(const Params& p, int32_t tile_
           .o = describe_tensor_map(p.o, data(p.o), queries, p.dim_v, p.heads_q, kTensorMapQueries)};
 }
 
+// For a backward: q, k, v, and d_o in the place of o, in boxes of 64 rows.
+inline TensorMapDescriptions describe_gradient_maps(const Params& p) {
+  const int64_t queries = query_map_rows(p), keys = key_map_rows(p);
+  const auto data = [&](const Tensor& t) { return t.data ? t.data : p.lse.data; };
+  return {.q = describe_tensor_map(p.q, data(p.q), queries, p.dim_qk, p.heads_q, kTensorMapQueries),
+          .k = describe_tensor_map(p.k, data(p.k), keys, p.dim_qk, p.heads_k, kTensorMapQueries),
+          .v = describe_tensor_map(p.v, data(p.v), keys, p.dim_v, p.heads_k, kTensorMapQueries),
+          .o = describe_tensor_map(p.d_o, data(p.d_o), queries, p.dim_v, p.heads_q, kTensorMapQueries)};
+}
+
 }  // namespace flashwave::abi

@@ -7,9 +7,6 @@
 
 namespace flashwave {
 
-// Sinks are not among them: every kernel has those.
-inline constexpr uint32_t kScoreModifiers = kSoftcap | kAlibi | kBias | kDropout;
-
 template <uint32_t kDtypes>
 struct ElementOf {
   using Type = BF16;

@@ -102,6 +102,10 @@ const char* op_name(Op op) {
       return "combine";
     case Op::kGradients:
       return "gradients";
+    case Op::kPrepare:
+      return "prepare";
+    case Op::kFinish:
+      return "finish";
   }
   return "?";
 }

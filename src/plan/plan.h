@@ -44,6 +44,7 @@ struct Reason {
     kHeadDims,
     kRowAddresses,
     kSeedOnDevice,
+    kAnyOrder,  // it could, but is made for sums in any order
     kOnlyForced,
     kSlowPath,
     kCompanion,
@@ -97,6 +98,9 @@ abi::Schedule schedule(const Rotary& rotary);
 // The same for kernels of GPUs.
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);
+// What goes before the chosen kernel, beside an append. Fails if a kernel it takes is not there.
+Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                    const abi::Schedule& schedule, std::vector<Step>* steps);
 // What follows the chosen kernel. Fails if a kernel it takes is not there.
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                    const abi::Schedule& schedule, std::vector<Step>* steps);
@@ -105,6 +109,7 @@ struct Plan {
   Selection selection;
   abi::Schedule schedule{};
   const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
+  std::vector<Step> before;           // launches that prepare what the chosen kernel reads
   std::vector<Step> after;            // launches that finish what the chosen kernel began, in order
   int32_t threads = 1;
   size_t q_rotated_bytes = 0;  // workspace = q_rotated | shared | scratch of each worker, each 64-byte aligned

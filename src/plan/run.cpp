@@ -83,6 +83,9 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
 
   if (plan.shared_bytes > 0) launch.shared = workspace.data() + plan.q_rotated_bytes;
   if (plan.scratch_bytes > 0) launch.scratch = workspace.data() + plan.q_rotated_bytes + plan.shared_bytes;
+  for (const Step& step : plan.before) {
+    if (Status status = device.launch(step.row->name, params, step.schedule, launch); !status.ok()) return status;
+  }
   if (Status status = device.launch(plan.selection.row->name, params, plan.schedule, launch); !status.ok()) {
     return status;
   }

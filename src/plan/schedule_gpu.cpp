@@ -2,6 +2,7 @@
 // and the device, never on anything that changes from call to call.
 #include <algorithm>
 
+#include "kernels/abi/backward_blocks.h"
 #include "kernels/abi/decode_line.h"
 #include "kernels/abi/generic_backward.h"
 #include "kernels/abi/partials.h"
@@ -69,6 +70,42 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
   return s;
 }
 
+// Workgroups take tiles of keys until none is left. At least one starts, and finds that there are none.
+abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int64_t workgroups) {
+  const fw_attention& a = problem.a;
+  const int64_t tiles = std::max<int64_t>(ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch, 1);
+  abi::Schedule s = one_part(problem, row.tile_q, workgroups * std::min(tiles, device.compute_units / workgroups));
+  s.zeroed_bytes = kCounterBytes;
+  s.in_order = problem.deterministic();
+  const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
+  s.shared_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, row.max_dim_qk);
+  return s;
+}
+
+// The kernel that prepares or finishes the blocks of this one.
+const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  for (const KernelRow& other : catalog_of(row_kind(device))) {
+    if (other.op == op && other.max_dim_qk == row.max_dim_qk && other.tile_q == row.tile_q &&
+        !why_not(other, problem, device).refuses()) {
+      return &other;
+    }
+  }
+  return nullptr;
+}
+
+bool by_key_tiles(const KernelRow& row) { return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs; }
+
+Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                     const abi::Schedule& schedule, std::vector<Step>* steps) {
+  const KernelRow* other = companion(op, problem, device, row);
+  if (other == nullptr) return {FW_INTERNAL_ERROR, std::string(row.name) + ": no kernel to " + op_name(op)};
+  steps->push_back({other, schedule});
+  const fw_attention& a = problem.a;
+  steps->back().schedule.tasks = std::max<int64_t>(ceil_div(a.seqlen_q, row.tile_q), 1) * a.heads_q * a.batch;
+  steps->back().schedule.zeroed_bytes = 0;
+  return {};
+}
+
 }  // namespace
 
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
@@ -90,6 +127,10 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       s.shared_bytes = kCounterBytes;
       return s;
     }
+    case Work::kKeyTiles:
+      return key_tiles(problem, device, row, 1);
+    case Work::kKeyPairs:
+      return key_tiles(problem, device, row, 2);
     case Work::kLine:
       return line(problem, device, row);
     case Work::kRows:
@@ -101,6 +142,12 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
   const int64_t rows = problem.a.seqlen_new + (problem.a.rotary_cos.data != nullptr ? problem.a.seqlen_q : 0);
   return one_part(problem, 1, row.threads > 0 ? problem.a.batch * rows : problem.a.batch);
+}
+
+Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                    const abi::Schedule& schedule, std::vector<Step>* steps) {
+  if (!by_key_tiles(row)) return {};
+  return add_companion(Op::kPrepare, problem, device, row, schedule, steps);
 }
 
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
@@ -121,6 +168,10 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
       return {};
     }
     return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};
+  }
+  if (by_key_tiles(row)) {
+    if (problem.g.dq.data == nullptr) return {};
+    return add_companion(Op::kFinish, problem, device, row, schedule, steps);
   }
   if (row.op == Op::kBackward) {
     const abi::Params params = params_of(problem);

@@ -152,7 +152,7 @@ class CudaDevice final : public Device {
     abi::GpuArguments arguments{params, schedule, options.shared, options.scratch};
     abi::TensorMaps maps;
     void* parameters[] = {&arguments, &maps};
-    if (kernel->needs & kNeedsTensorMaps) {
+    if (kernel->needs & (kNeedsTensorMaps | kNeedsGradientMaps)) {
       if (Status status = make_maps(*kernel, params, &maps); !status.ok()) return status;
     }
     if (Status status = before_launch(options.stream); !status.ok()) return status;
@@ -215,7 +215,9 @@ class CudaDevice final : public Device {
   }
 
   Status make_maps(const cuda::Kernel& kernel, const abi::Params& params, abi::TensorMaps* maps) const {
-    const abi::TensorMapDescriptions descriptions = abi::describe_tensor_maps(params, kernel.tile_k);
+    const bool backward = (kernel.needs & kNeedsGradientMaps) != 0;
+    const abi::TensorMapDescriptions descriptions =
+        backward ? abi::describe_gradient_maps(params) : abi::describe_tensor_maps(params, kernel.tile_k);
     const auto one = [&](const char* tensor, const abi::TensorMapDescription& description, abi::TensorMap* map) {
       const Error error = encode(api_, description, map);
       if (error == cuda::kSuccess) return Status{};
@@ -224,7 +226,7 @@ class CudaDevice final : public Device {
     Status status = one("q", descriptions.q, &maps->q);
     if (status.ok()) status = one("k", descriptions.k, &maps->k);
     if (status.ok()) status = one("v", descriptions.v, &maps->v);
-    if (status.ok()) status = one("o", descriptions.o, &maps->o);
+    if (status.ok()) status = one(backward ? "d_o" : "o", descriptions.o, &maps->o);
     return status;
   }
 
