@@ -214,6 +214,7 @@ using hipDevice_t = int;
 using hipDeviceptr_t = void*;
 using hipCtx_t = struct ihipCtx_t*;
 using hipStream_t = struct ihipStream_t*;
+enum hipStreamCaptureStatus { hipStreamCaptureStatusNone = 0 };
 using hipEvent_t = struct ihipEvent_t*;
 using hipModule_t = struct ihipModule_t*;
 using hipFunction_t = struct ihipModuleSymbol_t*;
@@ -283,6 +284,7 @@ EMU_EXPORT hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned 
 EMU_EXPORT hipError_t hipStreamDestroy(hipStream_t stream);
 EMU_EXPORT hipError_t hipStreamSynchronize(hipStream_t stream);
 EMU_EXPORT hipError_t hipStreamQuery(hipStream_t stream);
+EMU_EXPORT hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status);
 EMU_EXPORT hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned flags);
 EMU_EXPORT hipError_t hipEventCreate(hipEvent_t* event);
 EMU_EXPORT hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned flags);

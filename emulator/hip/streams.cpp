@@ -96,6 +96,14 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned) {
   return with_event(event, [&](Event&) { return check_stream(stream); });
 }
 
+hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status) {
+  return guarded([&] {
+    if (status == nullptr) return null_argument("status");
+    *status = hipStreamCaptureStatusNone;  // there are no graphs
+    return check_stream(stream);
+  });
+}
+
 hipError_t hipEventCreate(hipEvent_t* event) { return hipEventCreateWithFlags(event, 0); }
 
 hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned flags) {

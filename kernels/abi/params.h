@@ -83,7 +83,7 @@ struct Schedule {
   int64_t keys_per_split;  // keys of one part (the last may be shorter)
   int64_t tasks;           // independent tasks
   int32_t heads_per_task;  // decode: key heads of one task, read side by side
-  int32_t zeroed_bytes;    // NVIDIA: of the shared bytes, so many are 0 when the kernel starts
+  int32_t zeroed_bytes;    // GPU: of the shared bytes, so many are 0 when the kernel starts
   int64_t scratch_bytes;   // per worker
   int64_t shared_bytes;    // once per call: partial results
   int32_t in_order;        // backward: sums of several workgroups are made in a fixed order, always the same bits

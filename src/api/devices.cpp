@@ -23,7 +23,7 @@ fw_status with_device(fw_device* handle, Body&& body) noexcept {
 
 bool could_run(const KernelRow& row, const DeviceInfo& info) {
   const std::string kind = info.kind == "emu" ? "hip" : info.kind;  // emulated GPUs run the real ones' code
-  return info.has_code && can_be_chosen(row.op) && kind == row.device && (row.isa & ~info.isa) == 0;
+  return can_be_chosen(row.op) && kind == row.device && (row.isa & ~info.isa) == 0 && info.code.has(row.source);
 }
 
 // "AMD kernels: gfx942 gfx1100", "NVIDIA kernels: left out; nvcc was not found (...)".

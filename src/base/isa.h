@@ -26,4 +26,11 @@ enum Isa : uint32_t {
   kIsaAmx = 1u << 13,   // CPU: AMX tiles with bf16 products, AVX512_BF16 and BMI2; the operating system grants tiles
 };
 
+// Those that kernels of CPUs are compiled for, on this kind of machine.
+#if defined(__x86_64__)
+inline constexpr uint32_t kCompiledCpuIsa = kIsaAvx2 | kIsaAvx512 | kIsaAmx;
+#else
+inline constexpr uint32_t kCompiledCpuIsa = kIsaNone;
+#endif
+
 }  // namespace flashwave

@@ -7,24 +7,62 @@
 #include "flashwave/flashwave.h"
 
 namespace flashwave {
+
+#define FW_CPU_KERNEL(name, ...) void name(const abi::Params&, const abi::CpuLaunch&);
+#include "kernels/cpu/variants.def"
+
 namespace {
 
 constexpr int32_t kAllDims = 512;
 static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 == 1u << FW_F32);
 
+// `if constexpr` keeps the linker from looking for kernels that are not compiled here.
 #define FW_CPU_KERNEL(name, isa, op, dtypes, max_seqlen_q, tile_q, tile_k, features, needs, only_forced) \
-  {#name, "cpu",  "",     isa, Op::op, dtypes,   kAllDims, kAllDims,           max_seqlen_q,             \
-   0,     tile_q, tile_k, 0,   0,      features, needs,    Work::kQueryBlocks, only_forced},
+  {{#name, "", 0, 0,                                                                                     \
+    []() -> CpuFunction {                                                                                \
+      if constexpr ((uint32_t{isa} & ~kCompiledCpuIsa) == 0) return &name;                               \
+      return nullptr;                                                                                    \
+    }()},                                                                                                \
+   "cpu",                                                                                                \
+   isa,                                                                                                  \
+   Op::op,                                                                                               \
+   dtypes,                                                                                               \
+   kAllDims,                                                                                             \
+   kAllDims,                                                                                             \
+   max_seqlen_q,                                                                                         \
+   0,                                                                                                    \
+   tile_q,                                                                                               \
+   tile_k,                                                                                               \
+   features,                                                                                             \
+   needs,                                                                                                \
+   Work::kQueryBlocks,                                                                                   \
+   only_forced},
 
-#define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
-                      features, needs, work)                                                                     \
-  {#name,    "hip",  #source, isa,     Op::op, dtypes,   dim_qk, dim_v,      seqlen_q,                           \
-   seqlen_k, tile_q, tile_k,  threads, 0,      features, needs,  Work::work, false},
+#define FW_GPU_KERNEL(device, source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, \
+                      threads, lds_bytes, features, needs, work)                                                \
+  {{#name, #source, threads, lds_bytes},                                                                        \
+   device,                                                                                                      \
+   isa,                                                                                                         \
+   Op::op,                                                                                                      \
+   dtypes,                                                                                                      \
+   dim_qk,                                                                                                      \
+   dim_v,                                                                                                       \
+   seqlen_q,                                                                                                    \
+   seqlen_k,                                                                                                    \
+   tile_q,                                                                                                      \
+   tile_k,                                                                                                      \
+   features,                                                                                                    \
+   needs,                                                                                                       \
+   Work::work,                                                                                                  \
+   false},
 
-#define FW_NVIDIA_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
-                         shared_bytes, features, needs, work)                                                       \
-  {#name,    "cuda", #source, isa,     Op::op,       dtypes,   dim_qk, dim_v,      seqlen_q,                        \
-   seqlen_k, tile_q, tile_k,  threads, shared_bytes, features, needs,  Work::work, false},
+// The kernels of AMD GPUs declare what memory their workgroups share.
+#define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,     \
+                      features, needs, work)                                                                         \
+  FW_GPU_KERNEL("hip", source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, 0, \
+                features, needs, work)
+
+#define FW_NVIDIA_KERNEL(...) FW_GPU_KERNEL("cuda", __VA_ARGS__)
 
 // Rows of one kind of device are tried in the order they stand here. The fast kernels of AMD GPUs by what they are made
 // for, then those that take anything.

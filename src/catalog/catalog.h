@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/isa.h"
+#include "base/kernel.h"
 #include "kernels/abi/features.h"
 
 namespace flashwave {
@@ -19,20 +20,16 @@ constexpr bool can_be_chosen(Op op) { return op == Op::kForward || op == Op::kBa
 
 const char* feature_name(Feature feature);  // as the user knows it: "alibi_slopes", "block_table", ...
 
-struct KernelRow {
-  const char* name;    // symbol = catalog row = CLI name = test name
+struct KernelRow : Kernel {
   const char* device;  // kind of device it runs on: "cpu", "cuda", "hip"
-  const char* source;  // GPU: the file it is compiled from: "cdna_fwd" is kernels/cdna/fwd.hip
   uint32_t isa;        // Isa bits it needs
   Op op;
   uint32_t dtypes;  // RowDtype bits
   int32_t max_dim_qk, max_dim_v;
   int32_t max_seqlen_q, max_seqlen_k;  // 0 = no limit
   int32_t tile_q, tile_k;
-  int32_t threads;       // GPU: of a workgroup
-  int32_t shared_bytes;  // GPU: shared memory a workgroup is started with
-  uint32_t features;     // Feature bits it honours
-  uint32_t needs;        // Needs bits
+  uint32_t features;  // Feature bits it honours
+  uint32_t needs;     // Needs bits
   Work work;
   bool only_forced;  // never chosen, only forced by name
 };

@@ -19,20 +19,17 @@ FW_EMBED(flashwave_nvidia_code, FLASHWAVE_NVIDIA_CODE)
 #endif
 
 namespace flashwave {
-namespace {
 
-[[maybe_unused]] CodeArchive archive_at(const char* data) {
+CodeArchive read_archive(const char* data) {
   ArchiveHeader header;
   std::memcpy(&header, data, sizeof header);
   if (std::memcmp(header.magic, kArchiveMagic, sizeof header.magic) != 0) return {};
   return {data, {reinterpret_cast<const ArchiveEntry*>(data + sizeof header), header.entries}, ""};
 }
 
-}  // namespace
-
 CodeArchive amd_code_archive() {
 #if FLASHWAVE_AMD_KERNELS
-  return archive_at(flashwave_amd_code);
+  return read_archive(flashwave_amd_code);
 #else
   return {nullptr, {}, FLASHWAVE_AMD_LEFT_OUT};
 #endif
@@ -40,7 +37,7 @@ CodeArchive amd_code_archive() {
 
 CodeArchive nvidia_code_archive() {
 #if FLASHWAVE_NVIDIA_KERNELS
-  return archive_at(flashwave_nvidia_code);
+  return read_archive(flashwave_nvidia_code);
 #else
   return {nullptr, {}, FLASHWAVE_NVIDIA_LEFT_OUT};
 #endif

@@ -33,6 +33,9 @@ struct CodeArchive {
   std::unique_ptr<char[]> unpack(const ArchiveEntry& entry) const;
 };
 
+// The archive that begins at data, which must live as long as it is used and be aligned to 8 bytes.
+CodeArchive read_archive(const char* data);
+
 CodeArchive amd_code_archive();
 CodeArchive nvidia_code_archive();
 

@@ -2,17 +2,38 @@
 // kind of device; nothing here knows what attention is.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/isa.h"
+#include "base/kernel.h"
 #include "base/status.h"
 #include "flashwave/flashwave.h"
 #include "kernels/abi/params.h"
+#include "kernels/abi/tensor_map.h"
 
 namespace flashwave {
+
+// What kernels are compiled from (Kernel::source), as far as this build carries machine code of it for one device.
+class CompiledCode {
+ public:
+  CompiledCode() = default;  // everything: CPUs, and devices that are made up for a question
+  explicit CompiledCode(std::vector<std::string_view> sources) : all_(false), sources_(std::move(sources)) {
+    std::ranges::sort(sources_);
+  }
+  bool any() const { return all_ || !sources_.empty(); }
+  bool has(std::string_view source) const { return all_ || std::ranges::binary_search(sources_, source); }
+
+ private:
+  bool all_ = true;
+  std::vector<std::string_view> sources_;  // sorted; of an archive, which lives as long as the process
+};
 
 // Plain data, so that plans can be made for devices that are not there.
 struct DeviceInfo {
@@ -25,9 +46,9 @@ struct DeviceInfo {
   uint32_t refused_isa = kIsaNone;  // what the hardware has, but the operating system does not let this process use
   int64_t compute_units = 1;
   int64_t memory_bytes = 0;
-  int64_t shared_memory_bytes = 0;  // of a workgroup; 0: kernels need not ask
-  bool host_memory = false;         // the host can read the device's memory
-  bool has_code = true;             // this build carries machine code for it
+  int64_t lds_bytes = 0;     // that a workgroup may ask for; 0: kernels declare what they need
+  bool host_memory = false;  // the host can read the device's memory
+  CompiledCode code;
 };
 
 struct LaunchOptions {
@@ -36,6 +57,8 @@ struct LaunchOptions {
   const fw_executor* executor = nullptr;
   char* shared = nullptr;   // schedule.shared_bytes of device memory
   char* scratch = nullptr;  // threads * schedule.scratch_bytes of device memory
+  // Encoded and passed to the kernel as its second argument, if there are any.
+  std::span<const abi::TensorMapDescription> tensor_maps;
 };
 
 class Device {
@@ -50,7 +73,8 @@ class Device {
   // with release_workspace on the same thread; until then a call nested in it gets other memory.
   virtual char* cached_workspace(size_t bytes) = 0;
   virtual void release_workspace(char* workspace) = 0;
-  virtual Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
+  // The kernel must live as long as the process, as rows of the catalog do: what is found out about it is kept.
+  virtual Status launch(const Kernel& kernel, const abi::Params& params, const abi::Schedule& schedule,
                         const LaunchOptions& options) = 0;
   // Those of the Isa bits that the operating system refuses to this process. Some it grants on request only, for the
   // rest of the process's life and at a cost to all of its threads; this makes the request.

@@ -56,7 +56,7 @@ Status find_device(const std::string& name, Device** device) {
   if (name == "cpu") return *device = &cpu_device(), Status{};  // without loading any driver
   if (name == "auto") {
     const std::vector<Device*>& present = present_devices();
-    const auto gpu = std::find_if(present.begin() + 1, present.end(), [](Device* d) { return d->info().has_code; });
+    const auto gpu = std::find_if(present.begin() + 1, present.end(), [](Device* d) { return d->info().code.any(); });
     return *device = gpu != present.end() ? *gpu : present.front(), Status{};
   }
   if (names_device_of(name, "cuda")) return find_gpu(name, cuda_devices(), device);

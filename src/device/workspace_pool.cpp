@@ -27,10 +27,10 @@ char* WorkspacePool::lend(size_t bytes) {
     Block block;
     block.bytes = grown(bytes);
     void* data = nullptr;
-    if (memory_.allocate(&data, block.bytes) != 0) return nullptr;
+    if (driver_.allocate(&data, block.bytes)) return nullptr;
     block.data = static_cast<char*>(data);
-    if (memory_.create_event(&block.event) != 0) {
-      static_cast<void>(memory_.release(data));
+    if (driver_.create_event(&block.event)) {
+      static_cast<void>(driver_.release(data));
       return nullptr;
     }
     found = blocks_.insert(blocks_.begin(), block);
@@ -40,8 +40,8 @@ char* WorkspacePool::lend(size_t bytes) {
 }
 
 void WorkspacePool::drop(std::list<Block>::iterator block) {
-  static_cast<void>(memory_.release(block->data));
-  static_cast<void>(memory_.destroy_event(block->event));
+  static_cast<void>(driver_.release(block->data));
+  static_cast<void>(driver_.destroy_event(block->event));
   blocks_.erase(block);
 }
 
@@ -63,24 +63,24 @@ bool WorkspacePool::has_lent() {
   return std::ranges::any_of(blocks_, [](const Block& b) { return b.owner == std::this_thread::get_id(); });
 }
 
-int WorkspacePool::before_launch(void* stream) {
+GpuError WorkspacePool::before_launch(void* stream) {
   const std::lock_guard lock(mutex_);
   for (Block& block : blocks_) {
     if (block.owner != std::this_thread::get_id() || !block.used || block.stream == stream) continue;
-    if (const int error = memory_.wait(stream, block.event); error != 0) return error;
+    if (const GpuError error = driver_.wait(stream, block.event)) return error;
   }
-  return 0;
+  return {};
 }
 
-int WorkspacePool::after_launch(void* stream) {
+GpuError WorkspacePool::after_launch(void* stream) {
   const std::lock_guard lock(mutex_);
   for (Block& block : blocks_) {
     if (block.owner != std::this_thread::get_id()) continue;
-    if (const int error = memory_.record(block.event, stream); error != 0) return error;
+    if (const GpuError error = driver_.record(block.event, stream)) return error;
     block.stream = stream;
     block.used = true;
   }
-  return 0;
+  return {};
 }
 
 }  // namespace flashwave

@@ -7,23 +7,13 @@
 #include <mutex>
 #include <thread>
 
-namespace flashwave {
+#include "device/gpu_driver.h"
 
-// What the pool asks of a GPU's runtime. Each answers 0, or the runtime's error.
-class StreamOrderedMemory {
- public:
-  virtual ~StreamOrderedMemory() = default;
-  virtual int allocate(void** data, size_t bytes) = 0;
-  virtual int release(void* data) = 0;  // waits for work that uses it
-  virtual int create_event(void** event) = 0;
-  virtual int destroy_event(void* event) = 0;
-  virtual int record(void* event, void* stream) = 0;
-  virtual int wait(void* stream, void* event) = 0;
-};
+namespace flashwave {
 
 class WorkspacePool {
  public:
-  explicit WorkspacePool(StreamOrderedMemory& memory) : memory_(memory) {}
+  explicit WorkspacePool(GpuDriver& driver) : driver_(driver) {}
 
   // The device must be current. nullptr if there is no memory to be had.
   char* lend(size_t bytes);
@@ -31,8 +21,8 @@ class WorkspacePool {
   bool has_lent();  // to this thread
 
   // Around each launch: what this thread has borrowed is used on the stream.
-  int before_launch(void* stream);
-  int after_launch(void* stream);
+  GpuError before_launch(void* stream);
+  GpuError after_launch(void* stream);
 
  private:
   struct Block {
@@ -45,7 +35,7 @@ class WorkspacePool {
   };
   void drop(std::list<Block>::iterator block);
 
-  StreamOrderedMemory& memory_;
+  GpuDriver& driver_;
   std::mutex mutex_;
   std::list<Block> blocks_;
 };

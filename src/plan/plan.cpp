@@ -35,7 +35,7 @@ std::string unsupported(const Selection& selection, const DeviceInfo& device, bo
 template <class AnyProblem>
 Status choose(const AnyProblem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
   *plan = Plan{};
-  if (!device.has_code) {
+  if (!device.code.any()) {
     return {FW_UNSUPPORTED, "this build carries no machine code for " + device.name +
                                 (device.arch.empty() ? "" : " (" + device.arch + ")") +
                                 ": it was left out, or not among the targets of the build"};

@@ -2,6 +2,7 @@
 // problem and the device's description: no device need be present.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "catalog/catalog.h"
 #include "device/driver.h"
 #include "kernels/abi/params.h"
+#include "kernels/abi/tensor_maps.h"
 #include "problem/problem.h"
 #include "problem/rotary.h"
 
@@ -17,6 +19,10 @@ namespace flashwave {
 
 abi::Params params_of(const Problem& problem);  // what its kernels receive; q_rotated is left open
 abi::Params params_of(const Rotary& rotary);
+
+// Of a row with kNeedsTensorMaps, in the order of abi::TensorMaps.
+using TensorMapDescriptions = std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)>;
+TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Params& params);
 
 uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
 
@@ -28,7 +34,7 @@ struct Reason {
     kOtherOp,
     kNothingToAppend,
     kIsa,
-    kSharedMemory,
+    kLds,
     kDtype,
     kTooLarge,
     kMadeForLess,  // it could, but is made for smaller ones
@@ -45,6 +51,7 @@ struct Reason {
     kRowAddresses,
     kSeedOnDevice,
     kAnyOrder,  // it could, but is made for sums in any order
+    kNoCode,
     kOnlyForced,
     kSlowPath,
     kCompanion,

@@ -62,6 +62,14 @@ class Workspace {
   char* lent_ = nullptr;
 };
 
+Status launch(Device& device, const KernelRow& row, const abi::Params& params, const abi::Schedule& schedule,
+              LaunchOptions options) {
+  if ((row.needs & (kNeedsTensorMaps | kNeedsGradientMaps)) == 0) return device.launch(row, params, schedule, options);
+  const TensorMapDescriptions maps = describe_tensor_maps(row, params);
+  options.tensor_maps = maps;
+  return device.launch(row, params, schedule, options);
+}
+
 }  // namespace
 
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options) {
@@ -69,38 +77,38 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   if (Status status = workspace.acquire(plan.workspace_bytes(), options); !status.ok()) return status;
 
   abi::Params params = params_of(problem);
-  LaunchOptions launch;
-  launch.stream = options.stream;
-  launch.threads = plan.threads;
-  launch.executor = options.executor;
+  LaunchOptions how;
+  how.stream = options.stream;
+  how.threads = plan.threads;
+  how.executor = options.executor;
 
   if (plan.append != nullptr) {
     if (plan.q_rotated_bytes > 0) params.q_rotated = dense_queries(problem, workspace.data());
     const abi::Schedule schedule = append_schedule(problem, *plan.append);
-    if (Status status = device.launch(plan.append->name, params, schedule, launch); !status.ok()) return status;
+    if (Status status = launch(device, *plan.append, params, schedule, how); !status.ok()) return status;
     if (plan.q_rotated_bytes > 0) params.q = params.q_rotated;
   }
 
-  if (plan.shared_bytes > 0) launch.shared = workspace.data() + plan.q_rotated_bytes;
-  if (plan.scratch_bytes > 0) launch.scratch = workspace.data() + plan.q_rotated_bytes + plan.shared_bytes;
+  if (plan.shared_bytes > 0) how.shared = workspace.data() + plan.q_rotated_bytes;
+  if (plan.scratch_bytes > 0) how.scratch = workspace.data() + plan.q_rotated_bytes + plan.shared_bytes;
   for (const Step& step : plan.before) {
-    if (Status status = device.launch(step.row->name, params, step.schedule, launch); !status.ok()) return status;
+    if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }
-  if (Status status = device.launch(plan.selection.row->name, params, plan.schedule, launch); !status.ok()) {
+  if (Status status = launch(device, *plan.selection.row, params, plan.schedule, how); !status.ok()) {
     return status;
   }
   for (const Step& step : plan.after) {
-    if (Status status = device.launch(step.row->name, params, step.schedule, launch); !status.ok()) return status;
+    if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }
   return {};
 }
 
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options) {
-  LaunchOptions launch;
-  launch.stream = options.stream;
-  launch.threads = plan.threads;
-  launch.executor = options.executor;
-  return device.launch(plan.selection.row->name, params_of(rotary), plan.schedule, launch);
+  LaunchOptions how;
+  how.stream = options.stream;
+  how.threads = plan.threads;
+  how.executor = options.executor;
+  return launch(device, *plan.selection.row, params_of(rotary), plan.schedule, how);
 }
 
 }  // namespace flashwave

@@ -30,9 +30,14 @@ Reason missing_isa(const KernelRow& row, const DeviceInfo& device) {
   return missing == 0 ? Reason{} : Reason{Reason::kIsa, "", 0, missing};
 }
 
-Reason too_little_shared_memory(const KernelRow& row, const DeviceInfo& device) {
-  if (device.shared_memory_bytes == 0 || row.shared_bytes <= device.shared_memory_bytes) return {};
-  return {Reason::kSharedMemory, "", device.shared_memory_bytes, row.shared_bytes};
+Reason too_little_lds(const KernelRow& row, const DeviceInfo& device) {
+  if (device.lds_bytes == 0 || row.lds_bytes <= device.lds_bytes) return {};
+  return {Reason::kLds, "", device.lds_bytes, row.lds_bytes};
+}
+
+// The last question of all, so that it is asked of few rows.
+Reason missing_code(const KernelRow& row, const DeviceInfo& device) {
+  return device.code.has(row.source) ? Reason{} : Reason{Reason::kNoCode};
 }
 
 Reason other_dtype(const KernelRow& row, int32_t dtype) {
@@ -133,7 +138,7 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
 // The reasons that need no more than a look at the row and a number or two, in the order they are told.
 Reason plain_reason(const KernelRow& row, const fw_attention& a, const DeviceInfo& device) {
   if (const Reason reason = missing_isa(row, device); reason.refuses()) return reason;
-  if (const Reason reason = too_little_shared_memory(row, device); reason.refuses()) return reason;
+  if (const Reason reason = too_little_lds(row, device); reason.refuses()) return reason;
   if (const Reason reason = other_dtype(row, a.q.dtype); reason.refuses()) return reason;
   if (const Reason reason = too_large("dim_qk", a.dim_qk, row.max_dim_qk); reason.refuses()) return reason;
   if (const Reason reason = too_large("dim_v", a.dim_v, row.max_dim_v); reason.refuses()) return reason;
@@ -182,7 +187,8 @@ Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& d
   if (const Reason reason = plain_reason(row, problem.a, device); reason.refuses()) return reason;
   if (const uint32_t missing = features_of(problem) & ~row.features) return {Reason::kFeatures, "", 0, missing};
   if (problem.a.dropout_state != nullptr && !device.host_memory) return {Reason::kSeedOnDevice};
-  return unmet_need(row, problem);
+  if (const Reason reason = unmet_need(row, problem); reason.refuses()) return reason;
+  return missing_code(row, device);
 }
 
 Reason why_not(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device) {
@@ -190,7 +196,8 @@ Reason why_not(const KernelRow& row, const Rotary& rotary, const DeviceInfo& dev
   if (row.op != Op::kRotary) return other_op(Op::kRotary);
   if (const Reason reason = missing_isa(row, device); reason.refuses()) return reason;
   if (const Reason reason = other_dtype(row, rotary.r.x.dtype); reason.refuses()) return reason;
-  return too_large("dim", rotary.r.dim, row.max_dim_qk);
+  if (const Reason reason = too_large("dim", rotary.r.dim, row.max_dim_qk); reason.refuses()) return reason;
+  return missing_code(row, device);
 }
 
 std::string refusal(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {

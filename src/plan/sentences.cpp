@@ -87,7 +87,7 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
              ((reason.got & device.refused_isa) != 0
                   ? ", which the operating system refused"
                   : std::string(", which this ") + (device.kind == "cpu" ? "CPU" : "device") + " does not have");
-    case Reason::kSharedMemory:
+    case Reason::kLds:
       return "needs " + got + " bytes of shared memory, this device has " + limit;
     case Reason::kDtype:
       return "does not take " + std::string(dtype_name(static_cast<int32_t>(reason.got)));
@@ -121,6 +121,8 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one";
     case Reason::kSeedOnDevice:
       return "takes the seed of dropout_p by value, and dropout_state is in memory that the host cannot read";
+    case Reason::kNoCode:
+      return "has no machine code for " + device.arch + " in this build of flashwave";
     case Reason::kOnlyForced:
       return "runs only when forced";
     case Reason::kSlowPath:

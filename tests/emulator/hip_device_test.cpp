@@ -112,6 +112,9 @@ TEST(HipStreams, AreObjectsThatCanBeWrong) {
   hipStream_t stream = nullptr;
   EXPECT_EQ(hipStreamCreateWithPriority(&stream, 1, -1), hipSuccess);
   EXPECT_EQ(hipStreamQuery(stream), hipSuccess);
+  auto capturing = static_cast<hipStreamCaptureStatus>(7);
+  EXPECT_EQ(hipStreamIsCapturing(stream, &capturing), hipSuccess);
+  EXPECT_EQ(capturing, hipStreamCaptureStatusNone);
   hipEvent_t start = nullptr, stop = nullptr, untimed = nullptr;
   EXPECT_EQ(hipEventCreate(&start), hipSuccess);
   EXPECT_EQ(hipEventCreate(&stop), hipSuccess);

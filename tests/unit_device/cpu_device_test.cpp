@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/cpu/cpu_info.h"
+#include "tests/unit_device/rows.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -210,15 +211,22 @@ struct OneKey {
     LaunchOptions options;
     options.threads = threads;
     options.executor = executor;
-    return cpu_device().launch("reference_fwd", params, schedule, options);
+    return cpu_device().launch(*find_row("reference_fwd"), params, schedule, options);
   }
 };
 
-TEST(Launch, UnknownKernelIsAnError) {
+TEST(Launch, AKernelOfAnotherMachineIsAnError) {
   OneKey problem;
-  const Status status = cpu_device().launch("no_such_kernel", problem.params, problem.schedule, {});
+  const Kernel other{"neon_fwd", "", 0, 0};
+  const Status status = cpu_device().launch(other, problem.params, problem.schedule, {});
   EXPECT_EQ(status.code, FW_INTERNAL_ERROR);
-  EXPECT_NE(status.message.find("no_such_kernel"), std::string::npos);
+  EXPECT_EQ(status.message, "neon_fwd is not a kernel of this CPU");
+}
+
+TEST(Launch, EveryRowOfThisCpuHasItsFunction) {
+  for (const KernelRow& row : catalog_of("cpu")) {
+    if ((row.isa & ~kCompiledCpuIsa) == 0) EXPECT_NE(row.function, nullptr) << row.name;
+  }
 }
 
 TEST(Launch, AnyNumberOfThreadsGivesTheResult) {

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "device/code_archive.h"
-#include "device/cuda/kernel_code.h"
+#include "device/cuda/code_choice.h"
 #include "device/driver.h"
+#include "plan/plan.h"
+#include "tests/unit_device/rows.h"
 
 namespace flashwave {
 namespace {
@@ -73,8 +75,8 @@ class CudaDevice : public testing::Test {
     setenv("FLASHWAVE_CUDA_LIBRARY", FLASHWAVE_FAKE_CUDA, 1);
     void* library = dlopen(FLASHWAVE_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << dlerror();
-    log_ = reinterpret_cast<const char* (*)()>(dlsym(library, "fake_cuda_log"));
-    clear_ = reinterpret_cast<void (*)()>(dlsym(library, "fake_cuda_clear"));
+    log_ = reinterpret_cast<const char* (*)()>(dlsym(library, "fake_gpu_log"));
+    clear_ = reinterpret_cast<void (*)()>(dlsym(library, "fake_gpu_clear"));
   }
   Device& device() {
     Device* found = nullptr;
@@ -87,27 +89,9 @@ class CudaDevice : public testing::Test {
     clear_();
     return text;
   }
-  static bool has(const char* kernel) { return cuda::find_kernel(kernel) != nullptr; }
-
   const char* (*log_)() = nullptr;
   void (*clear_)() = nullptr;
 };
-
-abi::Params some_params(char* memory) {
-  abi::Params p{};
-  for (abi::Tensor* t : {&p.q, &p.k, &p.v, &p.o}) *t = {memory, {256 * 128, 128, 128, 1}, abi::kBF16, 0};
-  p.batch = p.heads_q = p.heads_k = 1;
-  p.seqlen_q = p.seqlen_k = 256;
-  p.dim_qk = p.dim_v = 128;
-  return p;
-}
-
-abi::Schedule some_schedule(int64_t tasks) {
-  abi::Schedule s{};
-  s.splits = 1;
-  s.tasks = tasks;
-  return s;
-}
 
 TEST_F(CudaDevice, TellsWhatItIs) {
   const DeviceInfo& info = device().info();
@@ -116,7 +100,7 @@ TEST_F(CudaDevice, TellsWhatItIs) {
   EXPECT_EQ(info.arch, "sm_90");
   EXPECT_EQ(info.isa, kIsaSm75 | kIsaSm80 | kIsaSm90);
   EXPECT_EQ(info.compute_units, 132);
-  EXPECT_EQ(info.shared_memory_bytes, 232448);
+  EXPECT_EQ(info.lds_bytes, 232448);
   EXPECT_EQ(info.memory_bytes, 1000);
   EXPECT_EQ(info.description, "a GPU that is not there");
   EXPECT_FALSE(info.host_memory);
@@ -129,120 +113,83 @@ TEST_F(CudaDevice, LaterGpusHaveNoneOfHoppersOwnInstructions) {
   EXPECT_EQ(device().info().isa, kIsaSm75 | kIsaSm80);
 }
 
-TEST_F(CudaDevice, MemoryIsTheContextsAndErrorsSayWhy) {
-  void* memory = nullptr;
-  ASSERT_TRUE(device().alloc(100, &memory).ok());
-  const std::string text = "words";
-  char back[6] = {};
-  EXPECT_TRUE(device().copy(memory, text.c_str(), 6, FW_HOST_TO_DEVICE, nullptr).ok());
-  EXPECT_TRUE(device().copy(back, memory, 6, FW_DEVICE_TO_HOST, nullptr).ok());
-  EXPECT_TRUE(device().synchronize(nullptr).ok());
-  EXPECT_EQ(back, text);
-  EXPECT_TRUE(device().free(memory).ok());
-  EXPECT_TRUE(device().free(nullptr).ok());
-  const Status status = device().alloc(size_t{1} << 40, &memory);
-  EXPECT_EQ(status.code, FW_OUT_OF_MEMORY);
-  EXPECT_EQ(status.message, "cuda:0: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
-  EXPECT_EQ(asked(), "retain 0\nalloc 100\n");
-}
-
-TEST_F(CudaDevice, LoadsAModuleOnceAndLaunches) {
-  if (!has(kPlain)) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+TEST_F(CudaDevice, MakesAContextAndAsksForSharedMemoryOnce) {
+  if (find_row(kPlain) == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
   std::vector<char> memory(64);
-  LaunchOptions options;
-  options.stream = memory.data();
   const abi::Params params = some_params(memory.data());
-  ASSERT_TRUE(device().launch(kPlain, params, some_schedule(7), options).ok());
-  char expected[200];
-  std::snprintf(expected, sizeof expected, "launch 7 x 1 of 256 threads, 0 bytes, on stream %p\n", options.stream);
-  EXPECT_EQ(asked(), std::string("retain 0\nload ELF\nfunction ") + kPlain + "\nshared limit 0\n" + expected);
-  ASSERT_TRUE(device().launch(kPlain, params, some_schedule(7), options).ok());
-  EXPECT_EQ(asked(), expected) << "no second module, no synchronisation";
-  ASSERT_TRUE(device().launch(kPlain, params, some_schedule((int64_t{1} << 21) + 1), options).ok());
-  EXPECT_NE(asked().find("launch 2097152 x 2 of"), std::string::npos);
+  ASSERT_TRUE(device().launch(*find_row(kPlain), params, some_schedule(7), {}).ok());
+  const std::string launch = "launch 7 x 1 of 256 threads, 0 bytes, on stream (nil)\n";
+  EXPECT_EQ(asked(), std::string("retain 0\nload ELF\nfunction ") + kPlain + "\nshared limit 0\n" + launch);
+  ASSERT_TRUE(device().launch(*find_row(kPlain), params, some_schedule(7), {}).ok());
+  EXPECT_EQ(asked(), launch) << "no second module, no synchronisation";
 }
 
 TEST_F(CudaDevice, ADriverOlderThanTheMachineCodeGetsPtx) {
-  if (!has(kPlain)) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  if (find_row(kPlain) == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
   setenv("FAKE_CUDA_REFUSES", "ELF", 1);
   char memory[64];
-  ASSERT_TRUE(device().launch(kPlain, some_params(memory), some_schedule(1), {}).ok());
+  ASSERT_TRUE(device().launch(*find_row(kPlain), some_params(memory), some_schedule(1), {}).ok());
   EXPECT_NE(asked().find("load ELF\nload PTX\nfunction "), std::string::npos);
 }
 
 TEST_F(CudaDevice, ARefusedModuleIsNamedAndTriedAgain) {
-  if (!has(kPlain)) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  if (find_row(kPlain) == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
   setenv("FAKE_CUDA_REFUSES", "ELF PTX", 1);
   char memory[64];
-  const Status status = device().launch(kPlain, some_params(memory), some_schedule(1), {});
+  const Status status = device().launch(*find_row(kPlain), some_params(memory), some_schedule(1), {});
   EXPECT_EQ(status.code, FW_DEVICE_ERROR);
   EXPECT_EQ(status.message, "cuda:0: generic_attention: cuModuleLoadData: CUDA_ERROR_OTHER: other");
   unsetenv("FAKE_CUDA_REFUSES");
-  EXPECT_TRUE(device().launch(kPlain, some_params(memory), some_schedule(1), {}).ok());
+  EXPECT_TRUE(device().launch(*find_row(kPlain), some_params(memory), some_schedule(1), {}).ok());
 }
 
-TEST_F(CudaDevice, UnknownKernel) {
-  const Status status = device().launch("no_such_kernel", {}, some_schedule(1), {});
-  EXPECT_EQ(status.code, FW_UNSUPPORTED);
-  EXPECT_EQ(status.message, "cuda:0: this build of flashwave has no kernel no_such_kernel");
-}
-
-TEST_F(CudaDevice, CountersAreZeroedAndTensorsMapped) {
-  if (!has(kWithMaps)) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+TEST_F(CudaDevice, TensorsAreMappedAsThePlanDescribesThem) {
+  const KernelRow* row = find_row(kWithMaps);
+  if (row == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
   alignas(64) char memory[64] = {1};
+  const abi::Params params = some_params(memory);
+  const TensorMapDescriptions maps = describe_tensor_maps(*row, params);
   LaunchOptions options;
-  options.shared = memory;
-  abi::Schedule schedule = some_schedule(2);
-  schedule.zeroed_bytes = 64;
-  ASSERT_TRUE(device().launch(kWithMaps, some_params(memory), schedule, options).ok());
-  EXPECT_EQ(memory[0], 0);
+  options.tensor_maps = maps;
+  ASSERT_TRUE(device().launch(*row, params, some_schedule(2), options).ok());
   const std::string log = asked();
   EXPECT_NE(log.find("load ELF\nfunction hopper_fwd_bf16_d128_m128n128\n"), std::string::npos) << log;
-  EXPECT_NE(log.find("map: rows 256 bytes apart, box of 64 x 128\n"), std::string::npos) << log;
-  EXPECT_LT(log.find("set 64 bytes to 0"), log.find("launch 2 x 1 of 384 threads")) << log;
+  EXPECT_NE(log.find("map: rows 256 bytes apart, box of 64 x 64\nmap: rows 256 bytes apart, box of 64 x 128\n"
+                     "map: rows 256 bytes apart, box of 64 x 128\nmap: rows 256 bytes apart, box of 64 x 64\n"
+                     "launch 2 x 1 of 384 threads"),
+            std::string::npos)
+      << log;
+}
+
+TEST_F(CudaDevice, AMapThatTheDriverRefusesIsNamed) {
+  const KernelRow* row = find_row(kWithMaps);
+  if (row == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  setenv("FAKE_CUDA_REFUSES_MAP", "3", 1);
+  char memory[64];
+  const TensorMapDescriptions maps = describe_tensor_maps(*row, some_params(memory));
+  LaunchOptions options;
+  options.tensor_maps = maps;
+  const Status status = device().launch(*row, some_params(memory), some_schedule(2), options);
+  EXPECT_EQ(status.message,
+            std::string("cuda:0: ") + kWithMaps + ": v: cuTensorMapEncodeTiled: CUDA_ERROR_OTHER: other");
 }
 
 TEST_F(CudaDevice, HoppersCodeIsForHopperAlone) {
-  if (!has(kWithMaps)) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  if (find_row(kWithMaps) == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
   setenv("FAKE_CUDA_CAPABILITY", "100", 1);
+  EXPECT_TRUE(device().info().code.has(find_row(kPlain)->source));
+  EXPECT_FALSE(device().info().code.has(find_row(kWithMaps)->source));
   char memory[64];
-  const Status status = device().launch(kWithMaps, some_params(memory), some_schedule(1), {});
+  const Status status = device().launch(*find_row(kWithMaps), some_params(memory), some_schedule(1), {});
   EXPECT_EQ(status.message,
             "cuda:0: this build of flashwave has no machine code of hopper_fwd_bf16_d128_m128n128 for sm_100");
 }
 
-TEST_F(CudaDevice, LentWorkspaceWaitsBetweenStreamsAndStaysOutOfGraphs) {
-  if (!has(kPlain)) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
-  char memory[64];
-  LaunchOptions options;
-  const auto call = [&](void* stream) {
-    options.stream = stream;
-    options.shared = device().cached_workspace(1000);
-    EXPECT_NE(options.shared, nullptr);
-    const Status status = device().launch(kPlain, some_params(memory), some_schedule(1), options);
-    device().release_workspace(options.shared);
-    return status;
-  };
-  ASSERT_TRUE(call(nullptr).ok());
-  EXPECT_EQ(asked().find("waits"), std::string::npos);
-  ASSERT_TRUE(call(memory).ok());
-  const std::string log = asked();
-  EXPECT_LT(log.find("waits\nlaunch"), log.find("record on stream")) << log;
-  EXPECT_EQ(log.find("alloc"), std::string::npos) << "the same memory";
-  setenv("FAKE_CUDA_CAPTURING", "1", 1);
-  const Status status = call(memory);
-  EXPECT_EQ(status.code, FW_INVALID_ARGUMENT);
-  EXPECT_EQ(status.message, "workspace: a call whose stream is being captured into a graph must bring its own");
-  options.shared = nullptr;
-  options.stream = memory;
-  EXPECT_TRUE(device().launch(kPlain, some_params(memory), some_schedule(1), options).ok());
-}
-
 TEST(CudaCode, TheNearestOlderMachineCodeOfAGenerationThenPtx) {
   if (nvidia_code_archive().entries.empty()) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
-  const auto chosen = [](int capability, int rank) -> std::string {
-    const ArchiveEntry* entry = cuda::find_code("generic_attention", capability, rank);
-    return entry != nullptr ? entry->arch : "";
+  const auto chosen = [](int capability, size_t rank) -> std::string {
+    const auto usable = cuda::find_code(nvidia_code_archive(), "generic_attention", capability);
+    return rank < usable.size() ? usable[rank]->arch : "";
   };
   EXPECT_EQ(chosen(75, 0), "sm_75");
   EXPECT_EQ(chosen(80, 0), "sm_80");
@@ -252,8 +199,7 @@ TEST(CudaCode, TheNearestOlderMachineCodeOfAGenerationThenPtx) {
   EXPECT_EQ(chosen(90, 2), "");
   EXPECT_EQ(chosen(120, 0), "compute_75");
   EXPECT_EQ(chosen(70, 0), "");
-  EXPECT_TRUE(cuda::has_code(75));
-  EXPECT_FALSE(cuda::has_code(61));
+  EXPECT_EQ(cuda::preference("sm_75", 61), 0);
 }
 
 }  // namespace

@@ -1,30 +1,9 @@
 /* NVIDIA's driver without a GPU: memory is the host's, and what is asked of it is written down. The environment decides
  * FAKE_CUDA_VERSION, FAKE_CUDA_INIT (the error of cuInit), FAKE_CUDA_COUNT (GPUs), FAKE_CUDA_CAPABILITY (90),
- * FAKE_CUDA_REFUSES (what the first bytes of a module must not be), FAKE_CUDA_CAPTURING (1: streams are captured). */
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+ * FAKE_CUDA_REFUSES (what the first bytes of a module must not be), FAKE_CUDA_CAPTURING (1: streams are captured),
+ * FAKE_CUDA_REFUSES_MAP (which tensor map is refused). */
+#include "fake_gpu.h"
 
-#define EXPORT __attribute__((visibility("default")))
-
-static char written[1 << 16];
-EXPORT const char *fake_cuda_log(void) { return written; }
-EXPORT void fake_cuda_clear(void) { written[0] = '\0'; }
-static int note(const char *format, ...) {
-  const size_t used = strlen(written);
-  va_list words;
-  va_start(words, format);
-  vsnprintf(written + used, sizeof written - used, format, words);
-  va_end(words);
-  return 0;
-}
-
-static int number(const char *name, int otherwise) {
-  const char *text = getenv(name);
-  return text != NULL ? atoi(text) : otherwise;
-}
 static int capability(void) { return number("FAKE_CUDA_CAPABILITY", 90); }
 
 static int context_of_library, module, function, event;
@@ -92,7 +71,7 @@ static int outside(void) { return current == &context_of_library ? 0 : 201; }
 EXPORT int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
   if (outside()) return outside();
   if (bytes >= (size_t)1 << 40) return 2;
-  *pointer = (uint64_t)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+  *pointer = (uint64_t)(uintptr_t)host_memory(bytes);
   return note("alloc %zu\n", bytes);
 }
 EXPORT int cuMemFree_v2(uint64_t pointer) {
@@ -160,7 +139,9 @@ EXPORT int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *base
                                   const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                                   int swizzle, int promotion, int fill) {
   (void)base, (void)dims, (void)steps, (void)interleave, (void)promotion, (void)fill;
+  static int maps;
   memset(map, 0, 128);
+  if (++maps == number("FAKE_CUDA_REFUSES_MAP", 0)) return 1;
   if (((uintptr_t)map & 63) != 0 || type != 1 || rank != 5 || swizzle != 3) return 1;
   return note("map: rows %lu bytes apart, box of %u x %u\n", (unsigned long)strides[0], box[0], box[1]);
 }

@@ -10,45 +10,53 @@
 #include <thread>
 #include <vector>
 
+#include "device/code_archive.h"
 #include "device/driver.h"
-#include "device/hip/code_objects.h"
 
 namespace flashwave {
 namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Adds the kernels of hip_kernels.hip, once.
-void add_kernels() {
-  static const bool added = [] {
-    std::ifstream in(FLASHWAVE_TEST_KERNELS, std::ios::binary);
-    static const auto& image =
+// The kernels of hip_kernels.hip, and what is no code object at all, packed as the library's own are.
+const CodeArchive& archive_of_tests() {
+  static const CodeArchive& archive = *[] {
+    std::ifstream in(FLASHWAVE_TEST_ARCHIVE, std::ios::binary);
+    static const auto& bytes =
         *new std::vector<char>{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-    EXPECT_FALSE(image.empty());
-    static const std::vector<char>& junk = *new std::vector<char>(4096, 'x');
-    static const CodeObject rows[] = {
-        {"driver_test_fill", "gfx942", image.data(), image.size(), 64, 0},
-        {"driver_test_uninitialised", "gfx942", image.data(), image.size(), 64, 0},
-        {"driver_test_absent", "gfx942", image.data(), image.size(), 64, 0},
-        {"driver_test_junk", "gfx942", junk.data(), junk.size(), 64, 0},
-        {"driver_test_large", "gfx942", image.data(), image.size(), 64, 1 << 20},
-    };
-    for (const CodeObject& row : rows) add_code_object_for_test(&row);
-    return true;
+    EXPECT_FALSE(bytes.empty());
+    return new CodeArchive(read_archive(bytes.data()));
   }();
-  static_cast<void>(added);
+  return archive;
+}
+
+constexpr Kernel kFill{"driver_test_fill", "hip_kernels", 64, 0};
+constexpr Kernel kUninitialised{"driver_test_uninitialised", "hip_kernels", 64, 0};
+constexpr Kernel kAbsent{"driver_test_absent", "hip_kernels", 64, 0};
+constexpr Kernel kJunk{"driver_test_junk", "junk", 64, 0};
+constexpr Kernel kLarge{"driver_test_large", "hip_kernels", 64, 1 << 20};
+constexpr Kernel kForgotten{"cdna3_fwd_that_nobody_wrote", "cdna3_fwd", 64, 0};
+
+bool has_kernels_for(const char* name) {
+  Device* device = nullptr;
+  return find_device(name, &device).ok() && device->info().code.any();
 }
 
 class HipDriver : public testing::Test {
  protected:
   void SetUp() override {
-    add_kernels();
-    const Status status = find_device("emu:gfx942", &device_);
-    ASSERT_TRUE(status.ok()) << status.message;
+    static Device* const device = [] {
+      Device* made = nullptr;
+      const Status status = make_emulated_device("gfx942", archive_of_tests(), &made);
+      EXPECT_TRUE(status.ok()) << status.message;
+      return made;
+    }();
+    device_ = device;
+    ASSERT_NE(device_, nullptr);
   }
 
   // Output of `tasks` workgroups of 64 floats.
-  Status launch(const char* kernel, int64_t tasks, std::vector<float>* out, LaunchOptions options = {}) {
+  Status launch(const Kernel& kernel, int64_t tasks, std::vector<float>* out, LaunchOptions options = {}) {
     void* data = nullptr;
     const size_t bytes = static_cast<size_t>(tasks) * 64 * sizeof(float);
     EXPECT_TRUE(device_->alloc(bytes, &data).ok());
@@ -79,13 +87,15 @@ TEST_F(HipDriver, FactsOfTheEmulatedGpu) {
   EXPECT_GT(info.memory_bytes, 0);
   EXPECT_FALSE(info.host_memory);
   EXPECT_TRUE(contains(info.description, "emulated")) << info.description;
-  Device* again = nullptr;
+  EXPECT_TRUE(info.code.has("hip_kernels") && info.code.has("junk"));
+  EXPECT_FALSE(info.code.has("cdna3_fwd"));
+  Device *found = nullptr, *again = nullptr;
+  EXPECT_TRUE(find_device("emu:gfx942", &found).ok());
   EXPECT_TRUE(find_device("emu:gfx942", &again).ok());
-  EXPECT_EQ(again, device_);
+  EXPECT_EQ(again, found);
   EXPECT_TRUE(find_device("emu:gfx1100", &again).ok());
-  EXPECT_NE(again, device_);
+  EXPECT_NE(again, found);
   EXPECT_EQ(again->info().arch, "gfx1100");
-  EXPECT_EQ(again->info().has_code, has_code_objects("gfx1100"));
   for (Device* present : present_devices()) EXPECT_NE(present->info().kind, "emu") << "opened by name alone";
 }
 
@@ -123,7 +133,7 @@ TEST_F(HipDriver, CopiesThereAndBack) {
 
 TEST_F(HipDriver, LaunchesOneWorkgroupForEachTask) {
   std::vector<float> out;
-  const Status status = launch("driver_test_fill", 5, &out);
+  const Status status = launch(kFill, 5, &out);
   ASSERT_TRUE(status.ok()) << status.message;
   for (size_t i = 0; i < out.size(); ++i) {
     EXPECT_EQ(out[i], static_cast<float>(i / 64) * 100 + static_cast<float>(i % 64));
@@ -137,7 +147,7 @@ TEST_F(HipDriver, WorkspacesReachTheKernelAndAreKept) {
   ASSERT_TRUE(options.shared != nullptr && options.scratch != nullptr);
   EXPECT_NE(options.shared, options.scratch);
   std::vector<float> out;
-  const Status status = launch("driver_test_fill", 1, &out, options);
+  const Status status = launch(kFill, 1, &out, options);
   ASSERT_TRUE(status.ok()) << status.message;
   char read[2] = {};
   EXPECT_TRUE(device_->copy(read, options.shared, 1, FW_DEVICE_TO_HOST, nullptr).ok());
@@ -150,7 +160,7 @@ TEST_F(HipDriver, WorkspacesReachTheKernelAndAreKept) {
   std::thread([&] {
     char* other = device_->cached_workspace(1000);
     EXPECT_NE(other, again);
-    EXPECT_TRUE(launch("driver_test_fill", 1, &out).ok());
+    EXPECT_TRUE(launch(kFill, 1, &out).ok());
     device_->release_workspace(other);
   }).join();
   device_->release_workspace(again);
@@ -162,16 +172,16 @@ TEST_F(HipDriver, WorkspacesReachTheKernelAndAreKept) {
 
 TEST_F(HipDriver, MissingMachineCodeIsSaid) {
   std::vector<float> out;
-  Status status = launch("cdna3_fwd_that_nobody_wrote", 1, &out);
+  Status status = launch(kForgotten, 1, &out);
   EXPECT_EQ(status.code, FW_UNSUPPORTED);
   EXPECT_TRUE(contains(status.message, "cdna3_fwd_that_nobody_wrote for gfx942")) << status.message;
-  status = launch("driver_test_absent", 1, &out);
+  status = launch(kAbsent, 1, &out);
   EXPECT_EQ(status.code, FW_DEVICE_ERROR);
   EXPECT_TRUE(contains(status.message, "hipModuleGetFunction: hipErrorNotFound")) << status.message;
-  status = launch("driver_test_junk", 1, &out);
+  status = launch(kJunk, 1, &out);
   EXPECT_EQ(status.code, FW_DEVICE_ERROR);
   EXPECT_TRUE(contains(status.message, "hipModuleLoadData: hipErrorInvalidImage")) << status.message;
-  status = launch("driver_test_large", 1, &out);
+  status = launch(kLarge, 1, &out);
   EXPECT_EQ(status.code, FW_DEVICE_ERROR);
   EXPECT_TRUE(contains(status.message, "driver_test_large: hipModuleLaunchKernel: ")) << status.message;
   EXPECT_TRUE(contains(status.message, "bytes of LDS")) << status.message;
@@ -179,7 +189,7 @@ TEST_F(HipDriver, MissingMachineCodeIsSaid) {
 
 TEST_F(HipDriver, WhatACheckerFindsIsInTheMessage) {
   std::vector<float> out;
-  const Status status = launch("driver_test_uninitialised", 1, &out);
+  const Status status = launch(kUninitialised, 1, &out);
   EXPECT_EQ(status.code, FW_DEVICE_ERROR);
   EXPECT_TRUE(
       contains(status.message, "emu:gfx942: driver_test_uninitialised: hipModuleLaunchKernel: hipErrorLaunchFailure"))
@@ -193,7 +203,7 @@ TEST_F(HipDriver, CountersInsteadOfTimes) {
   ASSERT_TRUE(device_->counters(&json).ok());
   device_->reset_counters();
   std::vector<float> out;
-  ASSERT_TRUE(launch("driver_test_fill", 2, &out).ok());
+  ASSERT_TRUE(launch(kFill, 2, &out).ok());
   ASSERT_TRUE(device_->counters(&json).ok());
   EXPECT_TRUE(contains(json, "\"kernel\": \"driver_test_fill\"")) << json;
   EXPECT_TRUE(contains(json, "\"grid\": [2, 1, 1]")) << json;
@@ -213,7 +223,7 @@ TEST_F(HipDriver, CountersThroughTheCInterface) {
   size_t needed = 0;
   ASSERT_EQ(fw_device_counters(handle, text.data(), text.size(), &needed), FW_OK);
   std::vector<float> out;
-  ASSERT_TRUE(launch("driver_test_fill", 1, &out).ok());
+  ASSERT_TRUE(launch(kFill, 1, &out).ok());
   EXPECT_EQ(fw_device_counters(handle, nullptr, 0, &needed), FW_OK);
   ASSERT_GT(needed, 10u);
   EXPECT_EQ(fw_device_counters(handle, text.data(), needed - 1, &needed), FW_OK);
@@ -227,7 +237,7 @@ TEST_F(HipDriver, CountersThroughTheCInterface) {
 
 // One query, one key: the answer is the value.
 TEST_F(HipDriver, RunsTheLibrarysKernels) {
-  if (!has_code_objects("gfx908")) GTEST_SKIP() << "built without kernels of AMD GPUs";
+  if (!has_kernels_for("emu:gfx908")) GTEST_SKIP() << "built without kernels of AMD GPUs";
   fw_device* handle = nullptr;
   ASSERT_EQ(fw_device_open("emu:gfx908", &handle), FW_OK) << fw_last_error();
   EXPECT_NE(fw_kernel_name(handle, 0), nullptr);
@@ -265,7 +275,7 @@ TEST_F(HipDriver, TheProgramsOwnDeviceStaysCurrent) {
   ASSERT_TRUE(device_->alloc(16, &here).ok());
   ASSERT_TRUE(other->alloc(16, &there).ok());
   std::vector<float> out;
-  EXPECT_TRUE(launch("driver_test_fill", 1, &out).ok()) << "memory of both devices was made where it belongs";
+  EXPECT_TRUE(launch(kFill, 1, &out).ok()) << "memory of both devices was made where it belongs";
   EXPECT_TRUE(other->free(there).ok());
   EXPECT_TRUE(device_->free(here).ok());
 }

@@ -24,9 +24,9 @@ TEST(Registry, AutoIsTheFirstGpuWithKernelsElseTheCpu) {
   Device* found = nullptr;
   EXPECT_TRUE(find_device("auto", &found).ok());
   ASSERT_NE(found, nullptr);
-  EXPECT_TRUE(found->info().has_code);
+  EXPECT_TRUE(found->info().code.any());
   for (Device* present : present_devices()) {
-    if (present->info().name == "cpu" || !present->info().has_code) continue;
+    if (present->info().name == "cpu" || !present->info().code.any()) continue;
     EXPECT_EQ(found, present);
     return;
   }

@@ -10,12 +10,12 @@
 namespace flashwave {
 namespace {
 
-DeviceInfo gpu(uint32_t isa, int64_t units, int64_t shared_memory) {
+DeviceInfo gpu(uint32_t isa, int64_t units, int64_t lds_bytes) {
   DeviceInfo d;
   d.name = "cuda:0", d.kind = "cuda", d.arch = "a GPU";
   d.isa = isa;
   d.compute_units = units;
-  d.shared_memory_bytes = shared_memory;
+  d.lds_bytes = lds_bytes;
   return d;
 }
 DeviceInfo turing() { return gpu(kIsaSm75, 72, 65536); }
@@ -107,6 +107,31 @@ TEST_F(NvidiaPlan, TooLittleSharedMemoryIsAReason) {
   EXPECT_TRUE(std::string_view(selection.row->name).starts_with("ampere_fwd_"));
 }
 
+// A list of kernels that a build forgot to compile, or one GPU of a family left out of its targets.
+TEST_F(NvidiaPlan, RowsWithoutMachineCodeAreNotChosen) {
+  DeviceInfo device = hopper();
+  device.arch = "sm_90";
+  device.code = CompiledCode({"ampere_fwd", "generic_attention", "generic_append"});
+  const Problem problem = forward_problem();
+  Plan plan;
+  const Status status = make_plan(problem, device, {}, &plan);
+  ASSERT_TRUE(status.ok()) << status.message;
+  EXPECT_EQ(std::string_view(plan.selection.row->source), "ampere_fwd");
+  const std::string reason = "has no machine code for sm_90 in this build of flashwave";
+  EXPECT_NE(explain_text(problem, device, plan, status).find("hopper_fwd_bf16_d64_m192n128: " + reason),
+            std::string::npos)
+      << explain_text(problem, device, plan, status);
+  const Status forced = make_plan(problem, device, {.force_kernel = "hopper_fwd_bf16_d64_m192n128"}, &plan);
+  EXPECT_EQ(forced.message, "the forced kernel cannot run: hopper_fwd_bf16_d64_m192n128 " + reason);
+  // Kernels that accompany the chosen one are looked for in the same way.
+  const Status append = make_plan(append_problem(), device, {}, &plan);
+  EXPECT_TRUE(append.ok()) << append.message;
+  device.code = CompiledCode({"ampere_fwd", "generic_attention"});
+  EXPECT_EQ(make_plan(append_problem(), device, {}, &plan).message,
+            "no kernel of cuda:0 appends k_new and v_new to this cache");
+  EXPECT_EQ(make_plan(rotary_problem(), device, {}, &plan).code, FW_UNSUPPORTED);
+}
+
 TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   Problem problem = forward_problem(8192);
   Plan plan;
@@ -117,6 +142,26 @@ TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   problem = forward_problem(20);
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.tasks, 8) << "no more than there are blocks";
+}
+
+TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {
+  Problem problem = forward_problem();
+  const Selection selection = select(problem, hopper());
+  ASSERT_NE(selection.row, nullptr);
+  ASSERT_TRUE(selection.row->needs & kNeedsTensorMaps);
+  const TensorMapDescriptions maps = describe_tensor_maps(*selection.row, params_of(problem));
+  const std::string_view names[] = {"q", "k", "v", "o"};
+  for (size_t i = 0; i < maps.size(); ++i) {
+    EXPECT_EQ(maps[i].tensor, names[i]);
+    EXPECT_EQ(maps[i].base, reinterpret_cast<uintptr_t>(somewhere));
+    const bool queries = i == 0 || i == 3;
+    EXPECT_EQ(maps[i].dims[0], 64u);
+    EXPECT_EQ(maps[i].dims[1], queries ? 128u : 256u) << "rows";
+    EXPECT_EQ(maps[i].dims[2], 4u) << "heads";
+    EXPECT_EQ(maps[i].strides[0], 512u) << "bytes from row to row";
+    EXPECT_EQ(maps[i].strides[1], 128u) << "bytes from head to head";
+    EXPECT_EQ(maps[i].box[1], queries ? 64u : static_cast<uint32_t>(selection.row->tile_k));
+  }
 }
 
 TEST_F(NvidiaPlan, PassesOfABackwardFollow) {

@@ -18,11 +18,12 @@ struct Launched {
   abi::Params params;
   abi::Schedule schedule;
   LaunchOptions options;
+  std::vector<std::string> maps;  // tensors that are mapped for it
 };
 
 class RecordingDevice final : public Device {
  public:
-  const DeviceInfo& info() const override { return info_; }
+  const DeviceInfo& info() const override { return facts; }
   Status alloc(size_t, void**) override { return {FW_INTERNAL_ERROR, "not part of these tests"}; }
   Status free(void*) override { return {FW_INTERNAL_ERROR, "not part of these tests"}; }
   Status copy(void*, const void*, size_t, fw_copy_kind, void*) override { return {FW_INTERNAL_ERROR, "nor this"}; }
@@ -36,9 +37,10 @@ class RecordingDevice final : public Device {
     ++released;
     std::free(workspace);
   }
-  Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
+  Status launch(const Kernel& kernel, const abi::Params& params, const abi::Schedule& schedule,
                 const LaunchOptions& options) override {
-    launches.push_back({kernel, params, schedule, options});
+    launches.push_back({kernel.name, params, schedule, options, {}});
+    for (const abi::TensorMapDescription& map : options.tensor_maps) launches.back().maps.emplace_back(map.tensor);
     return launches.size() == fail_at ? Status{FW_DEVICE_ERROR, "asked to fail"} : Status{};
   }
 
@@ -46,9 +48,7 @@ class RecordingDevice final : public Device {
   size_t fail_at = 0, lent = 0;
   int released = 0;
   bool out_of_memory = false;
-
- private:
-  DeviceInfo info_ = cpu_with(kIsaNone);
+  DeviceInfo facts = cpu_with(kIsaNone);
 };
 
 struct Call {
@@ -374,6 +374,20 @@ TEST(Run, RotaryParametersAreTheProblems) {
   ASSERT_TRUE(run(device, rotary, plan, {}).ok());
   EXPECT_EQ(device.launches[1].params.rotary_interleaved, 0);
   EXPECT_EQ(device.launches[1].params.rotary_conjugate, 1);
+}
+
+TEST(Run, TensorMapsGoWithTheKernelsThatNeedThem) {
+  if (catalog_of("cuda").empty()) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  Call call;
+  DeviceInfo& gpu = call.device.facts;
+  gpu.name = "cuda:0", gpu.kind = "cuda", gpu.arch = "sm_90", gpu.host_memory = false;
+  gpu.isa = kIsaSm75 | kIsaSm80 | kIsaSm90;
+  gpu.lds_bytes = 232448;
+  make(call, forward_problem());
+  ASSERT_TRUE(call.status.ok()) << call.status.message;
+  EXPECT_EQ(call.last().maps, (std::vector<std::string>{"q", "k", "v", "o"}));
+  make(call, append_problem());
+  EXPECT_TRUE(call.last().maps.empty()) << call.last().kernel;
 }
 
 TEST(Run, StreamAndExecutorReachTheDevice) {

@@ -12,24 +12,20 @@ namespace flashwave {
 namespace {
 
 constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512;
-constexpr KernelRow kRow{.name = "a_kernel",
-                         .device = "cpu",
-                         .source = "",
-                         .isa = kIsaNone,
-                         .op = Op::kForward,
-                         .dtypes = kRowF16 | kRowBF16,
-                         .max_dim_qk = 128,
-                         .max_dim_v = 128,
-                         .max_seqlen_q = 0,
-                         .max_seqlen_k = 0,
-                         .tile_q = 8,
-                         .tile_k = 64,
-                         .threads = 0,
-                         .shared_bytes = 0,
-                         .features = kAllFeatures,
-                         .needs = kNeedsNothing,
-                         .work = Work::kQueryBlocks,
-                         .only_forced = false};
+constexpr KernelRow kRow = [] {
+  KernelRow row{};
+  row.name = "a_kernel";
+  row.source = "";
+  row.device = "cpu";
+  row.op = Op::kForward;
+  row.dtypes = kRowF16 | kRowBF16;
+  row.max_dim_qk = row.max_dim_v = 128;
+  row.tile_q = 8;
+  row.tile_k = 64;
+  row.features = kAllFeatures;
+  row.work = Work::kQueryBlocks;
+  return row;
+}();
 
 bool chosen_starts_with(const Selection& selection, std::string_view prefix) {
   return selection.row != nullptr && std::string_view(selection.row->name).starts_with(prefix);

@@ -13,38 +13,7 @@
 
 namespace flashwave {
 
-#define FW_CPU_KERNEL(name, ...) void name(const abi::Params&, const abi::CpuLaunch&);
-#include "kernels/cpu/variants.def"
-
 namespace {
-
-#if defined(__x86_64__)
-constexpr uint32_t kCompiledIsa = kIsaAvx2 | kIsaAvx512 | kIsaAmx;
-#else
-constexpr uint32_t kCompiledIsa = kIsaNone;
-#endif
-
-struct KernelEntry {
-  const char* name;
-  abi::CpuKernel function;  // nullptr: not compiled for this kind of machine
-};
-
-// `if constexpr` keeps the linker from looking for kernels that are not compiled here.
-#define FW_CPU_KERNEL(name, isa, ...)                                  \
-  {#name, []() -> abi::CpuKernel {                                     \
-     if constexpr ((uint32_t{isa} & ~kCompiledIsa) == 0) return &name; \
-     return nullptr;                                                   \
-   }()},
-const KernelEntry kKernels[] = {
-#include "kernels/cpu/variants.def"
-};
-
-abi::CpuKernel find_kernel(const char* name) {
-  for (const KernelEntry& entry : kKernels) {
-    if (std::strcmp(entry.name, name) == 0) return entry.function;
-  }
-  return nullptr;
-}
 
 // Round to nearest, subnormals kept, no traps, whatever the program set for the thread; put back at the end. Without
 // it the result would depend on which thread computed it.
@@ -182,15 +151,15 @@ class CpuDevice final : public Device {
     }
   }
 
-  Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
+  Status launch(const Kernel& kernel, const abi::Params& params, const abi::Schedule& schedule,
                 const LaunchOptions& options) override {
-    const abi::CpuKernel function = find_kernel(kernel);
-    if (function == nullptr) return {FW_INTERNAL_ERROR, "cpu has no kernel named " + std::string(kernel)};
+    if (kernel.function == nullptr)
+      return {FW_INTERNAL_ERROR, std::string(kernel.name) + " is not a kernel of this CPU"};
     Executor executor{options.executor};
     const abi::CpuLaunch launch{schedule, options.shared, options.scratch, options.threads, &executor, Executor::run};
     {
       StandardFloatingPoint standard;
-      function(params, launch);
+      kernel.function(params, launch);
     }
     if (executor.missed) return Status::invalid("executor.run must call its job exactly once for each worker");
     return {};

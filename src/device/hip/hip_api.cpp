@@ -29,7 +29,9 @@ std::string find_functions(const Library& library, Api* api) {
   need("hipMalloc", &api->Malloc);
   need("hipFree", &api->Free);
   need("hipMemcpyAsync", &api->MemcpyAsync);
+  need("hipMemsetAsync", &api->MemsetAsync);
   need("hipStreamSynchronize", &api->StreamSynchronize);
+  need("hipStreamIsCapturing", &api->StreamIsCapturing);
   need("hipStreamWaitEvent", &api->StreamWaitEvent);
   need("hipEventCreateWithFlags", &api->EventCreateWithFlags);
   need("hipEventRecord", &api->EventRecord);

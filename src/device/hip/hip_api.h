@@ -12,11 +12,12 @@
 namespace flashwave::hip {
 
 using Error = int32_t;
-inline constexpr Error kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101;
+inline constexpr Error kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101, kNotSupported = 801;
 
 enum CopyKind : int32_t { kHostToDevice = 1, kDeviceToHost = 2, kDeviceToDevice = 3 };
 inline constexpr int32_t kComputeUnits = 63;        // hipDeviceAttributeMultiprocessorCount
 inline constexpr unsigned kEventWithoutTiming = 2;  // hipEventDisableTiming
+inline constexpr int32_t kNotCapturing = 0;         // hipStreamCaptureStatusNone
 inline constexpr uintptr_t kArgumentBuffer = 1, kArgumentBytes = 2, kArgumentsEnd = 3;  // HIP_LAUNCH_PARAM_*
 
 // hipGetDevicePropertiesR0600 fills 1472 bytes; before ROCm 6 hipGetDeviceProperties filled 792. All that is read of
@@ -35,7 +36,9 @@ struct Api {
   Error (*Malloc)(void** pointer, size_t bytes);
   Error (*Free)(void* pointer);
   Error (*MemcpyAsync)(void* to, const void* from, size_t bytes, int32_t kind, void* stream);
+  Error (*MemsetAsync)(void* pointer, int value, size_t bytes, void* stream);
   Error (*StreamSynchronize)(void* stream);
+  Error (*StreamIsCapturing)(void* stream, int32_t* status);
   Error (*StreamWaitEvent)(void* stream, void* event, unsigned flags);
   Error (*EventCreateWithFlags)(void** event, unsigned flags);
   Error (*EventRecord)(void* event, void* stream);

@@ -2,54 +2,22 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 
+#include "device/gpu_device.h"
 #include "device/hip/architectures.h"
-#include "device/hip/code_objects.h"
 #include "device/hip/hip_api.h"
-#include "device/workspace_pool.h"
-#include "kernels/abi/gpu_launch.h"
+#include "device/hip/hip_driver.h"
 
 namespace flashwave {
 namespace {
 
 using hip::Api;
 using hip::Error;
-
-// `what`: the device, or what was to run on it.
-Status failed(const Api& api, const std::string& what, const char* function, Error error) {
-  const fw_status code = error == hip::kOutOfMemory ? FW_OUT_OF_MEMORY : FW_DEVICE_ERROR;
-  return {code, what + ": " + hip::describe(api, function, error)};
-}
-
-// Makes a device the calling thread's for the time of a call; the program's own choice is put back.
-class CurrentDevice {
- public:
-  CurrentDevice(const Api& api, int index) : api_(api) {
-    error_ = api.GetDevice(&before_);
-    if (error_ == hip::kSuccess && before_ != index) {
-      error_ = api.SetDevice(index);
-      changed_ = error_ == hip::kSuccess;
-    }
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-  ~CurrentDevice() {
-    if (changed_) static_cast<void>(api_.SetDevice(before_));
-  }
-  Error error() const { return error_; }
-
- private:
-  const Api& api_;
-  int before_ = 0;
-  bool changed_ = false;
-  Error error_;
-};
 
 // "gfx942" of "gfx942:sramecc+:xnack-"; empty if the runtime does not say.
 std::string architecture(const Api& api, int index) {
@@ -63,159 +31,24 @@ std::string architecture(const Api& api, int index) {
   return full.substr(0, full.find(':'));
 }
 
-class HipMemory final : public StreamOrderedMemory {
- public:
-  explicit HipMemory(const Api& api) : api_(api) {}
-  int allocate(void** data, size_t bytes) override { return api_.Malloc(data, bytes); }
-  int release(void* data) override { return api_.Free(data); }
-  int create_event(void** event) override { return api_.EventCreateWithFlags(event, hip::kEventWithoutTiming); }
-  int destroy_event(void* event) override { return api_.EventDestroy(event); }
-  int record(void* event, void* stream) override { return api_.EventRecord(event, stream); }
-  int wait(void* stream, void* event) override { return api_.StreamWaitEvent(stream, event, 0); }
-
- private:
-  const Api& api_;
-};
-
-class HipDevice final : public Device {
- public:
-  HipDevice(const Api& api, int index, const std::string& name, const std::string& kind)
-      : api_(api), memory_(api), workspaces_(memory_) {
-    info_.name = name;
-    info_.kind = kind;
-    info_.index = index;
-    info_.arch = architecture(api, index);
-    if (const Architecture* known = find_architecture(info_.arch)) info_.isa = known->isa;
-    info_.has_code = has_code_objects(info_.arch);
-    char description[256] = {};
-    if (api.DeviceGetName(description, sizeof description, index) == hip::kSuccess) info_.description = description;
-    int units = 0;
-    if (api.DeviceGetAttribute(&units, hip::kComputeUnits, index) == hip::kSuccess) info_.compute_units = units;
-    size_t bytes = 0;
-    if (api.DeviceTotalMem(&bytes, index) == hip::kSuccess) info_.memory_bytes = static_cast<int64_t>(bytes);
-  }
-
-  const DeviceInfo& info() const override { return info_; }
-
-  Status alloc(size_t bytes, void** pointer) override {
-    *pointer = nullptr;
-    return on_device("hipMalloc", [&] { return api_.Malloc(pointer, std::max<size_t>(bytes, 1)); });
-  }
-
-  Status free(void* pointer) override {
-    return on_device("hipFree", [&] { return api_.Free(pointer); });
-  }
-
-  Status copy(void* destination, const void* source, size_t bytes, fw_copy_kind kind, void* stream) override {
-    if (bytes == 0) return {};
-    const hip::CopyKind direction = kind == FW_HOST_TO_DEVICE   ? hip::kHostToDevice
-                                    : kind == FW_DEVICE_TO_HOST ? hip::kDeviceToHost
-                                                                : hip::kDeviceToDevice;
-    return on_device("hipMemcpyAsync", [&] { return api_.MemcpyAsync(destination, source, bytes, direction, stream); });
-  }
-
-  Status synchronize(void* stream) override {
-    return on_device("hipStreamSynchronize", [&] { return api_.StreamSynchronize(stream); });
-  }
-
-  char* cached_workspace(size_t bytes) override {
-    const CurrentDevice current(api_, info_.index);
-    return current.error() == hip::kSuccess ? workspaces_.lend(bytes) : nullptr;
-  }
-
-  void release_workspace(char* workspace) override {
-    const CurrentDevice current(api_, info_.index);
-    workspaces_.give_back(workspace);
-  }
-
-  Status launch(const char* kernel, const abi::Params& params, const abi::Schedule& schedule,
-                const LaunchOptions& options) override {
-    const CodeObject* code = find_code_object(kernel, info_.arch);
-    if (code == nullptr) {
-      return {FW_UNSUPPORTED,
-              info_.name + ": this build of flashwave has no machine code of " + kernel + " for " + info_.arch};
-    }
-    const CurrentDevice current(api_, info_.index);
-    if (current.error() != hip::kSuccess) return failure("hipSetDevice", current.error());
-    void* function = nullptr;
-    if (Status status = find_function(*code, &function); !status.ok()) return status;
-
-    abi::GpuArguments arguments{params, schedule, options.shared, options.scratch};
-    size_t bytes = sizeof arguments;
-    void* extra[] = {reinterpret_cast<void*>(hip::kArgumentBuffer), &arguments,
-                     reinterpret_cast<void*>(hip::kArgumentBytes), &bytes, reinterpret_cast<void*>(hip::kArgumentsEnd)};
-    const int64_t rows = (schedule.tasks + abi::kTasksPerRow - 1) / abi::kTasksPerRow;
-    const int64_t columns = std::min(schedule.tasks, abi::kTasksPerRow);
-    if (Error error = workspaces_.before_launch(options.stream); error != hip::kSuccess) {
-      return failure("hipStreamWaitEvent", error);
-    }
-    const Error error = api_.ModuleLaunchKernel(
-        function, static_cast<unsigned>(columns), static_cast<unsigned>(rows), 1, static_cast<unsigned>(code->threads),
-        1, 1, static_cast<unsigned>(code->dynamic_lds), options.stream, nullptr, extra);
-    if (error != hip::kSuccess) return failed(api_, info_.name + ": " + kernel, "hipModuleLaunchKernel", error);
-    const Error recorded = workspaces_.after_launch(options.stream);
-    return recorded == hip::kSuccess ? Status{} : failure("hipEventRecord", recorded);
-  }
-
-  Status counters(std::string* json) override {
-    if (api_.emu_counters_json == nullptr) return Device::counters(json);
-    static_cast<void>(api_.emu_set_option("count", "1"));
-    std::string text;
-    for (size_t needed = 1; needed > text.size();) {
-      text.resize(needed);
-      needed = api_.emu_counters_json(info_.index, text.data(), text.size());
-    }
-    text.resize(text.find('\0'));
-    *json = std::move(text);
-    return {};
-  }
-
-  void reset_counters() override {
-    if (api_.emu_reset_counters != nullptr) api_.emu_reset_counters(info_.index);
-  }
-
- private:
-  Status failure(const char* function, Error error) const { return failed(api_, info_.name, function, error); }
-
-  template <class Call>
-  Status on_device(const char* function, Call&& call) {
-    const CurrentDevice current(api_, info_.index);
-    if (current.error() != hip::kSuccess) return failure("hipSetDevice", current.error());
-    const Error error = call();
-    return error == hip::kSuccess ? Status{} : failure(function, error);
-  }
-
-  // Each code object is loaded once, when a kernel in it is first launched.
-  Status find_function(const CodeObject& code, void** function) {
-    const std::lock_guard lock(mutex_);
-    void*& known = functions_[&code];
-    if (known == nullptr) {
-      void*& module = modules_[code.image];
-      if (module == nullptr) {
-        const Error error = api_.ModuleLoadData(&module, code.image);
-        if (error != hip::kSuccess) {
-          module = nullptr;
-          return failure("hipModuleLoadData", error);
-        }
-      }
-      const Error error = api_.ModuleGetFunction(&known, module, code.kernel);
-      if (error != hip::kSuccess) {
-        known = nullptr;
-        return failure("hipModuleGetFunction", error);
-      }
-    }
-    *function = known;
-    return {};
-  }
-
-  const Api& api_;
-  DeviceInfo info_;
-  HipMemory memory_;
-  WorkspacePool workspaces_;
-  std::mutex mutex_;
-  std::map<const void*, void*> modules_;  // by image
-  std::map<const CodeObject*, void*> functions_;
-};
+Device* make_device(const Api& api, int index, const std::string& name, const std::string& kind,
+                    const CodeArchive& archive) {
+  DeviceInfo info;
+  info.name = name;
+  info.kind = kind;
+  info.index = index;
+  info.arch = architecture(api, index);
+  const Architecture* arch = find_architecture(info.arch);
+  if (arch != nullptr) info.isa = arch->isa;
+  info.code = compiled_code(archive, [&](std::string_view code) { return arch != nullptr && code == arch->code; });
+  char description[256] = {};
+  if (api.DeviceGetName(description, sizeof description, index) == hip::kSuccess) info.description = description;
+  int units = 0;
+  if (api.DeviceGetAttribute(&units, hip::kComputeUnits, index) == hip::kSuccess) info.compute_units = units;
+  size_t bytes = 0;
+  if (api.DeviceTotalMem(&bytes, index) == hip::kSuccess) info.memory_bytes = static_cast<int64_t>(bytes);
+  return make_gpu_device(std::move(info), hip::make_driver(api, index, arch, archive)).release();
+}
 
 HipDevices find_devices() {
   HipDevices found;
@@ -239,7 +72,9 @@ HipDevices find_devices() {
   }
   const Api& kept = *api.release();
   found.api = &kept;
-  for (int i = 0; i < count; ++i) found.devices.push_back(new HipDevice(kept, i, "hip:" + std::to_string(i), "hip"));
+  for (int i = 0; i < count; ++i) {
+    found.devices.push_back(make_device(kept, i, "hip:" + std::to_string(i), "hip", amd_code_archive()));
+  }
   return found;
 }
 
@@ -248,7 +83,6 @@ struct Emulator {
   std::mutex mutex;
   Api api;
   Status loaded = load();
-  std::map<std::string, Device*> devices;  // by architecture
 
  private:
   Status load() {
@@ -279,23 +113,31 @@ Status current_hip_device(Device** device) {
   if (!found.status.ok()) return found.status;
   int index = 0;
   if (const Error error = found.api->GetDevice(&index); error != hip::kSuccess) {
-    return failed(*found.api, "the current HIP device", "hipGetDevice", error);
+    return {FW_DEVICE_ERROR, "the current HIP device: " + hip::describe(*found.api, "hipGetDevice", error)};
   }
   *device = found.devices.at(static_cast<size_t>(index));
   return {};
 }
 
-Status find_emulated_device(const std::string& arch, Device** device) {
+Status make_emulated_device(const std::string& arch, const CodeArchive& archive, Device** device) {
   static auto& emulator = *new Emulator;
   const std::lock_guard lock(emulator.mutex);
   if (!emulator.loaded.ok()) return emulator.loaded;
-  Device*& known = emulator.devices[arch];
+  int index = 0;
+  if (emulator.api.emu_open(arch.c_str(), &index) != hip::kSuccess) {
+    return {FW_NO_DEVICE, emulator.api.emu_last_error()};
+  }
+  *device = make_device(emulator.api, index, "emu:" + arch, "emu", archive);
+  return {};
+}
+
+Status find_emulated_device(const std::string& arch, Device** device) {
+  static auto& mutex = *new std::mutex;
+  static auto& devices = *new std::map<std::string, Device*>;  // by architecture
+  const std::lock_guard lock(mutex);
+  Device*& known = devices[arch];
   if (known == nullptr) {
-    int index = 0;
-    if (emulator.api.emu_open(arch.c_str(), &index) != hip::kSuccess) {
-      return {FW_NO_DEVICE, emulator.api.emu_last_error()};
-    }
-    known = new HipDevice(emulator.api, index, "emu:" + arch, "emu");
+    if (Status status = make_emulated_device(arch, amd_code_archive(), &known); !status.ok()) return status;
   }
   *device = known;
   return {};

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "device/code_archive.h"
 #include "device/driver.h"
 
 namespace flashwave {
@@ -27,5 +28,7 @@ bool may_have_hip_devices();
 
 // The emulated GPU of that architecture ("gfx942"), made on the first call for it.
 Status find_emulated_device(const std::string& arch, Device** device);
+// One more, with other machine code than the library's own.
+Status make_emulated_device(const std::string& arch, const CodeArchive& archive, Device** device);
 
 }  // namespace flashwave
