@@ -149,7 +149,7 @@ def _flash3_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool
     return lambda: torch.ops.flash_attn_3.bwd(dout, q, k, v, out, lse, **options)
 
 
-def backward(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, deterministic: bool = False) -> Cell:
+def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, deterministic: bool = False) -> Cell:
     """The backward alone. Deterministic: the same bits in every run, which of the peers only FlashAttention-3 offers."""
     shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
     size = (shape.batch, seqlen, shape.heads, dim)
@@ -355,9 +355,9 @@ def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str |
         for dim in (64, 128, 256):
             for seqlen in (2048, 16384) if quick else _PREFILL:
                 todo["prefill"].append(lambda s=seqlen, d=dim, c=causal: prefill(s, d, c, dtype))
-                todo["backward"].append(lambda s=seqlen, d=dim, c=causal: backward(s, d, c, dtype))
+                todo["backward"].append(lambda s=seqlen, d=dim, c=causal: backward_alone(s, d, c, dtype))
             for seqlen in (16384,) if quick else (1024, 4096, 16384):
-                todo["deterministic"].append(lambda s=seqlen, d=dim, c=causal: backward(s, d, c, dtype, True))
+                todo["deterministic"].append(lambda s=seqlen, d=dim, c=causal: backward_alone(s, d, c, dtype, True))
         todo["growing"].append(lambda c=causal: growing(c, dtype, classic))
     for backward in (False, True):
         for causal in (False, True):
