@@ -168,7 +168,8 @@ struct NarrowKeys : KeyWarpgroup<C> {
     wgmma_commit();
   }
   FW_METHOD uint64_t k_operand(uint32_t slot) const {
-    return operand(C::kK + w * C::kHalfBytes, 16) + (C::kPair ? rank : slot) * (C::kKeyBytes / 16);
+    // The slot belongs to the address: bits that are set in a descriptor take fewer registers than sums.
+    return operand(C::kK + (C::kPair ? rank : slot) * C::kKeyBytes + w * C::kHalfBytes, 16);
   }
   FW_METHOD uint64_t q_operand(uint32_t panel_bytes, uint32_t slot) const {
     return operand(C::kQ, panel_bytes) + slot * (C::kQueryBytes / 16);
@@ -191,15 +192,11 @@ struct NarrowKeys : KeyWarpgroup<C> {
   }
 
   FW_METHOD void tile(uint32_t task_at, int first) {
-    const KeyRows<C> rows(task_at, first);
+    BlockWalk walk(p, task_at, w);
     const uint32_t k_slot = C::kPair ? 0 : this->tile_count & 1;
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
-    const BackwardTask begun = load_backward_task(task_at);
-    const int first_block = uniform(begun.first_query_block), end_block = first_block + uniform(begun.blocks);
-    int block = first_block, left = uniform(begun.blocks) * (p.heads_q / p.heads_k);
-    const auto next_block = [&] { block = block + 1 == end_block ? first_block : block + 1; };
     const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {
-      rows.mask(s, block, first, block * kTileQ, thread);
+      if (walk.masked) mask_unseen(s, task_at, first, walk.block * kTileQ, thread);
       this->exponentials(s, this->scale, l, x);
     };
     FW_UNROLL for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
@@ -207,14 +204,15 @@ struct NarrowKeys : KeyWarpgroup<C> {
     // The first blocks may lie wholly before this warpgroup's keys: dS is 0 and nothing is multiplied. Their slots are
     // released unseen; the wait for dS's keeps the warpgroups less than a ring apart, so that phases cannot mix. In a
     // pair both key warpgroups of a CTA may do so: somebody must see the block arrive before its slot is written again.
-    while ((kTileQ == 64 || C::kPair) && left > 1 && begun.comes_before<C>(block, first)) {
+    const int some_first = first_seeing<C>(task_at, first);
+    while ((kTileQ == 64 || C::kPair) && walk.left > 1 && walk.block < some_first) {
       this->wait_ds_free();
       if constexpr (C::kPair) this->wait_q(), this->wait_do();
       this->release_q(q_ring.slot), this->release_do();
       FW_UNROLL for (int k = 0; k < kTileQ / 16; ++k)
           store_matrices_transposed(ds_at + this->ds_slot() * C::kDsBytes + k * 16 * kPanelRowBytes, 0, 0, 0, 0);
       this->publish_ds();
-      q_ring.step(), do_ring.step(), ++block_count, --left, next_block();
+      q_ring.step(), do_ring.step(), ++block_count, --walk.left, walk.step();
       if constexpr (!C::kPair) break;
     }
     this->wait_k(k_slot);
@@ -244,8 +242,8 @@ struct NarrowKeys : KeyWarpgroup<C> {
       do_ring.step();
       q_before = q_ring.slot;
       q_ring.step();
-      if (--left == 0) break;
-      next_block();
+      if (--walk.left == 0) break;
+      walk.step();
       this->wait_q();
       issue_scores(k_operand(k_slot), q_operand(16, q_ring.slot));
       issue_sums(dk, q_operand(kPanelBytes, q_before));

@@ -37,17 +37,19 @@ struct BackwardConfig {
   static constexpr int kQStages = kLean ? 2 : 3, kDoStages = kLean ? 1 : kPair ? 2 : 3;
   static constexpr int kKSlots = 2;  // single CTAs: this tile's and the next one's; pairs: this CTA's and the other's
 
+  static constexpr uint32_t kTaskBytes =
+      48 + 2 * 16;  // BackwardTask, and what each key warpgroup has of it (BlockRange)
   static constexpr uint32_t kK = kSharedBase, kV = kK + kKSlots * kKeyBytes, kQ = kV + kKeyBytes,
                             kDo = kQ + kQStages * kQueryBytes, kDs = kDo + kDoStages * kQueryBytes,
                             kIn = kDs + 2 * kDsBytes,  // dS of the other CTA
       kP = kIn + (kCtas - 1) * kDsBytes, kLse = kP + (kWide ? kDsBytes : 0), kDelta = kLse + kQStages * kRowBytes,
                             kTasks = kDelta + kDoStages * kRowBytes;
   // Barriers, 8 bytes each: full and free.
-  static constexpr uint32_t kKFull = kTasks + 2 * 48, kKFree = kKFull + 16, kVFull = kKFree + 16, kVFree = kVFull + 8,
-                            kQFull = kVFree + 8, kQFree = kQFull + 8 * kQStages, kDoFull = kQFree + 8 * kQStages,
-                            kDoFree = kDoFull + 8 * kDoStages, kDsFull = kDoFree + 8 * kDoStages,
-                            kDsFree = kDsFull + 32, kInFull = kDsFree + 16, kTaskFull = kInFull + 16,
-                            kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
+  static constexpr uint32_t kKFull = kTasks + 2 * kTaskBytes, kKFree = kKFull + 16, kVFull = kKFree + 16,
+                            kVFree = kVFull + 8, kQFull = kVFree + 8, kQFree = kQFull + 8 * kQStages,
+                            kDoFull = kQFree + 8 * kQStages, kDoFree = kDoFull + 8 * kDoStages,
+                            kDsFull = kDoFree + 8 * kDoStages, kDsFree = kDsFull + 32, kInFull = kDsFree + 16,
+                            kTaskFull = kInFull + 16, kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= 232448);
 

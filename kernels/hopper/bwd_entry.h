@@ -99,4 +99,8 @@ struct BackwardElement<kRowF16> {
     using namespace flashwave;                                                                                       \
     BackwardFrame<BackwardElement<(dtypes)>::Type, dim, tile_q>::finish<(tile_q) == 128>(args);                      \
   }
+#define FW_HOPPER_kSums(name, dtypes, dim, tile_q, tile_k, threads, shared_bytes, features, work)                    \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
+    flashwave::BackwardFrame<flashwave::BF16, dim, tile_q>::sinks(args);                                             \
+  }
 #define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_HOPPER_BACKWARD)(__VA_ARGS__)

@@ -65,6 +65,34 @@ struct BackwardFrame {
     FW_UNROLL for (int i = 0; i < kTileQ * kDim / 4 / kThreads; ++i) dq[i * kThreads] = make_float4(0, 0, 0, 0);
   }
 
+  // The gradient of a head's sink: each row gives it - e^(sink - lse) delta. A task is a head; the same order of sums
+  // in every run.
+  FW_METHOD static void sinks(const GpuArguments& args) {
+    const Params& p = args.params;
+    if (task_index() >= args.schedule.tasks) return;
+    FrameTask task(p, 0, kTileQ);
+    task.head = int32_t(task_index());
+    const float sink = p.sinks[task.head] * kLog2e;
+    float sum = 0.f;
+    for (task.batch = 0; task.batch < p.batch; ++task.batch) {
+      const int rows = int(sequence_of(p, task.batch).queries);
+      task.block = 0;
+      const char* const first = block_of(args, task);
+      for (int row = thread_index(); row < (rows + kTileQ - 1) / kTileQ * kTileQ; row += kThreads) {
+        const float* const numbers =
+            reinterpret_cast<const float*>(first + int64_t{row / kTileQ} * p.heads_q * kBlockBytes) + row % kTileQ;
+        sum -= exp2_fast(sink - numbers[0]) * numbers[kTileQ];
+      }
+    }
+    __shared__ float sums[kThreads / kWave];
+    sum = wave_reduce(sum, [](float a, float b) { return a + b; });
+    if (lane_index() == 0) sums[wave_index()] = sum;
+    __syncthreads();
+    if (thread_index() != 0) return;
+    for (int wave = 1; wave < kThreads / kWave; ++wave) sum += sums[wave];
+    p.d_sinks[task.head] = sum;
+  }
+
   // dQ in rows from the order of the registers, scaled. kTransposed: the main kernel forms dQ^T.
   template <bool kTransposed>
   FW_METHOD static void finish(const GpuArguments& args) {

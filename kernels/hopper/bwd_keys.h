@@ -5,43 +5,55 @@
 
 namespace flashwave {
 
-// 64 keys from `first` on, seen from blocks of kTileQ queries: in s[4 j + 2 i + e] a thread has key first_key() + 8 i
-// and query 8 j + first_query() + e of a block. The task is read where it lies whenever it is needed: registers are
+// Scores of keys that a query does not see become -inf. In s[4 j + 2 i + e] a thread has key first + thread / 32 * 16 +
+// thread % 32 / 4 + 8 i and query `query` + thread % 4 * 2 + 8 j + e. The task is read where it lies: registers are
 // scarce.
-template <class C>
-struct KeyRows {
-  const uint32_t task_at;
-  int32_t all_first, all_last;  // blocks of queries that see all of these keys, every one of them
-
-  FW_METHOD KeyRows(uint32_t task_place, int32_t first) : task_at(task_place) {
-    const BackwardTask t = load_backward_task(task_at);
-    const int32_t last = first - t.left_edge - (C::kTileQ - 1);
-    all_first = uniform(max(first + 63 - t.right_edge + C::kTileQ - 1, 0) / C::kTileQ);
-    all_last = uniform(first + 64 > t.keys || last < 0 ? -1 : last / C::kTileQ);
+template <int N>
+FW_DEVICE void mask_unseen(float (&s)[N], uint32_t task_at, int first, int query, int thread) {
+  const BackwardTask t = load_backward_task(task_at);
+  const int key = first + thread / 32 * 16 + thread % 32 / 4, column = query + thread % 4 * 2;
+  const int least0 = key >= t.keys ? kFarEdge : key - t.right_edge - column;
+  const int least1 = key + 8 >= t.keys ? kFarEdge : key + 8 - t.right_edge - column;
+  FW_UNROLL for (int j = 0; j < N / 4; ++j) {
+    FW_UNROLL for (int e = 0; e < 2; ++e) {
+      if (8 * j + e < least0) s[4 * j + e] = -kInf;
+      if (8 * j + e < least1) s[4 * j + 2 + e] = -kInf;
+    }
   }
+  if (t.left_edge == -kFarEdge) return;
+  const int most0 = key - t.left_edge - column, most1 = most0 + 8;
+  FW_UNROLL for (int j = 0; j < N / 4; ++j) {
+    FW_UNROLL for (int e = 0; e < 2; ++e) {
+      if (8 * j + e > most0) s[4 * j + e] = -kInf;
+      if (8 * j + e > most1) s[4 * j + 2 + e] = -kInf;
+    }
+  }
+}
 
-  // Scores of keys that a query does not see become -inf. first: key of the warpgroup, query: the first of those in s.
-  template <int N>
-  FW_METHOD void mask(float (&s)[N], int block, int first, int query, int thread) const {
-    if (block >= all_first && block <= all_last) return;
-    const BackwardTask t = load_backward_task(task_at);
-    const int key = first + thread / 32 * 16 + thread % 32 / 4, column = query + thread % 4 * 2;
-    const int least0 = key >= t.keys ? kFarEdge : key - t.right_edge - column;
-    const int least1 = key + 8 >= t.keys ? kFarEdge : key + 8 - t.right_edge - column;
-    FW_UNROLL for (int j = 0; j < N / 4; ++j) {
-      FW_UNROLL for (int e = 0; e < 2; ++e) {
-        if (8 * j + e < least0) s[4 * j + e] = -kInf;
-        if (8 * j + e < least1) s[4 * j + 2 + e] = -kInf;
-      }
-    }
-    if (t.left_edge == -kFarEdge) return;
-    const int most0 = key - t.left_edge - column, most1 = most0 + 8;
-    FW_UNROLL for (int j = 0; j < N / 4; ++j) {
-      FW_UNROLL for (int e = 0; e < 2; ++e) {
-        if (8 * j + e > most0) s[4 * j + e] = -kInf;
-        if (8 * j + e > most1) s[4 * j + 2 + e] = -kInf;
-      }
-    }
+// The first block of which some query sees keys from `first` on.
+template <class C>
+FW_DEVICE int first_seeing(uint32_t task_at, int first) {
+  return uniform(max(first - load_backward_task(task_at).right_edge, 0) / C::kTileQ);
+}
+
+// The blocks of queries of a task as one key warpgroup goes through them, head by head of the group.
+struct BlockWalk {
+  const uint32_t range_at;  // BlockRange
+  int block, left;
+  bool masked;  // some query of the block does not see some key
+  int head = 0;
+
+  FW_METHOD BlockWalk(const Params& p, uint32_t task_at, int w) : range_at(task_at + 48 + 16 * w) {
+    const BackwardTask task = load_backward_task(task_at);
+    left = uniform(task.blocks) * (p.heads_q / p.heads_k);
+    head = uniform(task.head) * (p.heads_q / p.heads_k);
+    block = uniform(task.first_query_block) - 1;
+    step();
+  }
+  FW_METHOD void step() {
+    const int4 range = load_shared4(range_at);
+    if (++block == range.w) block = range.z, ++head;
+    masked = block < range.x || block > range.y;
   }
 };
 

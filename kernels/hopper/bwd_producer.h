@@ -15,7 +15,7 @@ FW_DEVICE uint32_t wait_backward_task(uint32_t here, uint32_t n) {
   } else {
     barrier_wait(here + C::kTaskFull + 8 * slot, n >> 1 & 1);
   }
-  return here + C::kTasks + 48 * slot;
+  return here + C::kTasks + C::kTaskBytes * slot;
 }
 template <class C>
 FW_DEVICE void release_backward_task(uint32_t n) {
@@ -101,17 +101,17 @@ struct BackwardProducer {
   uint32_t tiles = 0;  // with something to copy
 
   FW_METHOD void publish(const BackwardTask& t, uint32_t n) const {
-    const uint32_t slot = n & 1, at = C::kTasks + 48 * slot;
+    const uint32_t slot = n & 1, at = C::kTasks + C::kTaskBytes * slot;
     barrier_wait(here + C::kTaskFree + 8 * slot, (n >> 1 & 1) ^ 1);
     if (first_lane) {
       const int4 words[] = {make_int4(t.key, t.head, t.batch, t.rows),
                             make_int4(t.keys, t.first_query_block, t.blocks, t.first_block),
                             make_int4(t.left_edge, t.right_edge, t.queries, 0)};
-      FW_UNROLL for (int i = 0; i < 3; ++i) {
-        if constexpr (C::kPair) {
-          store_shared4_in(at + 16 * i, 0, words[i]), store_shared4_in(at + 16 * i, 1, words[i]);
-        } else {
-          store_shared4(at + 16 * i, words[i]);
+      FW_UNROLL for (uint32_t cta = 0; cta < C::kCtas; ++cta) {
+        FW_UNROLL for (int i = 0; i < 3; ++i) put(at + 16 * i, cta, words[i]);
+        FW_UNROLL for (int w = 0; w < 2; ++w) {
+          const BlockRange r = block_range<C>(t, t.key + int(cta) * C::kTileK + (C::kWide ? 0 : 64 * w));
+          put(at + 48 + 16 * w, cta, make_int4(r.all_first, r.all_last, r.first, r.end));
         }
       }
       if constexpr (C::kPair) {
@@ -121,6 +121,14 @@ struct BackwardProducer {
       }
     }
     __syncwarp();
+  }
+
+  FW_METHOD static void put(uint32_t at, uint32_t cta, int4 words) {
+    if constexpr (C::kPair) {
+      store_shared4_in(at, cta, words);
+    } else {
+      store_shared4(at, words);
+    }
   }
 
   FW_METHOD void copy(const BackwardTask& t) {

@@ -12,12 +12,6 @@ struct BackwardTask {
   int32_t key, head, batch, rows;                        // key: the first, in its sequence; < 0: no task is left
   int32_t keys, first_query_block, blocks, first_block;  // blocks: of each head of the group; first_block: of the batch
   int32_t left_edge, right_edge, queries, reserved;      // entry (kernels/abi/backward_blocks.h)
-
-  // Whether no query of the block sees the keys from `first` on, since they come later.
-  template <class C>
-  FW_METHOD bool comes_before(int block, int first) const {
-    return block * C::kTileQ + C::kTileQ - 1 + right_edge < first;
-  }
 };
 static_assert(sizeof(BackwardTask) == 48);
 
@@ -27,6 +21,19 @@ FW_DEVICE int32_t edge(int64_t x) { return x < -kFarEdge ? -kFarEdge : x > kFarE
 FW_DEVICE BackwardTask load_backward_task(uint32_t at) {
   const int4 a = load_shared4(at), b = load_shared4(at + 16), c = load_shared4(at + 32);
   return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
+}
+
+// Blocks of queries as a key warpgroup needs them at every step, kept beside the task: those of which all queries see
+// all of its 64 keys, and those of the task.
+struct BlockRange {
+  int32_t all_first, all_last, first, end;
+};
+template <class C>
+FW_DEVICE BlockRange block_range(const BackwardTask& t, int first_key) {
+  const int32_t last = first_key - t.left_edge - (C::kTileQ - 1);
+  return {max(first_key + 63 - t.right_edge + C::kTileQ - 1, 0) / C::kTileQ,
+          first_key + 64 > t.keys || last < 0 ? -1 : last / C::kTileQ, t.first_query_block,
+          t.first_query_block + t.blocks};
 }
 
 // Rows of k and v of the sequence from key 0 on.

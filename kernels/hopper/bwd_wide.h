@@ -44,7 +44,7 @@ struct WideKeys : KeyWarpgroup<C> {
         Sums::template shared_shared<1, 1>(d, other + k * 128, queries + (2 * (w ^ 1) + k) * 128, 1);
     wgmma_commit();
   }
-  FW_METHOD uint64_t k_operand() const { return operand(C::kK, 16) + rank * (C::kKeyBytes / 16); }
+  FW_METHOD uint64_t k_operand() const { return operand(C::kK + rank * C::kKeyBytes, 16); }
   FW_METHOD uint64_t queries_of(uint32_t ring, uint32_t slot) const {
     return operand(ring + w * kHalfRows, 16) + slot * (C::kQueryBytes / 16);
   }
@@ -78,23 +78,15 @@ struct WideKeys : KeyWarpgroup<C> {
   }
 
   FW_METHOD void tile(uint32_t task_at, int first) {
-    const KeyRows<C> rows(task_at, first);
-    const BackwardTask begun = load_backward_task(task_at);
-    const int first_block = uniform(begun.first_query_block), end_block = first_block + uniform(begun.blocks);
-    int block = first_block, left = uniform(begun.blocks) * (p.heads_q / p.heads_k);
-    int head = uniform(begun.head) * (p.heads_q / p.heads_k);
-    const auto next_block = [&] {
-      ++block;
-      if (block == end_block) block = first_block, ++head;
-    };
+    BlockWalk walk(p, task_at, w);
     // S -> P in x, and what of it dO is weighted with in `kept`, the same without dropout.
     const auto weigh = [&](uint32_t (&x)[kQueries / 4], uint32_t (&kept)[kQueries / 4]) {
-      const int query = block * C::kTileQ + w * kQueries;
-      if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), head, query, first, thread, s);
-      rows.mask(s, block, first, query, thread);
+      const int query = walk.block * C::kTileQ + w * kQueries;
+      if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
+      if (walk.masked) mask_unseen(s, task_at, first, query, thread);
       if constexpr (C::kGeneral) {
         modified.exponentials(*this, s, x);
-        modified.drop(p, load_backward_task(task_at), head, query, first, thread, x, kept);
+        modified.drop(p, load_backward_task(task_at), walk.head, query, first, thread, x, kept);
       } else {
         this->exponentials(s, this->scale, this->lse(0), x);
       }
@@ -102,14 +94,15 @@ struct WideKeys : KeyWarpgroup<C> {
     uint32_t x[kQueries / 4], kept[C::kGeneral ? kQueries / 4 : 1], probs[C::kGeneral ? kQueries / 4 : 1];
     FW_UNROLL for (int i = 0; i < kColumns / 2; ++i) dk[i] = dv[i] = 0;
 
-    while (left > 1 && begun.comes_before<C>(block, first)) {  // as in bwd.h
+    const int some_first = first_seeing<C>(task_at, first);
+    while (walk.left > 1 && walk.block < some_first) {  // as in bwd.h
       this->wait_ds_free();
       this->wait_q(), this->wait_do();
       this->release_q(q_ring.slot), this->release_do();
       FW_UNROLL for (int i = 0; i < kQueries / 4; ++i) x[i] = 0;
       put(C::kDs + this->ds_slot() * C::kDsBytes, x);
       publish_ds();
-      q_ring.step(), do_ring.step(), ++block_count, --left, next_block();
+      q_ring.step(), do_ring.step(), ++block_count, --walk.left, walk.step();
     }
     this->wait_k(0);
     this->wait_q();
@@ -146,8 +139,8 @@ struct WideKeys : KeyWarpgroup<C> {
       do_ring.step();
       q_before = q_ring.slot;
       q_ring.step();
-      if (--left == 0) break;
-      next_block();
+      if (--walk.left == 0) break;
+      walk.step();
       this->wait_q();
       issue_scores(k_operand(), queries_of(C::kQ, q_ring.slot));
       wait_for_both(3);  // dS; and both have done with P

@@ -144,6 +144,8 @@ const char* op_name(Op op) {
       return "prepare";
     case Op::kFinish:
       return "finish";
+    case Op::kSums:
+      return "sums";
   }
   return "?";
 }

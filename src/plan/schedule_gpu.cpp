@@ -95,13 +95,16 @@ const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& devi
 
 bool by_key_tiles(const KernelRow& row) { return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs; }
 
+int64_t blocks_of_queries(const Problem& problem, const KernelRow& row) {
+  return std::max<int64_t>(ceil_div(problem.a.seqlen_q, row.tile_q), 1) * problem.a.heads_q * problem.a.batch;
+}
+
 Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row,
-                     const abi::Schedule& schedule, std::vector<Step>* steps) {
+                     const abi::Schedule& schedule, int64_t tasks, std::vector<Step>* steps) {
   const KernelRow* other = companion(op, problem, device, row);
   if (other == nullptr) return {FW_INTERNAL_ERROR, std::string(row.name) + ": no kernel to " + op_name(op)};
   steps->push_back({other, schedule});
-  const fw_attention& a = problem.a;
-  steps->back().schedule.tasks = std::max<int64_t>(ceil_div(a.seqlen_q, row.tile_q), 1) * a.heads_q * a.batch;
+  steps->back().schedule.tasks = tasks;
   steps->back().schedule.zeroed_bytes = 0;
   return {};
 }
@@ -147,7 +150,7 @@ abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
 Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                     const abi::Schedule& schedule, std::vector<Step>* steps) {
   if (!by_key_tiles(row)) return {};
-  return add_companion(Op::kPrepare, problem, device, row, schedule, steps);
+  return add_companion(Op::kPrepare, problem, device, row, schedule, blocks_of_queries(problem, row), steps);
 }
 
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
@@ -170,8 +173,14 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
     return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};
   }
   if (by_key_tiles(row)) {
-    if (problem.g.dq.data == nullptr) return {};
-    return add_companion(Op::kFinish, problem, device, row, schedule, steps);
+    Status status;
+    if (problem.g.dq.data != nullptr) {
+      status = add_companion(Op::kFinish, problem, device, row, schedule, blocks_of_queries(problem, row), steps);
+    }
+    if (status.ok() && problem.g.d_sinks != nullptr) {
+      status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
+    }
+    return status;
   }
   if (row.op == Op::kBackward) {
     const abi::Params params = params_of(problem);
