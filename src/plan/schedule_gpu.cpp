@@ -45,7 +45,8 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   s.splits = static_cast<int32_t>(splits);
   s.tasks = blocks * splits;
   if (splits > 1) {
-    s.shared_bytes = abi::PartialResults(nullptr, a.batch * a.heads_k * rows, splits, static_cast<int>(a.dim_v)).bytes;
+    s.workspace_bytes =
+        abi::PartialResults(nullptr, a.batch * a.heads_k * rows, splits, static_cast<int>(a.dim_v)).bytes;
   }
   return s;
 }
@@ -65,7 +66,7 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
         abi::decode_parts<int64_t>(abi::decode_tiles(keys - first), units, workgroups, row.threads / 32));
   }
   s.tasks = s.splits > 0 ? units * s.splits : workgroups;
-  s.shared_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
+  s.workspace_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
   return s;
 }
 
@@ -76,7 +77,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
   switch (row.work) {
     case Work::kQueryBlocks: {
       abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
-      if (row.op == Op::kBackward) s.shared_bytes = abi::generic_backward_bytes(params_of(problem));
+      if (row.op == Op::kBackward) s.workspace_bytes = abi::generic_backward_bytes(params_of(problem));
       return s;
     }
     case Work::kPackedRows:
@@ -87,7 +88,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
       abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
       s.zeroed_bytes = kCounterBytes;  // the next block to take
-      s.shared_bytes = kCounterBytes;
+      s.workspace_bytes = kCounterBytes;
       return s;
     }
     case Work::kLine:
@@ -96,6 +97,13 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       break;
   }
   return one_part(problem, 1, a.batch * (a.seqlen_q + a.seqlen_new));
+}
+
+int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule) {
+  if (schedule.splits > 0) return schedule.splits;
+  const fw_attention& a = problem.a;
+  const int64_t units = abi::decode_units(a.batch, a.heads_k, a.seqlen_q * problem.group(), row.tile_q);
+  return static_cast<int32_t>(std::max<int64_t>(ceil_div(schedule.tasks, std::max<int64_t>(units, 1)), 1));
 }
 
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
