@@ -65,7 +65,10 @@ std::string json_member(std::string_view object, std::string_view name) {
     const size_t next = object.find_first_not_of(" \t\n", at);
     if (depth != 1 || key != name || next == std::string_view::npos || object[next] != ':') continue;
     at = object.find_first_not_of(" \t\n", next + 1);
-    return at != std::string_view::npos && object[at] == '"' ? read_string(object, at) : "";
+    if (at == std::string_view::npos) return "";
+    if (object[at] == '"') return read_string(object, at);
+    const std::string_view word = object.substr(at, object.find_first_of(",}] \t\n", at) - at);
+    return word == "null" ? "" : std::string(word);
   }
   return "";
 }

@@ -24,7 +24,7 @@ class JsonObject {
   std::string body_;
 };
 
-// The string value of a member of the outermost object; empty if it is absent or not a string.
+// The value of a member of the outermost object, a string, number or word; empty if it is absent or null.
 std::string json_member(std::string_view object, std::string_view name);
 
 }  // namespace flashwave::cli

@@ -1,6 +1,7 @@
 #include <array>
 #include <cstdio>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "ask.h"
@@ -54,12 +55,18 @@ constexpr Feature kFeatures[] = {
     {"deterministic", "deterministic=1", "deterministic=1"},
 };
 
+bool is_cpu(fw_device* device) {
+  fw_device_info info{};
+  info.struct_size = sizeof info;
+  return fw_device_query(device, &info) == FW_OK && std::string_view(info.kind) == "cpu";
+}
+
 std::string family(fw_device* device, const std::string& words) {
   const Answer answer = ask(device, parse_case(words), FW_JSON);
   const std::string kernel = answer.status == FW_OK ? json_member(answer.text, "kernel") : "";
   if (kernel.empty()) return "refused";
-  if (kernel.starts_with("reference")) return "reference";
-  return kernel.find("_generic_") != std::string::npos ? "generic" : "fast";
+  if (json_member(answer.text, "slow_path") != "true") return "fast";
+  return is_cpu(device) ? "reference" : "generic";
 }
 
 std::string cell(fw_device* device, const char* words, bool backward) {

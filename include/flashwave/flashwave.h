@@ -188,7 +188,8 @@ FW_API fw_status fw_openmp_executor(const char* library, const fw_executor** exe
 /* What ran. Filled when fw_exec.report is set. */
 typedef struct fw_report {
   uint32_t struct_size;
-  int32_t splits;
+  int32_t splits; /* parts of the keys that are attended apart; where the lengths are in a GPU's memory and the kernel
+                     shares the keys out itself, the parts of a sequence if all were equally long */
   char device[32];
   char kernel[64];
   int32_t tile_q, tile_k;
@@ -248,7 +249,9 @@ FW_API fw_status fw_workspace_size(fw_device* device, const fw_attention* attent
                                    const fw_exec* exec, size_t* bytes);
 
 /* Which kernel would run, and why each one before it would not. Writes at most capacity bytes including the final 0;
- * *needed (optional) gets the full length including it. Tensor data is not touched; pointers only count as present. */
+ * *needed (optional) gets the full length including it. Tensor data is not touched. Of addresses it matters whether
+ * they are NULL and how they are aligned: some kernels want rows at multiples of 4 or 16 bytes. So ask with the
+ * addresses of the call, or with others of the same alignment; fw_workspace_size likewise. */
 typedef enum fw_format { FW_TEXT = 0, FW_JSON = 1 } fw_format;
 FW_API fw_status fw_explain(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,
                             const fw_exec* exec, fw_format format, char* buffer, size_t capacity, size_t* needed);

@@ -10,8 +10,8 @@ namespace flashwave::abi {
 
 struct CpuLaunch {
   Schedule schedule;
-  char* shared;   // schedule.shared_bytes, 64-byte aligned
-  char* scratch;  // workers * schedule.scratch_bytes, 64-byte aligned
+  char* workspace;  // schedule.workspace_bytes, 64-byte aligned
+  char* scratch;    // workers * schedule.scratch_bytes, 64-byte aligned
   int32_t workers;
   // Runs job(arg, worker) once for each worker in [0, workers), possibly in parallel; returns when all are done.
   void* executor;

@@ -1,4 +1,4 @@
-// What the workgroups of the decode kernel for NVIDIA GPUs (kernels/ampere/decode.cu) leave for each other: results of
+// What the workgroups of the decode kernel for NVIDIA GPUs (kernels/nvidia/decode.cu) leave for each other: results of
 // parts of the keys, and flags that say they are there. Plain C++ for the host and the GPU.
 #pragma once
 

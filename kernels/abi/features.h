@@ -1,4 +1,4 @@
-// What a row of kernels/*/variants.def can say about a kernel. Plain constants: kernels read them at compile time, the
+// What a row of kernels/*/kernels.def can say about a kernel. Plain constants: kernels read them at compile time, the
 // catalog and the plan at run time.
 #pragma once
 
@@ -50,8 +50,9 @@ enum Needs : uint32_t {
   kNeeds8Columns = 1u << 5,       // head dims of 8 or more
   kNeedsNearRows = 1u << 7,       // the rows of one tile lie within 2^31 bytes: offsets in it have 32 bits
   kNeedsTensorMaps = 1u << 8,     // q, k, v, o described by tensor maps: as kNeeds16Bytes
-  kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8, no left pad
-  kNeedsGradientMaps = 1u << 14,  // q, k, v, d_o described by tensor maps; o, dq, dk, dv: as kNeeds16Bytes
+  kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8
+  kNeedsGradientMaps = 1u << 16,  // q, k, v, d_o described by tensor maps; o, dq, dk, dv: as kNeeds16Bytes
+  kNeedsUnpaddedPages = 1u << 9,  // block_table: no left pad
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
@@ -61,6 +62,9 @@ enum Needs : uint32_t {
   kPrefersShortColumns = 1u << 15,
   // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
   kPrefersSeveralRows = 1u << 13,
+  // Nor this: the slow path of its device, which takes any problem, is tried last, and uses no matrix unit or vector
+  // tile. FW_NO_SLOW_PATH excludes it.
+  kIsSlowPath = 1u << 14,
 };
 
 inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefersSeveralRows
@@ -80,3 +84,20 @@ enum class Work : uint8_t {
 };
 
 }  // namespace flashwave
+
+// Lists of kernels are short because one line makes the row of bf16 and that of fp16, and pastes their names from its
+// numbers:
+//
+//   #define FW_MY_ROW(type, dtypes, dims, tile_q, tile_k) \
+//     FW_EXPAND(FW_AMD_KERNEL, my_fwd, my_fwd_##type##_d##dims##_m##tile_q##n##tile_k, ..., FW_DIMS_##dims, ...)
+//   FW_PAIR(FW_MY_ROW, 192v128, 128, 64)
+#define FW_PAIR(row, ...) row(bf16, kRowBF16, __VA_ARGS__) row(f16, kRowF16, __VA_ARGS__)
+#define FW_EXPAND(macro, ...) macro(__VA_ARGS__)
+// Head dims by what names call them: the largest dim_qk and dim_v.
+#define FW_DIMS_64 64, 64
+#define FW_DIMS_96 96, 96
+#define FW_DIMS_128 128, 128
+#define FW_DIMS_192 192, 192
+#define FW_DIMS_192v128 192, 128
+#define FW_DIMS_256 256, 256
+#define FW_DIMS_512 512, 512

@@ -9,7 +9,7 @@ namespace flashwave::abi {
 struct GpuArguments {
   Params params;
   Schedule schedule;
-  char* shared;   // schedule.shared_bytes
+  char* shared;   // by all workgroups: schedule.workspace_bytes of device memory
   char* scratch;  // schedule.scratch_bytes
 };
 static_assert(sizeof(GpuArguments) == sizeof(Params) + sizeof(Schedule) + 16);

@@ -78,15 +78,15 @@ static_assert(sizeof(Params) == 18 * 48 + 216);
 // How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
 // number of threads, so that results do not depend on it.
 struct Schedule {
-  int32_t splits;          // parts of the keys that are attended apart and combined (1 = none)
-  int32_t rows_per_task;   // query rows of one task, GQA group packed: row = query * group + head_in_group
-  int64_t keys_per_split;  // keys of one part (the last may be shorter)
-  int64_t tasks;           // independent tasks
-  int32_t heads_per_task;  // decode: key heads of one task, read side by side
-  int32_t zeroed_bytes;    // GPU: of the shared bytes, so many are 0 when the kernel starts
-  int64_t scratch_bytes;   // per worker
-  int64_t shared_bytes;    // once per call: partial results
-  int32_t in_order;        // backward: sums of several workgroups are made in a fixed order, always the same bits
+  int32_t splits;           // parts of the keys that are attended apart and combined (1 = none)
+  int32_t rows_per_task;    // query rows of one task, GQA group packed: row = query * group + head_in_group
+  int64_t keys_per_split;   // keys of one part (the last may be shorter)
+  int64_t tasks;            // independent tasks
+  int32_t heads_per_task;   // decode: key heads of one task, read side by side
+  int32_t zeroed_bytes;     // GPU: of the workspace, so many are 0 when the kernel starts
+  int64_t scratch_bytes;    // per worker
+  int64_t workspace_bytes;  // once per call: partial results
+  int32_t in_order;         // backward: sums of several workgroups are made in a fixed order, always the same bits
   int32_t reserved;
 };
 static_assert(sizeof(Schedule) == 56);

@@ -21,6 +21,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/abi/partials.h"
 #include "kernels/amd/decode_task.h"
+#include "kernels/common/part.h"
 #include "kernels/common/row_end.h"
 #include "kernels/common/score.h"
 
@@ -395,17 +396,17 @@ FW_DEVICE void decode(const GpuArguments& args) {
   }
 }
 
-// A row of decode.def makes a kernel if it is for the target compiled for.
+// A row makes a kernel if it is for the target compiled for.
 #if defined(__GFX9__)
-#define FW_FOR_kIsaCdna(...) __VA_ARGS__
+#define FW_FOR_kIsaCdna1(...) __VA_ARGS__
 #define FW_FOR_kIsaRdna3(...)
 #define FW_FOR_kIsaRdna4(...)
 #elif defined(__GFX11__)
-#define FW_FOR_kIsaCdna(...)
+#define FW_FOR_kIsaCdna1(...)
 #define FW_FOR_kIsaRdna3(...) __VA_ARGS__
 #define FW_FOR_kIsaRdna4(...)
 #else
-#define FW_FOR_kIsaCdna(...)
+#define FW_FOR_kIsaCdna1(...)
 #define FW_FOR_kIsaRdna3(...)
 #define FW_FOR_kIsaRdna4(...) __VA_ARGS__
 #endif
@@ -419,15 +420,14 @@ struct ElementOf<kRowF16> {
   using Type = _Float16;
 };
 
-#define FW_IN_amd_combine(...)
-#define FW_IN_amd_decode(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
+#define FW_DECODE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                          needs, work)                                                                                 \
   FW_FOR_##isa(FW_KERNEL(threads) name([[maybe_unused]] GpuArguments args) {                                          \
     static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                   \
     decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(arguments_in_memory());                \
   })
-#define FW_AMD_KERNEL(file, ...) FW_IN_##file(__VA_ARGS__)
-#include "kernels/amd/decode.def"
+#define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_DECODE_ENTRY)(__VA_ARGS__)
+#include "kernels/amd/kernels.def"
 #undef FW_AMD_KERNEL
 
 }  // namespace flashwave

@@ -5,6 +5,7 @@
 #include "kernels/abi/tiny_schedule.h"
 #include "kernels/common/accurate.h"
 #include "kernels/common/elements.h"
+#include "kernels/common/part.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
@@ -153,8 +154,8 @@ FW_DEVICE void tiny(const GpuArguments& args) {
   }
 }
 
-// The rows of tiny.def: the head dim gives the lanes of a stream.
-#define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
+// The head dim gives the lanes of a stream.
+#define FW_TINY_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
                       features, needs, work)                                                                     \
   FW_KERNEL(threads) name(GpuArguments args) {                                                                   \
     static_assert(threads == kThreads && tile_q == kThreads * kElements / dim_qk && dim_qk == dim_v);            \
@@ -164,7 +165,8 @@ FW_DEVICE void tiny(const GpuArguments& args) {
       tiny<BFloat16, dim_qk / kElements, seqlen_k>(args);                                                        \
     }                                                                                                            \
   }
-#include "kernels/amd/tiny.def"
+#define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_TINY_ENTRY)(__VA_ARGS__)
+#include "kernels/amd/kernels.def"
 #undef FW_AMD_KERNEL
 
 }  // namespace flashwave

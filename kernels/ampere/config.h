@@ -1,7 +1,7 @@
-// What follows from a row of variants.def: who does what in a CTA, and where things lie in shared memory.
+// What follows from a row of kernels.def: who does what in a CTA, and where things lie in shared memory.
 #pragma once
 
-#include "kernels/ampere/isa.h"
+#include "kernels/nvidia/isa.h"
 
 namespace flashwave {
 

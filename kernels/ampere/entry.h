@@ -1,4 +1,4 @@
-// Entry points from rows of variants.def: FW_AMPERE_ENTRY(name, ...) makes one if the target has the row's
+// Entry points from rows of kernels.def: FW_AMPERE_ENTRY(name, ...) makes one if the target has the row's
 // instructions.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace flashwave {
 #define FW_FOR_kIsaSm80(...)
 #endif
 
-#define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,            \
-                        shared_bytes, features, needs, work)                                                          \
+#define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, lds_bytes, \
+                        features, needs, work)                                                                        \
   FW_FOR_##isa(                                                                                                       \
-      using Tiles_##name = Config<dim_qk, dim_v, tile_q, tile_k, threads, shared_bytes>;                              \
+      using Tiles_##name = Config<dim_qk, dim_v, tile_q, tile_k, threads, lds_bytes>;                                 \
       extern "C" __global__ void __launch_bounds__(threads, Tiles_##name::kCtas) name(FW_ARGUMENTS(args)) {           \
         Forward<ElementOf<dtypes>, Tiles_##name, ((features) & (kSoftcap | kAlibi | kBias | kDropout)) != 0> forward( \
             args.params, shared_address(dynamic_shared));                                                             \

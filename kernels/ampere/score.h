@@ -1,8 +1,8 @@
 // Score modifiers, mask and dropout on the accumulators of S.
 #pragma once
 
-#include "kernels/ampere/isa.h"
 #include "kernels/common/score.h"
+#include "kernels/nvidia/isa.h"
 
 namespace flashwave {
 

@@ -1,4 +1,4 @@
-// What follows from a row of variants.def: sizes of tiles, LDS buffers and fragments.
+// What follows from a row of kernels.def: sizes of tiles, LDS buffers and fragments.
 #pragma once
 
 #include "kernels/cdna/isa.h"

@@ -1,4 +1,4 @@
-// From a row of variants.def to a kernel.
+// From a row of kernels.def to a kernel.
 #pragma once
 
 #include "kernels/abi/features.h"

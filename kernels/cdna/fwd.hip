@@ -1,5 +1,5 @@
-// Forward kernels of CDNA. The algorithm is in fwd.h, instructions in isa.h, the list of kernels in variants.def, of which one
+// Forward kernels of CDNA. The algorithm is in fwd.h, instructions in isa.h, the list of kernels in kernels.def, of which one
 // part is compiled at a time.
 #include "kernels/cdna/entry.h"
 
-#include "kernels/cdna/variants.def"
+#include "kernels/cdna/kernels.def"

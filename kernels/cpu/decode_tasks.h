@@ -78,7 +78,7 @@ FW_INLINE void decode_tasks(const abi::Params& p, const abi::CpuLaunch& launch) 
   const int32_t splits = launch.schedule.splits, heads_per_task = launch.schedule.heads_per_task;
   const int64_t groups = (p.heads_k + heads_per_task - 1) / heads_per_task;
   const int64_t scratch_per_head = launch.schedule.scratch_bytes / heads_per_task;
-  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
+  const PartialResults parts(launch.workspace, heads * rows_max, splits, p.dim_v);
   launch.for_each_task(p.batch * groups * splits, [&](int64_t t, int32_t worker) {
     const int32_t split = int32_t(t % splits), b = int32_t(t / splits / groups);
     const int32_t first = int32_t(t / splits % groups) * heads_per_task;

@@ -104,7 +104,7 @@ template <class T, class Run>
 FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch, Run&& run) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
   const int32_t splits = launch.schedule.splits;
-  const abi::BackwardShared shared(launch.shared, heads * rows_max, splits, p.dim_qk, p.d_slopes != nullptr);
+  const abi::BackwardShared shared(launch.workspace, heads * rows_max, splits, p.dim_qk, p.d_slopes != nullptr);
   const float* partial = shared.dq;
   launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
     const int64_t head = t / splits;

@@ -32,7 +32,7 @@ namespace {
 }  // namespace
 }  // namespace flashwave
 
-// Defines the kernel `name` of variants.def as `function`<storage type>.
+// Defines the kernel `name` of kernels.def as `function`<storage type>.
 #define FW_CPU_ENTRY(name, function)                              \
   void name(const abi::Params& p, const abi::CpuLaunch& launch) { \
     switch (p.q.dtype) {                                          \

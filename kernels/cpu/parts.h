@@ -51,7 +51,7 @@ FW_INLINE void forward_tasks(const abi::Params& p, const abi::CpuLaunch& launch)
   const int rows_per_task = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
   const int64_t blocks = (rows_max + rows_per_task - 1) / rows_per_task;
-  const PartialResults parts(launch.shared, heads * rows_max, splits, p.dim_v);
+  const PartialResults parts(launch.workspace, heads * rows_max, splits, p.dim_v);
   launch.for_each_task(blocks * splits * heads, [&](int64_t t, int32_t worker) {
     const int64_t head = t % heads;
     const int32_t split = int32_t(t / heads % splits);

@@ -1,4 +1,4 @@
-// From a row of bwd.def to a kernel.
+// From a row of kernels.def to a kernel.
 #pragma once
 
 #include "kernels/abi/features.h"
@@ -6,6 +6,7 @@
 #include "kernels/hopper/bwd_dq.h"
 #include "kernels/hopper/bwd_frame.h"
 #include "kernels/hopper/bwd_wide.h"
+#include "kernels/hopper/element.h"
 
 namespace flashwave {
 
@@ -60,46 +61,37 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
   }
 }
 
-template <uint32_t kDtypes>
-struct BackwardElement {
-  using Type = BF16;
-};
-template <>
-struct BackwardElement<kRowF16> {
-  using Type = F16;
-};
-
 }  // namespace flashwave
 
 // tile_k: keys of a workgroup, or of a pair of them.
 #define FW_HOPPER_BACKWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
-                           shared_bytes, features, needs, work)                                               \
-  FW_HOPPER_##op(name, dtypes, dim_qk, tile_q, tile_k, threads, shared_bytes, features, work)
-#define FW_HOPPER_kBackward(name, dtypes, dim, tile_q, tile_k, threads, shared_bytes, features, work)                  \
+                           lds_bytes, features, needs, work)                                                  \
+  FW_HOPPER_##op(name, dtypes, dim_qk, tile_q, tile_k, threads, lds_bytes, features, work)
+#define FW_HOPPER_kBackward(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                     \
   extern "C" __global__ void FW_HOPPER_##work __launch_bounds__(threads, 1)                                            \
       name(const __grid_constant__ flashwave::GpuArguments args, const __grid_constant__ flashwave::TensorMaps maps) { \
     using namespace flashwave;                                                                                         \
     constexpr int kCtas = Work::work == Work::kKeyPairs ? 2 : 1;                                                       \
-    using Config = BackwardConfig<BackwardElement<(dtypes)>::Type, dim, tile_q, (tile_k) / kCtas, kCtas,               \
+    using Config = BackwardConfig<ElementOf<(dtypes)>::Type, dim, tile_q, (tile_k) / kCtas, kCtas,                     \
                                   ((features) & kScoreModifiers) != 0>;                                                \
-    static_assert(Config::kSharedBytes == shared_bytes && Config::kThreads == threads);                                \
+    static_assert(Config::kSharedBytes == lds_bytes && Config::kThreads == threads);                                   \
     backward<Config>(args, maps);                                                                                      \
   }
 #define FW_HOPPER_kKeyTiles
 #define FW_HOPPER_kKeyPairs __cluster_dims__(2, 1, 1)
-#define FW_HOPPER_kPrepare(name, dtypes, dim, tile_q, tile_k, threads, shared_bytes, features, work)                 \
+#define FW_HOPPER_kPrepare(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                    \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
     using namespace flashwave;                                                                                       \
-    using Frame = BackwardFrame<BackwardElement<(dtypes)>::Type, dim, tile_q>;                                       \
+    using Frame = BackwardFrame<ElementOf<(dtypes)>::Type, dim, tile_q>;                                             \
     static_assert(Frame::kThreads == threads);                                                                       \
     Frame::prepare(args);                                                                                            \
   }
-#define FW_HOPPER_kFinish(name, dtypes, dim, tile_q, tile_k, threads, shared_bytes, features, work)                  \
+#define FW_HOPPER_kFinish(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                     \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
     using namespace flashwave;                                                                                       \
-    BackwardFrame<BackwardElement<(dtypes)>::Type, dim, tile_q>::finish<(tile_q) == 128>(args);                      \
+    BackwardFrame<ElementOf<(dtypes)>::Type, dim, tile_q>::finish<(tile_q) == 128>(args);                            \
   }
-#define FW_HOPPER_kSums(name, dtypes, dim, tile_q, tile_k, threads, shared_bytes, features, work)                    \
+#define FW_HOPPER_kSums(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                       \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
     flashwave::BackwardFrame<flashwave::BF16, dim, tile_q>::sinks(args);                                             \
   }

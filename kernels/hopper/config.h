@@ -1,4 +1,4 @@
-// What follows from a row of variants.def: tiles, the map of shared memory, registers.
+// What follows from a row of kernels.def: tiles, the map of shared memory, registers.
 #pragma once
 
 #include "kernels/hopper/isa.h"

@@ -1,5 +1,5 @@
 // Forward kernels of compute capability 9.0. The algorithm is in fwd.h, instructions in isa.h and wgmma.h, the list of
-// kernels in variants.def, of which one part is compiled at a time.
+// kernels in kernels.def, of which one part is compiled at a time.
 #include "kernels/hopper/entry.h"
 
-#include "kernels/hopper/variants.def"
+#include "kernels/hopper/kernels.def"

@@ -1,4 +1,4 @@
-// What follows from a row of variants.def: who does what in a workgroup, and where things lie in LDS.
+// What follows from a row of kernels.def: who does what in a workgroup, and where things lie in LDS.
 #pragma once
 
 #include "kernels/rdna/isa.h"

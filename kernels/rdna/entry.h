@@ -1,4 +1,4 @@
-// Entry points from rows of variants.def: FW_RDNA_ENTRY(name, ...) makes one if the row is of the generation being
+// Entry points from rows of kernels.def: FW_RDNA_ENTRY(name, ...) makes one if the row is of the generation being
 // compiled.
 #pragma once
 

@@ -128,7 +128,7 @@ void print_debug(const Execution& execution, const std::string& words, const Pla
   if (plan != nullptr) {
     const KernelRow& row = *plan->selection.row;
     line += std::string(" kernel=") + row.name + " tile=" + std::to_string(row.tile_q) + "x" +
-            std::to_string(row.tile_k) + " splits=" + std::to_string(plan->schedule.splits) +
+            std::to_string(row.tile_k) + " splits=" + std::to_string(plan->splits) +
             " threads=" + std::to_string(plan->threads) + " workspace=" + std::to_string(plan->workspace_bytes());
   } else {
     line += " kernel=none (empty problem)";
@@ -147,7 +147,7 @@ void fill_report(const Execution& execution, const Plan* plan) {
     put(row.name, filled.kernel);
     filled.tile_q = row.tile_q;
     filled.tile_k = row.tile_k;
-    filled.splits = plan->schedule.splits;
+    filled.splits = plan->splits;
     filled.threads = plan->threads;
     filled.workspace_size = plan->workspace_bytes();
   }

@@ -8,6 +8,7 @@
 #include "catalog/catalog.h"
 #include "device/code_archive.h"
 #include "device/cpu/openmp.h"
+#include "plan/plan.h"
 
 namespace flashwave::api {
 namespace {
@@ -22,8 +23,8 @@ fw_status with_device(fw_device* handle, Body&& body) noexcept {
 }
 
 bool could_run(const KernelRow& row, const DeviceInfo& info) {
-  const std::string kind = info.kind == "emu" ? "hip" : info.kind;  // emulated GPUs run the real ones' code
-  return can_be_chosen(row.op) && kind == row.device && (row.isa & ~info.isa) == 0 && info.code.has(row.source);
+  return can_be_chosen(row.op) && row.device == row_kind(info) && (row.isa & ~info.isa) == 0 &&
+         info.code.has(row.source);
 }
 
 // "AMD kernels: gfx942 gfx1100", "NVIDIA kernels: left out; nvcc was not found (...)".

@@ -24,9 +24,13 @@ std::string_view environment(const char* name) {
   return value != nullptr ? std::string_view(value) : std::string_view();
 }
 
+// The words that python/flashwave/settings.py takes for yes; whatever else is set is no.
 bool switched_on(const char* name) {
-  const std::string_view value = environment(name);
-  return !value.empty() && value != "0";
+  std::string value;
+  for (const char c : environment(name)) {
+    if (c != ' ' && c != '\t') value += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  return value == "1" || value == "true" || value == "on" || value == "yes";
 }
 
 int32_t cores_allowed() {

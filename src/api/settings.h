@@ -19,7 +19,8 @@ Status default_threads(int32_t* threads);
 // empty if the variable is not set. FW_UNSUPPORTED if it is set and none is.
 Status forced_kernel(Op op, std::string* name);
 
-bool debug_wanted();          // FLASH_ATTENTION_DEBUG is set and not 0
-bool fast_rounding_wanted();  // FLASHWAVE_FAST_ROUNDING is set and not 0: as if every call had FW_FAST_ROUNDING
+// Switches are on for 1, true, on and yes, in any case.
+bool debug_wanted();          // FLASH_ATTENTION_DEBUG
+bool fast_rounding_wanted();  // FLASHWAVE_FAST_ROUNDING: as if every call had FW_FAST_ROUNDING
 
 }  // namespace flashwave::api

@@ -9,13 +9,15 @@
 namespace flashwave {
 
 #define FW_CPU_KERNEL(name, ...) void name(const abi::Params&, const abi::CpuLaunch&);
-#include "kernels/cpu/variants.def"
+#include "kernels/registry.def"
 
 namespace {
 
 constexpr int32_t kAllDims = 512;
 static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 == 1u << FW_F32);
 
+// Rows of one kind of device stand side by side, in the order in which they are tried.
+constexpr KernelRow kRows[] = {
 // `if constexpr` keeps the linker from looking for kernels that are not compiled here.
 #define FW_CPU_KERNEL(name, isa, op, dtypes, max_seqlen_q, tile_q, tile_k, features, needs, only_forced) \
   {{#name, "", 0, 0,                                                                                     \
@@ -37,6 +39,7 @@ static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 ==
    needs,                                                                                                \
    Work::kQueryBlocks,                                                                                   \
    only_forced},
+#include "kernels/registry.def"
 
 #define FW_GPU_KERNEL(device, source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, \
                       threads, lds_bytes, features, needs, work)                                                \
@@ -55,33 +58,19 @@ static_assert(kRowF16 == 1u << FW_F16 && kRowBF16 == 1u << FW_BF16 && kRowF32 ==
    needs,                                                                                                       \
    Work::work,                                                                                                  \
    false},
-
+#if FLASHWAVE_AMD_KERNELS
 // The kernels of AMD GPUs declare what memory their workgroups share.
 #define FW_AMD_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,     \
                       features, needs, work)                                                                         \
   FW_GPU_KERNEL("hip", source, name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, 0, \
                 features, needs, work)
-
-#define FW_NVIDIA_KERNEL(...) FW_GPU_KERNEL("cuda", __VA_ARGS__)
-
-// Rows of one kind of device are tried in the order they stand here. The fast kernels of AMD GPUs by what they are made
-// for, then those that take anything.
-constexpr KernelRow kRows[] = {
-#include "kernels/cpu/variants.def"
-#if FLASHWAVE_AMD_KERNELS
-// clang-format off: the order is the order of trial
-#include "kernels/amd/tiny.def"
-#include "kernels/amd/decode.def"
-#include "kernels/cdna/variants.def"
-#include "kernels/rdna/variants.def"
-#include "kernels/amd/generic.def"
-// clang-format on
-#undef FW_AMD_KERNEL
+#include "kernels/registry.def"
 #endif
 #if FLASHWAVE_NVIDIA_KERNELS
-#include "kernels/nvidia/rows.def"
-#undef FW_NVIDIA_KERNEL
+#define FW_NVIDIA_KERNEL(...) FW_GPU_KERNEL("cuda", __VA_ARGS__)
+#include "kernels/registry.def"
 #endif
+#undef FW_GPU_KERNEL
 };
 
 // By sizes first: compilers limit how long they compute.
@@ -96,7 +85,7 @@ consteval bool names_are_unique() {
   }
   return true;
 }
-static_assert(names_are_unique(), "two rows of kernels/*/*.def have one name");
+static_assert(names_are_unique(), "two rows of kernels/*/kernels.def have one name");
 
 // Where the rows of one kind of device stand: side by side.
 struct Range {
@@ -122,10 +111,6 @@ std::span<const KernelRow> catalog_of(std::string_view device) {
   return std::span(kRows).subspan(range.begin, range.end - range.begin);
 }
 
-bool is_slow_path(const KernelRow& row) {
-  return std::string_view(row.source) == "generic_attention" || std::string_view(row.name).starts_with("reference_");
-}
-
 const char* op_name(Op op) {
   switch (op) {
     case Op::kForward:
@@ -148,6 +133,16 @@ const char* op_name(Op op) {
       return "sums";
   }
   return "?";
+}
+
+std::string isa_names(uint32_t isa) {
+  std::string names;
+  const auto add = [&](Isa bit, const char* words) {
+    if (isa & bit) names += (names.empty() ? "" : " and ") + std::string(words);
+  };
+#define FW_ISA(name, words) add(name, words);
+#include "kernels/registry.def"
+  return names;
 }
 
 const char* feature_name(Feature feature) {

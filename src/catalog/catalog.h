@@ -1,8 +1,9 @@
-// The kernels that exist: one row each, expanded from kernels/*/variants.def, in the order they are tried.
+// The kernels that exist: one row each, expanded from kernels/registry.def, in the order they are tried.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/isa.h"
@@ -18,6 +19,7 @@ const char* op_name(Op op);  // "forward", "backward", "append", ...
 // Whether a kernel of this operation can be chosen, or only accompanies one that is.
 constexpr bool can_be_chosen(Op op) { return op == Op::kForward || op == Op::kBackward || op == Op::kRotary; }
 
+std::string isa_names(uint32_t isa);        // of Isa bits: "AVX2 (with FMA and F16C) and ..."
 const char* feature_name(Feature feature);  // as the user knows it: "alibi_slopes", "block_table", ...
 
 struct KernelRow : Kernel {
@@ -37,7 +39,6 @@ struct KernelRow : Kernel {
 std::span<const KernelRow> catalog();
 std::span<const KernelRow> catalog_of(std::string_view device);  // the rows of one kind of device
 
-// Whether the row is its device's slow path: takes any problem, is tried last, uses no matrix unit or vector tile.
-bool is_slow_path(const KernelRow& row);
+constexpr bool is_slow_path(const KernelRow& row) { return (row.needs & kIsSlowPath) != 0; }
 
 }  // namespace flashwave

@@ -55,8 +55,8 @@ struct LaunchOptions {
   void* stream = nullptr;
   int32_t threads = 1;  // CPU: workers; scratch is sized for this many
   const fw_executor* executor = nullptr;
-  char* shared = nullptr;   // schedule.shared_bytes of device memory
-  char* scratch = nullptr;  // threads * schedule.scratch_bytes of device memory
+  char* workspace = nullptr;  // schedule.workspace_bytes of device memory
+  char* scratch = nullptr;    // threads * schedule.scratch_bytes of device memory
   // Encoded and passed to the kernel as its second argument, if there are any.
   std::span<const abi::TensorMapDescription> tensor_maps;
 };

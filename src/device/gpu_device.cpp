@@ -91,7 +91,7 @@ class GpuDevice final : public Device {
     if (Status status = encode(kernel, options.tensor_maps, &maps); !status.ok()) return status;
     if (Status status = prepare_memory(schedule, options); !status.ok()) return status;
 
-    abi::GpuArguments arguments{params, schedule, options.shared, options.scratch};
+    abi::GpuArguments arguments{params, schedule, options.workspace, options.scratch};
     const int64_t rows = (schedule.tasks + abi::kTasksPerRow - 1) / abi::kTasksPerRow;
     const int64_t columns = std::min(schedule.tasks, abi::kTasksPerRow);
     const GpuError error = driver_->launch({.function = function,
@@ -198,7 +198,7 @@ class GpuDevice final : public Device {
     }
     if (schedule.zeroed_bytes == 0) return {};
     const auto bytes = static_cast<size_t>(schedule.zeroed_bytes);
-    const GpuError error = driver_->clear(options.shared, bytes, options.stream);
+    const GpuError error = driver_->clear(options.workspace, bytes, options.stream);
     return error ? failure(error) : Status{};
   }
 

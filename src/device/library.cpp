@@ -6,6 +6,16 @@ namespace flashwave {
 
 Library open_library(const std::vector<std::string>& names) {
   Library library;
+  // A second copy of a driver's library in one process has devices, streams and memory of its own. So one that the
+  // program has loaded comes first, whatever else there is: PyTorch carries its own HIP runtime.
+  for (const std::string& name : names) {
+    library.handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library.handle != nullptr) {
+      library.name = name;
+      return library;
+    }
+    dlerror();  // leave no message behind
+  }
   for (const std::string& name : names) {
     // Local: its symbols must not stand in for those of another copy that the program has loaded.
     library.handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);

@@ -12,7 +12,7 @@ struct Library {
   std::string error;       // if it was not: each name tried, and what the loader said
 };
 
-// The first of the names that loads. Nothing is printed.
+// The first of the names that is loaded already, else the first that loads. Nothing is printed.
 Library open_library(const std::vector<std::string>& names);
 
 void* find_symbol(const Library& library, const char* name);  // nullptr if it is not there

@@ -108,7 +108,7 @@ std::string explain_json(const Problem& problem, const DeviceInfo& device, const
     if (!plan.before.empty()) out.field("first", names_json(plan.before));
     if (!plan.after.empty()) out.field("then", names_json(plan.after));
     out.field("tile", "[" + std::to_string(row.tile_q) + ", " + std::to_string(row.tile_k) + "]");
-    out.integer("splits", plan.schedule.splits);
+    out.integer("splits", plan.splits);
     out.integer("tasks", plan.schedule.tasks);
     out.integer("threads", plan.threads);
     out.integer("workspace_bytes", static_cast<int64_t>(plan.workspace_bytes()));
@@ -139,7 +139,7 @@ std::string explain_text(const Problem& problem, const DeviceInfo& device, const
     for (const Step& step : plan.before) line("first", step.row->name);
     for (const Step& step : plan.after) line("then", step.row->name);
     line("tile", std::to_string(row.tile_q) + " queries x " + std::to_string(row.tile_k) + " keys");
-    line("splits", std::to_string(plan.schedule.splits));
+    line("splits", std::to_string(plan.splits));
     line("tasks", std::to_string(plan.schedule.tasks));
     line("threads", std::to_string(plan.threads));
     line("workspace", std::to_string(plan.workspace_bytes()) + " bytes");

@@ -62,6 +62,10 @@ int32_t threads_for(const abi::Schedule& schedule, const PlanOptions& options) {
 
 }  // namespace
 
+abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  return row.threads > 0 ? gpu_schedule(problem, device, row) : cpu_schedule(problem, device, row);
+}
+
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
   if (Status status = choose(problem, device, options, plan); !status.ok()) return status;
   if (problem.a.seqlen_new > 0) {
@@ -72,11 +76,12 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
     plan->q_rotated_bytes = rotated_query_bytes(problem);
   }
   plan->schedule = schedule(problem, device, *plan->selection.row);
+  plan->splits = reported_splits(problem, *plan->selection.row, plan->schedule);
   Status status = steps_before(problem, device, *plan->selection.row, plan->schedule, &plan->before);
   if (status.ok()) status = steps_after(problem, device, *plan->selection.row, plan->schedule, &plan->after);
   if (!status.ok()) return status;
   plan->threads = threads_for(plan->schedule, options);
-  plan->shared_bytes = aligned(static_cast<size_t>(plan->schedule.shared_bytes));
+  plan->kernel_bytes = aligned(static_cast<size_t>(plan->schedule.workspace_bytes));
   plan->scratch_bytes = aligned(static_cast<size_t>(plan->threads) * static_cast<size_t>(plan->schedule.scratch_bytes));
   return {};
 }

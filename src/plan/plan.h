@@ -100,11 +100,13 @@ struct Step {
   abi::Schedule schedule;
 };
 
-abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
-abi::Schedule schedule(const Rotary& rotary);
-// The same for kernels of GPUs.
+abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);  // one of these two:
+abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+abi::Schedule schedule(const Rotary& rotary);
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);
+// schedule.splits, or what stands for it where the kernel shares the keys out itself.
+int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule);
 // What goes before the chosen kernel, beside an append. Fails if a kernel it takes is not there.
 Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                     const abi::Schedule& schedule, std::vector<Step>* steps);
@@ -115,14 +117,15 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
 struct Plan {
   Selection selection;
   abi::Schedule schedule{};
+  int32_t splits = 1;                 // parts of the keys; see fw_report
   const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
   std::vector<Step> before;           // launches that prepare what the chosen kernel reads
   std::vector<Step> after;            // launches that finish what the chosen kernel began, in order
   int32_t threads = 1;
-  size_t q_rotated_bytes = 0;  // workspace = q_rotated | shared | scratch of each worker, each 64-byte aligned
-  size_t shared_bytes = 0;
+  size_t q_rotated_bytes = 0;  // workspace = q_rotated | the kernel's | scratch of each worker, each 64-byte aligned
+  size_t kernel_bytes = 0;
   size_t scratch_bytes = 0;
-  size_t workspace_bytes() const { return q_rotated_bytes + shared_bytes + scratch_bytes; }
+  size_t workspace_bytes() const { return q_rotated_bytes + kernel_bytes + scratch_bytes; }
 };
 
 // Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.

@@ -89,8 +89,8 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
     if (plan.q_rotated_bytes > 0) params.q = params.q_rotated;
   }
 
-  if (plan.shared_bytes > 0) how.shared = workspace.data() + plan.q_rotated_bytes;
-  if (plan.scratch_bytes > 0) how.scratch = workspace.data() + plan.q_rotated_bytes + plan.shared_bytes;
+  if (plan.kernel_bytes > 0) how.workspace = workspace.data() + plan.q_rotated_bytes;
+  if (plan.scratch_bytes > 0) how.scratch = workspace.data() + plan.q_rotated_bytes + plan.kernel_bytes;
   for (const Step& step : plan.before) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }

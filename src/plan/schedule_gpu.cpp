@@ -46,7 +46,8 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   s.splits = static_cast<int32_t>(splits);
   s.tasks = blocks * splits;
   if (splits > 1) {
-    s.shared_bytes = abi::PartialResults(nullptr, a.batch * a.heads_k * rows, splits, static_cast<int>(a.dim_v)).bytes;
+    s.workspace_bytes =
+        abi::PartialResults(nullptr, a.batch * a.heads_k * rows, splits, static_cast<int>(a.dim_v)).bytes;
   }
   return s;
 }
@@ -66,7 +67,7 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
         abi::decode_parts<int64_t>(abi::decode_tiles(keys - first), units, workgroups, row.threads / 32));
   }
   s.tasks = s.splits > 0 ? units * s.splits : workgroups;
-  s.shared_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
+  s.workspace_bytes = abi::DecodeParts(nullptr, abi::decode_slots(s.splits, s.tasks), row.tile_q, a.dim_v).bytes;
   return s;
 }
 
@@ -78,7 +79,7 @@ abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const 
   s.zeroed_bytes = kCounterBytes;
   s.in_order = problem.deterministic();
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
-  s.shared_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, row.max_dim_qk);
+  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, row.max_dim_qk);
   return s;
 }
 
@@ -116,7 +117,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
   switch (row.work) {
     case Work::kQueryBlocks: {
       abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
-      if (row.op == Op::kBackward) s.shared_bytes = abi::generic_backward_bytes(params_of(problem));
+      if (row.op == Op::kBackward) s.workspace_bytes = abi::generic_backward_bytes(params_of(problem));
       return s;
     }
     case Work::kPackedRows:
@@ -127,7 +128,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
       abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
       s.zeroed_bytes = kCounterBytes;  // the next block to take
-      s.shared_bytes = kCounterBytes;
+      s.workspace_bytes = kCounterBytes;
       return s;
     }
     case Work::kKeyTiles:
@@ -140,6 +141,13 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       break;
   }
   return one_part(problem, 1, a.batch * (a.seqlen_q + a.seqlen_new));
+}
+
+int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule) {
+  if (schedule.splits > 0) return schedule.splits;
+  const fw_attention& a = problem.a;
+  const int64_t units = abi::decode_units(a.batch, a.heads_k, a.seqlen_q * problem.group(), row.tile_q);
+  return static_cast<int32_t>(std::max<int64_t>(ceil_div(schedule.tasks, std::max<int64_t>(units, 1)), 1));
 }
 
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {

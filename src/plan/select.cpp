@@ -116,9 +116,11 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
     return {Reason::kPageSize, "", 64, a.page_size};
   }
-  if ((row.needs & kNeedsPagesOf8) && problem.paged()) {
-    if (a.page_size % 8 != 0) return {Reason::kPageSize, "", 8, a.page_size};
-    if (a.leftpad_k != nullptr) return {Reason::kPagesWithLeftpad};
+  if ((row.needs & kNeedsPagesOf8) && problem.paged() && a.page_size % 8 != 0) {
+    return {Reason::kPageSize, "", 8, a.page_size};
+  }
+  if ((row.needs & kNeedsUnpaddedPages) && problem.paged() && a.leftpad_k != nullptr) {
+    return {Reason::kPagesWithLeftpad};
   }
   if ((row.needs & kNeedsNoLse) && a.lse.data != nullptr) return {Reason::kLse};
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) return {Reason::kRounding};
@@ -244,20 +246,17 @@ template <class AnyProblem>
 Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const PlanOptions& options) {
   if (options.force_kernel != nullptr) return select_forced(problem, device, options.force_kernel);
   Selection selection;
-  const KernelRow* unwilling = nullptr;  // the first that could take the problem, though made for smaller ones
+  const KernelRow* unwilling = nullptr;  // the first that could take the problem, though made for others
   for (const KernelRow& row : catalog_of(row_kind(device))) {
     if (row.op != op_of(problem)) continue;
     Reason reason = row.only_forced ? Reason{Reason::kOnlyForced} : why_not(row, problem, device);
     if (!reason.refuses() && !options.slow_path && is_slow_path(row)) reason.rule = Reason::kSlowPath;
     if (!reason.refuses()) {
-      // One that takes everything is slower than one that is used for more queries than it is made for.
-      selection.row = unwilling != nullptr && row.features == kAllFeatures ? unwilling : &row;
+      // The slow path is slower than one that is used for what it is not made for.
+      selection.row = unwilling != nullptr && is_slow_path(row) ? unwilling : &row;
       break;
     }
-    if (unwilling == nullptr && reason.rule == Reason::kMadeForLess &&
-        takes_unwillingly(reason, row, problem, device)) {
-      unwilling = &row;
-    }
+    if (unwilling == nullptr && takes_unwillingly(reason, row, problem, device)) unwilling = &row;
     if (options.reasons == Reasons::kAll) selection.refused.push_back({&row, sentence(reason, row, device)});
   }
   if (selection.row == nullptr) selection.row = unwilling;

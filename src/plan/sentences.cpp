@@ -21,28 +21,6 @@ const char* dtype_name(int32_t dtype) {
   }
 }
 
-std::string isa_names(uint32_t isa) {
-  std::string names;
-  const auto add = [&](Isa bit, const char* name) {
-    if (isa & bit) names += (names.empty() ? "" : " and ") + std::string(name);
-  };
-  add(kIsaAvx2, "AVX2 (with FMA and F16C)");
-  add(kIsaAvx512, "AVX-512 (F, BW, DQ, VL)");
-  add(kIsaAmx, "AMX tiles (BF16, with AVX512_BF16 and BMI2)");
-  add(kIsaAmd, "code for this GPU");
-  add(kIsaCdna, "the matrix cores of MI100 or later");
-  add(kIsaCdna2, "the matrix cores of MI200 or later");
-  add(kIsaCdna3, "the matrix cores of MI300 or later");
-  add(kIsaCdna4, "the matrix cores of MI350");
-  add(kIsaGfx908, "the registers of MI100");
-  add(kIsaRdna3, "the matrix instructions of RDNA 3");
-  add(kIsaRdna4, "the matrix instructions of RDNA 4");
-  add(kIsaSm75, "compute capability 7.5 or later");
-  add(kIsaSm80, "compute capability 8.0 or later");
-  add(kIsaSm90, "compute capability 9.0");
-  return names;
-}
-
 std::string feature_names(uint32_t features) {
   std::string names;
   for (uint32_t bit = 1; bit & kAllFeatures; bit <<= 1) {

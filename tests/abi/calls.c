@@ -398,10 +398,16 @@ static void test_debug_line(fw_device *device, const char *path) {
   fw_attention a = make_problem(&m);
   fflush(stderr);
   CHECK(freopen(path, "w", stderr) != NULL);
-  setenv("FLASH_ATTENTION_DEBUG", "1", 1);
+  setenv("FLASH_ATTENTION_DEBUG", " True", 1);
   CHECK(fw_forward(device, &a, NULL) == FW_OK);
-  setenv("FLASH_ATTENTION_DEBUG", "0", 1);
-  CHECK(fw_forward(device, &a, NULL) == FW_OK);
+  {
+    static const char *const off[] = {"0", "false", "off", "no", "", "2"};
+    size_t i;
+    for (i = 0; i < sizeof off / sizeof *off; ++i) {
+      setenv("FLASH_ATTENTION_DEBUG", off[i], 1);
+      CHECK(fw_forward(device, &a, NULL) == FW_OK);
+    }
+  }
   unsetenv("FLASH_ATTENTION_DEBUG");
   fflush(stderr);
   file = fopen(path, "r");

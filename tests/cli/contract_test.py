@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -218,7 +219,11 @@ def has_amd_kernels():
 @unittest.skipUnless((pathlib.Path(TOOL).parent / "libflashwave_emu.so").exists(), "the emulator is not built")
 class Emulated(unittest.TestCase):
     def test_is_named_but_not_listed(self):
-        self.assertIn("emu:gfx942", run("devices").stdout)
+        listed = run("devices").stdout
+        emulated = re.findall(r"gfx\w{3,}", run("explain", "sq=8", "--device", "emu:gfx1").stderr)
+        self.assertIn("gfx908", emulated)
+        for gpu in emulated:
+            self.assertIn(f"emu:{gpu}", listed)
         self.assertNotIn("emu", {device["kind"] for device in json_lines(run("devices", "--json").stdout)})
 
     def setUp(self):

@@ -3,8 +3,7 @@
 
     check_code_objects.py --tool flashwave-emu --folder FOLDER [--table]
 
-FOLDER holds SOURCE_ARCH.co for each (kernel file, architecture). The lists kernels/*/*.def say which kernels there must
-be. --table prints the registers, LDS and occupancy of each kernel as Markdown.
+FOLDER holds SOURCE_ARCH.co for each (kernel file, architecture). The lists of kernels say which there must be. --table prints the registers, LDS and occupancy of each kernel as Markdown.
 """
 
 import argparse
@@ -13,20 +12,8 @@ import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROW = re.compile(r"^FW_AMD_KERNEL\(([^)]*)\)", re.M)
-GENERIC_ROW = re.compile(r"^FW_GENERIC_KERNEL\(([^)]*)\)", re.M)  # kernels/amd/generic.def makes an AMD row of it
-# Which architectures of the archive have each capability (src/device/hip/architectures.cpp).
-CAPABILITY = {
-    "kIsaAmd": {"gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1010", "gfx1030", "gfx1100", "gfx1201"},
-    "kIsaCdna": {"gfx908", "gfx90a", "gfx942", "gfx950"},
-    "kIsaGfx908": {"gfx908"},
-    "kIsaCdna2": {"gfx90a", "gfx942", "gfx950"},
-    "kIsaCdna3": {"gfx942", "gfx950"},
-    "kIsaCdna4": {"gfx950"},
-    "kIsaRdna3": {"gfx1100"},
-    "kIsaRdna4": {"gfx1201"},
-}
+import kernel_lists
+
 ARGUMENT_BYTES = 1144  # sizeof(GpuArguments)
 EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the tool reads no others
 
@@ -76,35 +63,11 @@ class Kernel:
         self.argument_bytes = number(r"arguments: (\d+) bytes")
 
 
-def listed_rows():
-    """The cells of each FW_AMD_KERNEL of every list, those up to the number of work-items."""
-    for path in sorted((ROOT / "kernels").glob("*/*.def")):
-        text = path.read_text()
-        for match in ROW.finditer(text):
-            yield [cell.strip() for cell in match.group(1).split(",")][:12]
-        for match in GENERIC_ROW.finditer(text):
-            source, name, op, dtypes, tile_q, tile_k = [cell.strip() for cell in match.group(1).split(",")][:6]
-            yield [
-                f"generic_{source}",
-                f"amd_{name}",
-                "kIsaAmd",
-                op,
-                dtypes,
-                "512",
-                "512",
-                "0",
-                "0",
-                tile_q,
-                tile_k,
-                "256",
-            ]
-
-
 def rows():
-    """source -> [(name, isa, threads)] of every list."""
+    """source -> its rows."""
     found = {}
-    for cells in listed_rows():
-        found.setdefault(cells[0], []).append((cells[1], cells[2], int(cells[11])))
+    for row in kernel_lists.rows("amd"):
+        found.setdefault(row.source, []).append(row)
     return found
 
 
@@ -141,7 +104,7 @@ def main():
     options = parser.parse_args()
 
     bad, checked, table = [], 0, []
-    listed = rows()
+    listed, gpus = rows(), kernel_lists.amd_gpus()
     for path in sorted(options.folder.glob("*.co")):
         source, arch = path.stem.rsplit("_", 1)
         if source not in listed:
@@ -150,15 +113,15 @@ def main():
         if arch not in EMULATED:
             continue
         there = kernels_of(options.tool, path)
-        for name, isa, threads in listed[source]:
-            if arch not in CAPABILITY[isa]:
+        for row in listed[source]:
+            if row.isa not in gpus[arch]:
                 continue
-            if name not in there:
-                bad.append(f"{arch} {name}: is not in {path.name}")
+            if row.name not in there:
+                bad.append(f"{arch} {row.name}: is not in {path.name}")
                 continue
-            kernel = there.pop(name)
+            kernel = there.pop(row.name)
             checked += 1
-            bad += [f"{arch} {name}: {fault}" for fault in faults(arch, kernel, threads)]
+            bad += [f"{arch} {row.name}: {fault}" for fault in faults(arch, kernel, row.threads)]
             table.append((arch, kernel))
         bad += [f"{arch} {name}: is in {path.name}, but no list names it" for name in there]
     if options.table:

@@ -10,21 +10,14 @@ import re
 import struct
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-NEEDS = {"kIsaSm75": 75, "kIsaSm80": 80, "kIsaSm90": 90}
+import kernel_lists
 
 
 def rows():
     """source -> {name: least compute capability}."""
-    found = {}
-    for path in sorted((ROOT / "kernels").glob("*/*.def")):
-        text = path.read_text()
-        for cells in re.findall(r"^FW_NVIDIA_KERNEL\(([^)]*)\)", text, re.M):
-            source, name, isa = [cell.strip() for cell in cells.split(",")][:3]
-            found.setdefault(source, {})[name] = NEEDS[isa]
-        for cells in re.findall(r"^FW_GENERIC_KERNEL\(([^)]*)\)", text, re.M):
-            source, name = [cell.strip() for cell in cells.split(",")][:2]
-            found.setdefault(f"generic_{source}", {})[f"nvidia_{name}"] = 75
+    found, least = {}, kernel_lists.nvidia_isa()
+    for row in kernel_lists.rows("nvidia"):
+        found.setdefault(row.source, {})[row.name] = least[row.isa]
     return found
 
 

@@ -25,14 +25,15 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
+
+import kernel_lists
 
 import hip
 import mutation
 import waits
 
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
-LISTS = {"cdna": "cdna/variants.def", "rdna": "rdna/variants.def"}
-ISA = {"kIsaCdna2": ("gfx90a", "gfx942", "gfx950"), "kIsaRdna3": ("gfx1100",), "kIsaRdna4": ("gfx1201",)}
 NO_WINDOW = 1 << 40
 
 # Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
@@ -65,31 +66,16 @@ Arguments = structure(
     *named(I32, "splits rows_per_task"),
     *named(I64, "keys_per_split tasks"),
     *named(I32, "heads_per_task reserved"),
-    *named(I64, "scratch_bytes shared_bytes"),
+    *named(I64, "scratch_bytes workspace_bytes"),
     *named(U64, "shared scratch"),
 )
 BF16, FLOAT = 2, 3
 
 
-class Row:
-    """One line of a list of kernels."""
-
-    def __init__(self, cells):
-        self.source, self.name, self.isa = cells[:3]
-        self.dim_qk, self.dim_v = int(cells[5]), int(cells[6])
-        self.tile_q, self.tile_k, self.threads = (int(c) for c in cells[9:12])
-        self.general = self.name.endswith("_general")
-
-
 def rows(arch):
     """The kernels of CHOSEN for one GPU."""
-    found = []
-    for path in LISTS.values():
-        for cells in re.findall(r"^FW_AMD_KERNEL\(([^)]*)\)", (hip.ROOT / "kernels" / path).read_text(), re.M):
-            row = Row([cell.strip() for cell in cells.split(",")])
-            if arch in ISA.get(row.isa, ()) and re.search(CHOSEN, row.name):
-                found.append(row)
-    return found
+    offered = kernel_lists.amd_gpus()[arch]
+    return [row for row in kernel_lists.rows("amd") if row.isa in offered and re.search(CHOSEN, row.name)]
 
 
 def bf16(x):

@@ -7,6 +7,7 @@ Reads the #include lines of every C and C++ file under ROOT and looks each one u
 anything and are only held to the length.
 """
 
+import functools
 import os
 import re
 import sys
@@ -21,41 +22,34 @@ TOP_FOLDERS = (
     "cli",
     "bench",
     "emulator",
-    "examples",
-    "fuzz",
     "tests",
     "python",
     "rust",
     "scripts",
     "cmake",
 )
-UNRESTRICTED = ("tests", "fuzz")
+UNRESTRICTED = ("tests",)
 SKIPPED_FOLDERS = {"build", "target", "__pycache__", "node_modules"}
 
-# What each layer may include besides itself. "include" is the public header, "variants" the lists of kernels
-# (kernels/*/*.def) and the words they are written in. A layer that is not named here may include nothing but itself.
+# What each layer may include besides itself. "include" is the public header, "lists" the lists of kernels
+# (kernels/registry.def, kernels/*/kernels.def) and the words they are written in. A layer that is not named here may
+# include nothing but itself; a folder of kernels has those of "kernels/*", and the folder of its GPUs' maker.
 ARROWS = {
     "include": (),
-    "src/base": ("include",),
+    "src/base": ("include", "lists"),
     "src/problem": ("src/base", "include"),
-    "src/catalog": ("src/base", "include", "variants"),
-    "src/device": ("src/base", "include", "kernels/abi", "variants"),
+    "src/catalog": ("src/base", "include", "lists"),
+    "src/device": ("src/base", "include", "kernels/abi", "lists"),
     "src/plan": ("src/problem", "src/catalog", "src/device", "src/base", "include", "kernels/abi"),
     "src/api": ("src/plan", "src/problem", "src/device", "src/catalog", "src/base", "include"),
     "kernels/abi": (),
-    "kernels/cdna": ("kernels/abi", "kernels/common", "kernels/amd"),
-    "kernels/rdna": ("kernels/abi", "kernels/common", "kernels/amd"),
-    "kernels/ampere": ("kernels/abi", "kernels/common", "kernels/nvidia"),
-    "kernels/hopper": ("kernels/abi", "kernels/common", "kernels/nvidia"),
     "kernels/common": ("kernels/abi",),
-    "kernels/amd": ("kernels/abi", "kernels/common", "variants"),
-    "kernels/nvidia": ("kernels/abi", "kernels/common", "variants"),
+    "kernels": ("lists",),  # the registry
     "kernels/*": ("kernels/abi", "kernels/common"),  # an architecture: never a sibling's
     "cmake": ("src/base", "src/device"),  # tools of the build
     "cli": ("include",),
     "bench": ("include", "cli"),
     "emulator": (),  # knows nothing of attention
-    "examples": ("include",),
     "python": ("include",),
     "rust": ("include",),
 }
@@ -72,16 +66,30 @@ def layer_of(path):
     return "/".join(parts[:2]) if parts[0] in ("src", "kernels") and len(parts) > 2 else parts[0]
 
 
-def allowed(source_layer, target):
+@functools.cache
+def makers(root, folder):
+    """The folders of the makers of the GPUs that the list in a folder of kernels is for."""
+    path = os.path.join(root, folder, "kernels.def")
+    text = open(path, encoding="utf-8").read() if os.path.isfile(path) else ""
+    return tuple(f"kernels/{maker}" for maker in ("amd", "nvidia") if f"FW_{maker.upper()}_KERNEL" in text)
+
+
+def arrows_of(root, layer):
+    if layer in ARROWS or not layer.startswith("kernels/"):
+        return ARROWS.get(layer, ())
+    # What both makers' GPUs share gets their words through the switch below.
+    maker = makers(root, layer)
+    return ARROWS["kernels/*"] + (maker if len(maker) == 1 else ())
+
+
+def allowed(root, source_layer, target):
     target_layer = layer_of(target)
     if source_layer == target_layer:
         return True
-    arrows = ARROWS.get(source_layer)
-    if arrows is None:
-        arrows = ARROWS["kernels/*"] if source_layer.startswith("kernels/") else ()
-    if target_layer.startswith("kernels/") and target.endswith(".def"):
-        return "variants" in arrows
-    if target == "kernels/abi/features.h" and "variants" in arrows:
+    arrows = arrows_of(root, source_layer)
+    if target.startswith("kernels/") and target.endswith(".def"):
+        return "lists" in arrows
+    if target == "kernels/abi/features.h" and "lists" in arrows:
         return True
     return target_layer in arrows
 
@@ -122,7 +130,7 @@ def check_file(root, source):
         if target is None:
             if quoted:
                 problems.append(f'{source}:{number}: "{quoted}" is not in the tree; system headers take <>')
-        elif not allowed(layer, target) and not (source == SWITCH and target in SWITCHED):
+        elif not allowed(root, layer, target) and not (source == SWITCH and target in SWITCHED):
             problems.append(f"{source}:{number}: {layer} may not include {target}")
     return problems
 

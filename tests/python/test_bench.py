@@ -133,7 +133,7 @@ def test_garbage_stops_every_table(table, monkeypatch, tmp_path, capsys):
     assert "wrong result" in printed.err and printed.out == "" and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("script", ["benchmarks/benchmark_flash_attention.py", "bench/python_vs_sdpa.py"])
+@pytest.mark.parametrize("script", ["bench/benchmark_flash_attention.py", "bench/python_vs_sdpa.py"])
 def test_garbage_stops_the_scripts(script, monkeypatch, capsys):
     monkeypatch.setattr(interface, "flash_attn_func", garbage)
     assert load_script(script).main(["--quick"]) == 1
@@ -304,7 +304,7 @@ def test_charts_in_a_grid_do_not_overlap():
 
 
 def test_the_script_of_flash_attn_prints_its_layout(capsys):
-    assert load_script("benchmarks/benchmark_flash_attention.py").main(["--quick", "--device=cpu"]) == 0
+    assert load_script("bench/benchmark_flash_attention.py").main(["--quick", "--device=cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "### causal=False, headdim=32, batch_size=2, seqlen=64 ###"
     assert [line.split()[0] for line in lines[1:4]] == ["flashwave", "Pytorch", "SDPA"]

@@ -56,10 +56,10 @@ class GpuDevice : public testing::TestWithParam<Maker> {
   Status launch_with_lent_memory(void* stream) {
     LaunchOptions options;
     options.stream = stream;
-    options.shared = device().cached_workspace(1000);
-    EXPECT_NE(options.shared, nullptr);
+    options.workspace = device().cached_workspace(1000);
+    EXPECT_NE(options.workspace, nullptr);
     const Status status = launch(1, options);
-    device().release_workspace(options.shared);
+    device().release_workspace(options.workspace);
     return status;
   }
 
@@ -106,7 +106,7 @@ TEST_P(GpuDevice, LoadsAModuleOnceAndLaunches) {
 TEST_P(GpuDevice, WhatMustStartAtZeroIsCleared) {
   memory_[0] = memory_[64] = 1;
   LaunchOptions options;
-  options.shared = memory_;
+  options.workspace = memory_;
   options.stream = memory_;
   abi::Schedule schedule = some_schedule(2);
   schedule.zeroed_bytes = 64;
@@ -135,7 +135,7 @@ TEST_P(GpuDevice, LentWorkspaceStaysOutOfGraphs) {
   EXPECT_EQ(status.message, "workspace: a call whose stream is being captured into a graph must bring its own");
   EXPECT_EQ(asked().find("launch"), std::string::npos);
   LaunchOptions options;
-  options.shared = memory_;
+  options.workspace = memory_;
   options.stream = memory_;
   EXPECT_TRUE(launch(1, options).ok()) << "the caller's own memory may be captured";
 }

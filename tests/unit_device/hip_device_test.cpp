@@ -142,21 +142,21 @@ TEST_F(HipDriver, LaunchesOneWorkgroupForEachTask) {
 
 TEST_F(HipDriver, WorkspacesReachTheKernelAndAreKept) {
   LaunchOptions options;
-  options.shared = device_->cached_workspace(1000);
+  options.workspace = device_->cached_workspace(1000);
   options.scratch = device_->cached_workspace(1000);
-  ASSERT_TRUE(options.shared != nullptr && options.scratch != nullptr);
-  EXPECT_NE(options.shared, options.scratch);
+  ASSERT_TRUE(options.workspace != nullptr && options.scratch != nullptr);
+  EXPECT_NE(options.workspace, options.scratch);
   std::vector<float> out;
   const Status status = launch(kFill, 1, &out, options);
   ASSERT_TRUE(status.ok()) << status.message;
   char read[2] = {};
-  EXPECT_TRUE(device_->copy(read, options.shared, 1, FW_DEVICE_TO_HOST, nullptr).ok());
+  EXPECT_TRUE(device_->copy(read, options.workspace, 1, FW_DEVICE_TO_HOST, nullptr).ok());
   EXPECT_TRUE(device_->copy(read + 1, options.scratch, 1, FW_DEVICE_TO_HOST, nullptr).ok());
   EXPECT_EQ(std::string(read, 2), "sc");
   device_->release_workspace(options.scratch);
-  device_->release_workspace(options.shared);
+  device_->release_workspace(options.workspace);
   char* again = device_->cached_workspace(1000);
-  EXPECT_EQ(again, options.shared) << "the one used last";
+  EXPECT_EQ(again, options.workspace) << "the one used last";
   std::thread([&] {
     char* other = device_->cached_workspace(1000);
     EXPECT_NE(other, again);

@@ -103,6 +103,23 @@ TEST_F(HipLibraryDeathTest, GpusAreListedBehindTheCpuAndAutoWantsKernels) {
   unsetenv("FAKE_HIP_COUNT");
 }
 
+// A ROCm build of PyTorch carries a runtime of its own. A second one beside it would know none of its memory.
+TEST_F(HipLibraryDeathTest, TheRuntimeThatTheProgramHasLoadedIsTaken) {
+  const auto open = [](const char* loaded) {
+    if (loaded != nullptr && dlopen(loaded, RTLD_NOW | RTLD_LOCAL) == nullptr) std::exit(100);
+    Device* found = nullptr;
+    const Status status = find_device("hip", &found);
+    std::fprintf(stderr, "%s", status.message.c_str());
+    std::exit(static_cast<int>(status.code));
+  };
+  const char* before = std::getenv("LD_LIBRARY_PATH");
+  const std::string path = before != nullptr ? before : "";
+  setenv("LD_LIBRARY_PATH", FLASHWAVE_SYSTEM_LIBRARIES, 1);
+  EXPECT_EXIT(open(nullptr), no_device(), "the HIP runtime libamdhip64.so.7 finds no GPU");
+  EXPECT_EXIT(open(FLASHWAVE_TORCH_HIP), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
+  before != nullptr ? setenv("LD_LIBRARY_PATH", path.c_str(), 1) : unsetenv("LD_LIBRARY_PATH");
+}
+
 TEST_F(HipLibraryDeathTest, TheRealRuntimeWithoutAGpu) {
   if (access("/dev/kfd", F_OK) == 0) GTEST_SKIP() << "this machine has an AMD GPU";
   for (const char* name : {"libamdhip64.so.5", "libamdhip64.so.6", "libamdhip64.so.7"}) {

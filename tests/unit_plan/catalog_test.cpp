@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -60,6 +61,28 @@ TEST(Catalog, CpuHasACompleteSlowPath) {
                   row.max_seqlen_q == 0 && !row.only_forced;
     }
     EXPECT_TRUE(complete) << op_name(op);
+  }
+}
+
+// Every row is compiled, tested and carried along for good. Raising a ceiling is a decision: say what the rows are
+// worth.
+constexpr int kMostRowsOfAnAmdGpu = 80, kMostRowsOfAnNvidiaGpu = 128;
+
+int rows_of(std::string_view device, uint32_t isa) {
+  const auto runs = [&](const KernelRow& row) { return (row.isa & ~isa) == 0; };
+  return static_cast<int>(std::ranges::count_if(catalog_of(device), runs));
+}
+
+TEST(Catalog, NoGpuHasMoreRowsThanItsCeiling) {
+#define FW_AMD_GPU(name, code, machine, isa) EXPECT_LE(rows_of("hip", kIsaAmd | (isa)), kMostRowsOfAnAmdGpu) << #name;
+#include "kernels/registry.def"
+  constexpr int kAndLater = 999;
+  for (const int capability : {75, 80, 86, 89, 90, 100, 120}) {
+    uint32_t isa = kIsaNone;
+#define FW_NVIDIA_GPUS(name, from, to) \
+  if (capability >= (from) && capability <= (to)) isa |= name;
+#include "kernels/registry.def"
+    EXPECT_LE(rows_of("cuda", isa), kMostRowsOfAnNvidiaGpu) << capability;
   }
 }
 

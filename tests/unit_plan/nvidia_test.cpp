@@ -139,7 +139,7 @@ TEST_F(NvidiaPlan, BackwardIsPreparedAndFinished) {
   EXPECT_EQ(plan.before[0].schedule.zeroed_bytes, 0);
   EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
   const int64_t block = 64 * 8 + 128 + 64 * 128 * 4;
-  EXPECT_EQ(plan.schedule.shared_bytes, 128 + 5 * block * p.a.heads_q * p.a.batch);
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 5 * block * p.a.heads_q * p.a.batch);
   p.g.dq = {};
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
   EXPECT_TRUE(plan.after.empty()) << "nobody asks for dQ";
@@ -231,6 +231,36 @@ TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   problem = forward_problem(20);
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.tasks, 8) << "no more than there are blocks";
+}
+
+// The kernel shares the keys of unequal sequences out itself, and splits are reported all the same.
+TEST_F(NvidiaPlan, SplitsAreReportedWhereTheKernelChoosesThem) {
+  Problem problem = forward_problem(1);
+  problem.a.seqlen_k = 4096;
+  problem.a.seqused_k = present<int32_t>();
+  Plan plan;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  ASSERT_EQ(plan.selection.row->work, Work::kLine);
+  ASSERT_EQ(plan.schedule.splits, 0);
+  EXPECT_EQ(plan.splits, 17) << "132 workgroups for 2 sequences of 4 heads";
+  EXPECT_NE(explain_text(problem, hopper(), plan, {}).find("splits     17\n"), std::string::npos);
+  problem.a.num_splits = 3;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.splits, 3);
+}
+
+// A kernel that prefers other problems is better than none, and than the slow path.
+TEST_F(NvidiaPlan, AnUnwillingKernelIsNotLost) {
+  DeviceInfo device = ampere();
+  const Problem problem = forward_problem();  // more queries than decoding is made for
+  device.code = CompiledCode({"nvidia_decode_d64"});
+  expect_chosen(problem, device, "ampere_decode_bf16_d64_small");
+  device.code = CompiledCode({"nvidia_decode_d64", "generic_attention"});
+  expect_chosen(problem, device, "ampere_decode_bf16_d64_small");
+  EXPECT_EQ(select(problem, device, {.slow_path = false}).row, select(problem, device).row);
+  for (const Refusal& refused : select(problem, device).refused) {
+    EXPECT_NE(refused.row, select(problem, device).row) << "the chosen one is not among the refused";
+  }
 }
 
 TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {

@@ -30,9 +30,9 @@ TEST(MakePlan, WorkspaceIsThatOfTheScheduleInWholeCacheLines) {
       EXPECT_EQ(plan.schedule.splits, expected.splits);
       EXPECT_GE(plan.threads, 1);
       EXPECT_EQ(plan.threads, std::min<int64_t>(threads, std::max<int64_t>(1, expected.tasks)));
-      EXPECT_EQ(plan.shared_bytes, aligned(expected.shared_bytes));
+      EXPECT_EQ(plan.kernel_bytes, aligned(expected.workspace_bytes));
       EXPECT_EQ(plan.scratch_bytes, aligned(plan.threads * expected.scratch_bytes));
-      EXPECT_EQ(plan.workspace_bytes(), plan.q_rotated_bytes + plan.shared_bytes + plan.scratch_bytes);
+      EXPECT_EQ(plan.workspace_bytes(), plan.q_rotated_bytes + plan.kernel_bytes + plan.scratch_bytes);
       EXPECT_EQ(plan.workspace_bytes() % 64, 0u);
     }
   }

@@ -201,7 +201,7 @@ TEST(Run, AppendRunsFirstAndTheKernelReadsTheRotatedQueries) {
   EXPECT_EQ(append.kernel, "append_kv");
   EXPECT_EQ(append.schedule.tasks, 2);
   EXPECT_EQ(append.schedule.scratch_bytes, 0);
-  EXPECT_EQ(append.schedule.shared_bytes, 0);
+  EXPECT_EQ(append.schedule.workspace_bytes, 0);
   same_tensor(append.params.q, problem.a.q);
   same_tensor(append.params.k_new, problem.a.k_new), same_tensor(append.params.v_new, problem.a.v_new);
   same_tensor(append.params.rotary_cos, problem.a.rotary_cos);
@@ -288,9 +288,9 @@ TEST(Run, WorkspaceOfTheCallerIsCutInThree) {
   EXPECT_EQ(call.device.lent, 0u);
   EXPECT_EQ(call.device.released, 0);
   EXPECT_EQ(call.device.launches[0].params.q_rotated.data, memory);
-  if (call.plan.shared_bytes > 0) EXPECT_EQ(call.last().options.shared, memory + call.plan.q_rotated_bytes);
+  if (call.plan.kernel_bytes > 0) EXPECT_EQ(call.last().options.workspace, memory + call.plan.q_rotated_bytes);
   if (call.plan.scratch_bytes > 0) {
-    EXPECT_EQ(call.last().options.scratch, memory + call.plan.q_rotated_bytes + call.plan.shared_bytes);
+    EXPECT_EQ(call.last().options.scratch, memory + call.plan.q_rotated_bytes + call.plan.kernel_bytes);
   }
   EXPECT_EQ(call.last().options.threads, call.plan.threads);
 }

@@ -179,6 +179,14 @@ TEST(Refusal, WhatAKernelNeedsOfTheData) {
   EXPECT_EQ(reason(kNeedsPagesOf64, paged(128)), "");
   EXPECT_EQ(reason(kNeedsPagesOf64, paged(96)), "takes a page_size that is a multiple of 64, got 96");
 
+  EXPECT_EQ(reason(kNeedsPagesOf8, paged(24)), "");
+  EXPECT_EQ(reason(kNeedsPagesOf8, paged(12)), "takes a page_size that is a multiple of 8, got 12");
+  const auto padded = [](Problem& p) { p.a.block_table = p.a.leftpad_k = present<int32_t>(), p.a.page_size = 8; };
+  EXPECT_EQ(reason(kNeedsPagesOf8, padded), "");
+  EXPECT_EQ(reason(kNeedsUnpaddedPages, paged(8)), "");
+  EXPECT_EQ(reason(kNeedsUnpaddedPages, [](Problem& p) { p.a.leftpad_k = present<int32_t>(); }), "");
+  EXPECT_EQ(reason(kNeedsUnpaddedPages, padded), "does not take leftpad_k together with block_table");
+
   EXPECT_EQ(reason(kNeedsNearRows, nothing), "");
   EXPECT_EQ(reason(kNeedsNearRows, [](Problem& p) { p.a.q.stride[1] = (1 << 30) / 8 - 1; }), "");
   EXPECT_EQ(reason(kNeedsNearRows, [](Problem& p) { p.a.q.stride[1] = (1 << 30) / 8; }),
@@ -377,7 +385,7 @@ TEST(Select, RowsOfAnotherKindOfDeviceAreNoCandidates) {
 // A matrix kernel made for a few queries is still better than the one that takes anything.
 TEST(Select, KernelsForFewQueriesTakeMoreWhereOnlySlowerOnesAreLeft) {
   DeviceInfo gpu;
-  gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna | kIsaCdna2 | kIsaCdna3;
+  gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna1 | kIsaCdna2;
   Problem problem = forward_problem(128);
   const Selection dense = select(problem, gpu);
   if (dense.row == nullptr) GTEST_SKIP() << "built without kernels of AMD GPUs";
@@ -429,7 +437,7 @@ TEST(Select, ASeedInTheMemoryOfAGpuIsRefused) {
 // What a row is told by is what it is chosen by.
 TEST(Select, ARowThatIsUsedForMoreThanItIsMadeForIsNotAmongTheRefused) {
   DeviceInfo gpu;
-  gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna | kIsaCdna2 | kIsaCdna3;
+  gpu.name = "hip:0", gpu.kind = "hip", gpu.isa = kIsaAmd | kIsaCdna1 | kIsaCdna2;
   Problem problem = forward_problem(128);
   problem.a.block_table = present<int32_t>(), problem.a.page_size = 16;
   for (const bool slow_path : {true, false}) {

@@ -156,7 +156,8 @@ class CpuDevice final : public Device {
     if (kernel.function == nullptr)
       return {FW_INTERNAL_ERROR, std::string(kernel.name) + " is not a kernel of this CPU"};
     Executor executor{options.executor};
-    const abi::CpuLaunch launch{schedule, options.shared, options.scratch, options.threads, &executor, Executor::run};
+    const abi::CpuLaunch launch{schedule,        options.workspace, options.scratch,
+                                options.threads, &executor,         Executor::run};
     {
       StandardFloatingPoint standard;
       kernel.function(params, launch);

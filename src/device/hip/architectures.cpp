@@ -8,13 +8,9 @@
 namespace flashwave {
 namespace {
 
-constexpr uint32_t kCdna = kIsaAmd | kIsaCdna, kCdna2 = kCdna | kIsaCdna2, kCdna3 = kCdna2 | kIsaCdna3;
-constexpr uint32_t kRdna3 = kIsaAmd | kIsaRdna3, kRdna4 = kIsaAmd | kIsaRdna4;
-
 constexpr Architecture kArchitectures[] = {
-#define FW_AMD_ARCHITECTURE(name, code, elf_machine, isa) {#name, #code, elf_machine, isa},
-#include "kernels/amd/architectures.def"
-#undef FW_AMD_ARCHITECTURE
+#define FW_AMD_GPU(name, code, elf_machine, isa) {#name, #code, elf_machine, kIsaAmd | (isa)},
+#include "kernels/registry.def"
 };
 
 }  // namespace

@@ -11,9 +11,10 @@
 //                neighbouring columns of O: 16 bytes.
 #include "kernels/abi/features.h"
 #include "kernels/abi/tiny_schedule.h"
-#include "kernels/ampere/narrow.h"
+#include "kernels/common/part.h"
 #include "kernels/common/score.h"
 #include "kernels/common/sequence.h"
+#include "kernels/nvidia/narrow.h"
 
 namespace flashwave {
 
@@ -346,14 +347,15 @@ constexpr int tiny_workgroups(int dim, int keys) {
   return keys == 8 ? (dim == 256 ? 4 : 5) : keys == 16 && dim == 128 ? 4 : 1;
 }
 
-#define FW_NVIDIA_KERNEL(source, name, isa, op, dtypes, dim_qk, dim_v, max_queries, max_keys, tile_q, tile_k, threads, \
-                         shared_bytes, features, needs, work)                                                          \
+#define FW_TINY_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, max_queries, max_keys, tile_q, tile_k, threads, \
+                         lds_bytes, features, needs, work)                                                          \
   extern "C" __global__ void __launch_bounds__(threads, tiny_workgroups(dim_qk, max_keys)) name(FW_ARGUMENTS(args)) {  \
-    static_assert(dim_qk == dim_v && max_keys == tile_k && shared_bytes == 0);                                         \
+    static_assert(dim_qk == dim_v && max_keys == tile_k && lds_bytes == 0);                                         \
     static_assert(max_queries != 1 || (features & kGqa) == 0);                                                         \
     tiny<ElementOf<dtypes>, dim_qk, max_queries, max_keys, tile_q, threads>(args);                                     \
   }
-#include "kernels/ampere/tiny.def"
+#define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_TINY_ENTRY)(__VA_ARGS__)
+#include "kernels/nvidia/kernels.def"
 #undef FW_NVIDIA_KERNEL
 
 }  // namespace flashwave

@@ -2,7 +2,7 @@
 // cycles an instruction (NOTES-decode.md): there every instruction counts.
 #pragma once
 
-#include "kernels/ampere/isa.h"
+#include "kernels/nvidia/isa.h"
 
 namespace flashwave {
 

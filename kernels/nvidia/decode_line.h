@@ -7,8 +7,8 @@
 #pragma once
 
 #include "kernels/abi/decode_line.h"
-#include "kernels/ampere/narrow.h"
 #include "kernels/common/sequence.h"
+#include "kernels/nvidia/narrow.h"
 
 namespace flashwave {
 

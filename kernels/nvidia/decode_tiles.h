@@ -2,7 +2,7 @@
 // ring of stages, so no workgroup barrier is in the loop, and the copies run ahead across the borders of units.
 #pragma once
 
-#include "kernels/ampere/decode_line.h"
+#include "kernels/nvidia/decode_line.h"
 
 namespace flashwave {
 

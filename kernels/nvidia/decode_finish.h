@@ -1,8 +1,8 @@
 // The end of decode.cu's rows: sums of parts, sinks, normalisation, O and LSE.
 #pragma once
 
-#include "kernels/ampere/decode_line.h"
 #include "kernels/common/score.h"
+#include "kernels/nvidia/decode_line.h"
 
 namespace flashwave {
 

@@ -10,8 +10,8 @@
 // workgroups share a unit, the last of them adds the parts in order.
 // (NOTES-decode.md)
 #include "kernels/abi/features.h"
-#include "kernels/ampere/decode_finish.h"
-#include "kernels/ampere/decode_tiles.h"
+#include "kernels/nvidia/decode_finish.h"
+#include "kernels/nvidia/decode_tiles.h"
 #include "kernels/common/part.h"
 #include "kernels/common/score.h"
 
@@ -324,16 +324,16 @@ FW_DEVICE void decode(const GpuArguments& args) {
       reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
 }
 
-// The rows of decode.def, one part at a time.
+// One part of the rows at a time.
 #define FW_DECODE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,           \
-                        shared_bytes, features, needs, work)                                                        \
+                        lds_bytes, features, needs, work)                                                        \
   FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                                     \
-    using Shape = DecodeShape<dim_qk, dim_v, tile_q, threads / kWave, shared_bytes>;                                \
+    using Shape = DecodeShape<dim_qk, dim_v, tile_q, threads / kWave, lds_bytes>;                                \
     static_assert(tile_k == kTileKeys && tile_q == 4 * Shape::kWarpRows);                                           \
     decode<ElementOf<dtypes>, Shape>(args);                                                                         \
   }
 #define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_DECODE_ENTRY)(__VA_ARGS__)
-#include "kernels/ampere/decode.def"
+#include "kernels/nvidia/kernels.def"
 #undef FW_NVIDIA_KERNEL
 
 }  // namespace flashwave

@@ -88,7 +88,7 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
                                     : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
   }
   if (splits > 1 || dot) {
-    s.shared_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
+    s.workspace_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
   }
   return s;
 }
@@ -114,15 +114,14 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
   s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
                           : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
-  s.shared_bytes =
+  s.workspace_bytes =
       abi::BackwardShared(nullptr, shape.heads * shape.rows, splits, shape.dim_qk, problem.g.d_slopes != nullptr).bytes;
   return s;
 }
 
 }  // namespace
 
-abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
-  if (row.threads > 0) return gpu_schedule(problem, device, row);
+abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   if (row.tile_k > 1 && row.op == Op::kForward) return forward_schedule(problem, device, row);
   if (row.tile_k > 1 && row.op == Op::kBackward) return backward_schedule(problem, device, row);
   // Plain loops: the kernel hands out its own tasks and needs no memory from the plan.

@@ -1,0 +1,6 @@
+set(parts)
+foreach(dims d64 d96 d128 d192v128 d192 d256)
+  list(APPEND parts fwd_${dims} fwd_general_${dims})
+endforeach()
+nvidia_code_object(hopper fwd sm_90a "${parts}")
+nvidia_code_object(hopper bwd sm_90a "bwd_d64;bwd_d128;bwd_d256;bwd_general_d128;bwd_general_d256")
