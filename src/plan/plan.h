@@ -43,7 +43,6 @@ struct Reason {
     kFarRows,
     kHeadDims,
     kRowAddresses,
-    kSeedOnDevice,
     kOnlyForced,
     kSlowPath,
     kCompanion,

@@ -117,8 +117,6 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "takes head dimensions that are " + bytes_multiple(reason.limit);
     case Reason::kRowAddresses:
       return "takes " + name + " with rows at " + bytes_multiple(reason.limit);
-    case Reason::kSeedOnDevice:
-      return "takes the seed of dropout_p by value, and dropout_state is in memory that the host cannot read";
     case Reason::kOnlyForced:
       return "runs only when forced";
     case Reason::kSlowPath:
