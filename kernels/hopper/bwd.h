@@ -168,8 +168,11 @@ struct NarrowKeys : KeyWarpgroup<C> {
     wgmma_commit();
   }
   FW_METHOD uint64_t k_operand(uint32_t slot) const {
-    // The slot belongs to the address: bits that are set in a descriptor take fewer registers than sums.
-    return operand(C::kK + (C::kPair ? rank : slot) * C::kKeyBytes + w * C::kHalfBytes, 16);
+    // Bits that are set in a descriptor take fewer registers than sums. (Dim 64 has them left: there the sum is as
+    // fast.)
+    return C::kTransposedDq && !C::kPair
+               ? operand(C::kK + w * C::kHalfBytes, 16) + slot * (C::kKeyBytes / 16)
+               : operand(C::kK + (C::kPair ? rank : slot) * C::kKeyBytes + w * C::kHalfBytes, 16);
   }
   FW_METHOD uint64_t q_operand(uint32_t panel_bytes, uint32_t slot) const {
     return operand(C::kQ, panel_bytes) + slot * (C::kQueryBytes / 16);
@@ -192,7 +195,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
   }
 
   FW_METHOD void tile(uint32_t task_at, int first) {
-    BlockWalk walk(p, task_at, w);
+    BlockWalk<C> walk(p, task_at, w);
     const uint32_t k_slot = C::kPair ? 0 : this->tile_count & 1;
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
     const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {

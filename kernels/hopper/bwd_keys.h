@@ -36,24 +36,37 @@ FW_DEVICE int first_seeing(uint32_t task_at, int first) {
   return uniform(max(first - load_backward_task(task_at).right_edge, 0) / C::kTileQ);
 }
 
-// The blocks of queries of a task as one key warpgroup goes through them, head by head of the group.
+// The blocks of queries of a task as one key warpgroup goes through them, head by head of the group. Their range is
+// read again at every step, since dims 128 and 256 have no registers for it; dim 64 has, and no time.
+template <class C>
 struct BlockWalk {
-  const uint32_t range_at;  // BlockRange
-  int block, left;
+  static constexpr bool kKept = C::kTransposedDq && !C::kPair;
+  const uint32_t range_at;
+  BlockRange kept;
+  int block, left, head;
   bool masked;  // some query of the block does not see some key
-  int head = 0;
 
   FW_METHOD BlockWalk(const Params& p, uint32_t task_at, int w) : range_at(task_at + 48 + 16 * w) {
     const BackwardTask task = load_backward_task(task_at);
     left = uniform(task.blocks) * (p.heads_q / p.heads_k);
     head = uniform(task.head) * (p.heads_q / p.heads_k);
     block = uniform(task.first_query_block) - 1;
+    if constexpr (kKept) {
+      const BlockRange range = load();
+      kept = {uniform(range.all_first), uniform(range.all_last), uniform(range.first), uniform(range.end)};
+    }
     step();
   }
   FW_METHOD void step() {
-    const int4 range = load_shared4(range_at);
-    if (++block == range.w) block = range.z, ++head;
-    masked = block < range.x || block > range.y;
+    const BlockRange range = kKept ? kept : load();
+    if (++block == range.end) block = range.first, ++head;
+    masked = block < range.all_first || block > range.all_last;
+  }
+
+ private:
+  FW_METHOD BlockRange load() const {
+    const int4 x = load_shared4(range_at);
+    return {x.x, x.y, x.z, x.w};
   }
 };
 

@@ -78,7 +78,7 @@ struct WideKeys : KeyWarpgroup<C> {
   }
 
   FW_METHOD void tile(uint32_t task_at, int first) {
-    BlockWalk walk(p, task_at, w);
+    BlockWalk<C> walk(p, task_at, w);
     // S -> P in x, and what of it dO is weighted with in `kept`, the same without dropout.
     const auto weigh = [&](uint32_t (&x)[kQueries / 4], uint32_t (&kept)[kQueries / 4]) {
       const int query = walk.block * C::kTileQ + w * kQueries;

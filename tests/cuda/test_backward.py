@@ -12,6 +12,9 @@ from sample import normal
 
 import flashwave
 from flashwave import _library as fw
+from flashwave import dispatch
+from flashwave.attention import make_problem
+from flashwave.backends.native import calls as native
 
 
 def _on_hopper() -> bool:
@@ -65,10 +68,10 @@ def test_integers_stay_exact(kernel, causal, monkeypatch):
     q, k, v, dout = (torch.randint(-2, 3, (1, rows, 2, dim), device="cuda").to(dtype) for _ in range(4))
     scale = 2.0**-30
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)
-    problem = flashwave.attention.make_problem(q, k, v, causal=causal, softmax_scale=scale)
+    problem = make_problem(q, k, v, causal=causal, softmax_scale=scale)
     out = torch.zeros_like(q)
     lse = torch.full((1, 2, rows), 5 * math.log(2), device="cuda")  # every weight is 1 / 32
-    dq, dk, dv = flashwave.dispatch.backward(problem, dout, None, out, lse, flashwave.backends.native.calls.DQ_DK_DV)[:3]
+    dq, dk, dv = dispatch.backward(problem, dout, None, out, lse, native.DQ_DK_DV)[:3]
 
     weights = torch.full((rows, rows), 1 / 32, device="cuda", dtype=torch.double)
     weights = weights.tril() if causal else weights
