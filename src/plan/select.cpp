@@ -187,12 +187,14 @@ std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo
 
 namespace {
 
-// Whether the row refuses nothing but the number of queries, which it can do with all the same.
-bool takes_unwillingly(const Reason& reason, KernelRow row, Problem problem, const DeviceInfo& device) {
+// Whether the row refuses nothing but the number of queries or rows, which it can do with all the same.
+bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
   if (reason.rule != Reason::kMadeForLess && reason.rule != Reason::kMadeForMore) return false;
-  if (row.needs & kPrefersFewQueries) problem.a.seqlen_q = std::min<int64_t>(problem.a.seqlen_q, row.max_seqlen_q);
-  row.needs &= ~uint32_t{kPrefersSeveralRows};
-  return !why_not(row, problem, device).refuses();
+  Problem fewer = problem;
+  if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
+  KernelRow willing = row;
+  willing.needs &= ~uint32_t{kPrefersSeveralRows};
+  return !why_not(willing, fewer, device).refuses();
 }
 bool takes_unwillingly(const Reason&, const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }
 
