@@ -89,6 +89,7 @@ def prefill(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
             OURS: [lambda: flash_attn_func(q, k, v, causal=causal)],
             "cuDNN": [sdpa("cuDNN", q, k, v, causal)],
             "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
+            **({"FlashAttention-3": [_flash3(q, k, v, causal)]} if flash3_is_here() else {}),
         },
         lambda: check(shape, Inputs(q, k, v, q), gradients=False),
         repeats=max(1, round(2e-3 / (shape.flops(FORWARD) / 500e12))),
@@ -119,6 +120,59 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
     inputs = Inputs(q, k, v, q)
     return Cell(
         "growing", name, shape.flops(FORWARD) / 1e12, "TFLOP/s", calls, lambda: check(shape, inputs, gradients=False)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ backward
+
+
+def _cudnn_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool) -> Call:
+    """cuDNN's backward alone, as _flash2_backward."""
+    q, k, v, dout = (tensor.transpose(1, 2) for tensor in (q, k, v, dout))
+    results = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False)
+    out, lse, rows_q, rows_k, longest_q, longest_k, seed, offset = results[:8]
+    rest = (out, lse, seed, offset, None, rows_q, rows_k, longest_q, longest_k, 0.0, causal)
+    return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention_backward(dout, q, k, v, *rest)
+
+
+def flash3_is_here() -> bool:
+    return hasattr(torch.ops.flash_attn_3, "bwd")
+
+
+def _flash3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Call:
+    return lambda: torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal)
+
+
+def _flash3_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool, deterministic: bool = False) -> Call:
+    out, lse = torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal)[:2]
+    options = {"is_causal": causal, "deterministic": deterministic}
+    return lambda: torch.ops.flash_attn_3.bwd(dout, q, k, v, out, lse, **options)
+
+
+def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, deterministic: bool = False) -> Cell:
+    """The backward alone. Deterministic: the same bits in every run, which of the peers only FlashAttention-3 offers."""
+    shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
+    size = (shape.batch, seqlen, shape.heads, dim)
+    q, k, v, dout = (_normal(size, dtype, seed) for seed in range(4))
+    problem = make_problem(q, k, v, causal=causal, deterministic=deterministic)
+    out, lse, _ = dispatch.forward(problem)
+    arguments = problem, dout, None, out, lse, native.DQ_DK_DV
+    calls = {OURS: [lambda: dispatch.backward(*arguments)]}
+    if not deterministic:
+        calls["cuDNN"] = [_cudnn_backward(q, k, v, dout, causal)]
+        calls["FlashAttention-2"] = [_flash2_backward(q, k, v, dout, causal)]
+    if flash3_is_here() and not (deterministic and dim == 256):
+        calls["FlashAttention-3"] = [_flash3_backward(q, k, v, dout, causal, deterministic)]
+    mask = "causal" if causal else "full"
+    group = "deterministic backward" if deterministic else "backward"
+    return Cell(
+        f"{group} {mask}",
+        f"d={dim} s={seqlen} b={shape.batch} {mask} {group}",
+        shape.flops(BACKWARD) / 1e12,
+        "TFLOP/s",
+        calls,
+        lambda: check(shape, Inputs(q, k, v, dout), gradients=True),
+        repeats=max(1, round(2e-3 / (shape.flops(BACKWARD) / 500e12))),
     )
 
 
@@ -289,7 +343,7 @@ def tiny(batch: int, heads: int, heads_k: int, keys: int, dim: int) -> Cell:
 
 # --------------------------------------------------------------------------------------------------------------- lists
 
-GROUPS = ("prefill", "growing", "triton", "decode", "tiny")
+GROUPS = ("prefill", "growing", "backward", "deterministic", "triton", "decode", "tiny")
 _RAGGED = [100 + (16284 * n) // 63 for n in range(64)]
 _PREFILL = [512, 1024, 2048, 4096, 8192, 16384]
 
@@ -301,6 +355,9 @@ def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str |
         for dim in (64, 128, 256):
             for seqlen in (2048, 16384) if quick else _PREFILL:
                 todo["prefill"].append(lambda s=seqlen, d=dim, c=causal: prefill(s, d, c, dtype))
+                todo["backward"].append(lambda s=seqlen, d=dim, c=causal: backward_alone(s, d, c, dtype))
+            for seqlen in (16384,) if quick else (1024, 4096, 16384):
+                todo["deterministic"].append(lambda s=seqlen, d=dim, c=causal: backward_alone(s, d, c, dtype, True))
         todo["growing"].append(lambda c=causal: growing(c, dtype, classic))
     for backward in (False, True):
         for causal in (False, True):

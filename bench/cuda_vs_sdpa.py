@@ -192,6 +192,9 @@ def charts(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
             members = [r for r in results if r["group"] == f"prefill {mask}" and r["name"].startswith(f"d={dim} ")]
             if members:
                 found.append(_chart(f"Forward, head dim {dim}, {mask}", "sequence length", members, device))
+            members = [r for r in results if r["group"] == f"backward {mask}" and r["name"].startswith(f"d={dim} ")]
+            if members:
+                found.append(_chart(f"Backward, head dim {dim}, {mask}", "sequence length", members, device))
     for group in ("decode", "few queries", "pages", "tiny"):
         members = [result for result in results if result["group"] == group]
         if members:
@@ -251,12 +254,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="of the prefill (default bf16)")
     parser.add_argument("--budget", type=float, default=0.12, help="seconds of each side in a cell (default 0.12)")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="start no more cells after so long")
+    parser.add_argument("--flash-attn-3", metavar="FILE", help="the library of FlashAttention-3, as one more peer")
     parser.add_argument("--classic", metavar="KERNEL", help="the kernel to force for growing keys")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cuda_vs_sdpa.md, .json and .svg there")
     arguments = parser.parse_args(argv)
     if not torch.cuda.is_available() or torch.version.hip:
         print("error: torch sees no NVIDIA GPU", file=sys.stderr)
         return 1
+    if arguments.flash_attn_3:
+        torch.ops.load_library(arguments.flash_attn_3)
     start = time.perf_counter()
     copy_rate, host = _copy_rate(arguments.budget), _host_cost()
     results, failed = [], []

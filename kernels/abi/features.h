@@ -31,6 +31,8 @@ enum Feature : uint32_t {
 };
 // Those that change scores or weights, and those that only say which rows and keys there are.
 inline constexpr uint32_t kScoreFeatures = kSoftcap | kAlibi | kBias | kSinks | kDropout;
+// Of them, those that take work for each score: sinks do not.
+inline constexpr uint32_t kScoreModifiers = kSoftcap | kAlibi | kBias | kDropout;
 inline constexpr uint32_t kLayoutFeatures =
     kMask | kGqa | kVarlen | kSeqused | kLeftpad | kCacheIndex | kPaged | kUnequalDims;
 
@@ -49,11 +51,15 @@ enum Needs : uint32_t {
   kNeedsNearRows = 1u << 7,       // the rows of one tile lie within 2^31 bytes: offsets in it have 32 bits
   kNeedsTensorMaps = 1u << 8,     // q, k, v, o described by tensor maps: as kNeeds16Bytes
   kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8
+  kNeedsGradientMaps = 1u << 16,  // q, k, v, d_o described by tensor maps; o, dq, dk, dv: as kNeeds16Bytes
   kNeedsUnpaddedPages = 1u << 9,  // block_table: no left pad
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
+  // Nor this: made for at most max_seqlen_q rows, four times as many with a mask, and for sums in any order; it takes
+  // more, and makes them in order, where it is forced by name.
+  kPrefersShortColumns = 1u << 15,
   // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
   kPrefersSeveralRows = 1u << 13,
   // Nor this: the slow path of its device, which takes any problem, is tried last, and uses no matrix unit or vector
@@ -71,6 +77,9 @@ enum class Work : uint8_t {
   kRows,         // one query row of all heads: pre-passes and rotary embedding
   kPersistent,   // one workgroup for each compute unit, which takes blocks of tile_q queries of one head until none is
                  // left
+  kKeyTiles,     // one workgroup for each compute unit, which takes tiles of tile_k keys of one key head until none is
+                 // left
+  kKeyPairs,     // the same by pairs of workgroups, a cluster
   kLine,         // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };
 

@@ -86,7 +86,9 @@ struct Schedule {
   int32_t zeroed_bytes;     // GPU: of the workspace, so many are 0 when the kernel starts
   int64_t scratch_bytes;    // per worker
   int64_t workspace_bytes;  // once per call: partial results
+  int32_t in_order;         // backward: sums of several workgroups are made in a fixed order, always the same bits
+  int32_t reserved;
 };
-static_assert(sizeof(Schedule) == 48);
+static_assert(sizeof(Schedule) == 56);
 
 }  // namespace flashwave::abi

@@ -20,7 +20,7 @@
 namespace flashwave::abi {
 
 struct TensorMaps {
-  TensorMap q, k, v, o;
+  TensorMap q, k, v, o;  // a backward has d_o in the place of o
 };
 static_assert(sizeof(TensorMaps) == 4 * 128 && alignof(TensorMaps) == 64);
 

@@ -19,9 +19,6 @@ FW_DEVICE void forward(const GpuArguments& args, uint32_t lds) {
   if (query < seq.queries) Forward<C>(p, seq, task.head, int(query), lds).run(int(query));
 }
 
-// Sinks are not among them: every kernel has those.
-inline constexpr uint32_t kScoreModifiers = kSoftcap | kAlibi | kBias | kDropout;
-
 template <uint32_t kDtypes, uint32_t kNeeds>
 struct ElementOf {
   using Type = BF16<(kNeeds & kNeedsFastRounding) != 0 ? Rounding::kTruncate : Rounding::kNearestEven>;

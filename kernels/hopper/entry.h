@@ -3,23 +3,8 @@
 
 #include "kernels/abi/features.h"
 #include "kernels/common/part.h"
+#include "kernels/hopper/element.h"
 #include "kernels/hopper/fwd.h"
-
-namespace flashwave {
-
-// Sinks are not among them: every kernel has those.
-inline constexpr uint32_t kScoreModifiers = kSoftcap | kAlibi | kBias | kDropout;
-
-template <uint32_t kDtypes>
-struct ElementOf {
-  using Type = BF16;
-};
-template <>
-struct ElementOf<kRowF16> {
-  using Type = F16;
-};
-
-}  // namespace flashwave
 
 #define FW_HOPPER_FORWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,           \
                           lds_bytes, features, needs, work)                                                            \

@@ -17,9 +17,9 @@ inline constexpr int kWarpgroup = 128;
 // Shared memory is addressed by number. Dynamic shared memory starts here when there is no other: the system's part is
 // before it. Kernels that count on it check it; addresses and descriptors then are constants.
 inline constexpr uint32_t kSharedBase = 1024;
-FW_DEVICE void check_shared_base() {
+FW_DEVICE void check_shared_base(uint32_t cta = 0) {  // cta: the rank of a cluster's, in the top byte
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
-  if (uint32_t(__cvta_generic_to_shared(dynamic_shared)) != kSharedBase) __trap();
+  if (uint32_t(__cvta_generic_to_shared(dynamic_shared)) != cta + kSharedBase) __trap();
 }
 FW_DEVICE void store_shared(uint32_t at, uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
@@ -67,6 +67,45 @@ FW_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+
+// Clusters: the shared memories of the CTAs of one lie in one address space, by rank in the top byte ("Shared Memory
+// Address Space"). A plain address of a CTA of rank 1 or more has its own rank there.
+FW_DEVICE uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+FW_DEVICE uint32_t in_cta(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+FW_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Arrives at a barrier of another CTA; releasing: what this thread stored there before is seen by who waits for it with
+// barrier_wait_acquire. (Without, one instruction; with, a fence of the whole GPU.)
+FW_DEVICE void barrier_arrive_in(uint32_t barrier, uint32_t rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_cta(barrier, rank)) : "memory");
+}
+FW_DEVICE void barrier_arrive_releasing(uint32_t barrier, uint32_t rank) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(in_cta(barrier, rank)) : "memory");
+}
+FW_DEVICE void barrier_wait_acquire(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred done;\n"
+      "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra end_%=; bra again_%=;\n"
+      "end_%=: }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+FW_DEVICE void store_shared4_in(uint32_t at, uint32_t rank, int4 x) {
+  asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(in_cta(at, rank)), "r"(x.x), "r"(x.y),
+               "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
 // Named barriers ("bar{.cta}"), of a number of threads of which some only arrive.
 FW_DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 FW_DEVICE void named_arrive(int id, int threads) {
@@ -85,6 +124,27 @@ FW_DEVICE void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int
       " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse), "l"(priority)
       : "memory");
+}
+// The same into both CTAs of a pair, at the same place, each with its own barrier.
+FW_DEVICE void tma_load_both(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int head,
+                             const MapPlace& at, uint64_t priority) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8, %9;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(at.row), "r"(head), "r"(at.fine), "r"(at.coarse), "h"(uint16_t{3}),
+      "l"(priority)
+      : "memory");
+}
+// Plain bytes, a multiple of 16: from global memory; from here to another CTA (to and barrier by in_cta).
+FW_DEVICE void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+FW_DEVICE void bulk_send(uint32_t to, uint32_t from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "r"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 FW_DEVICE void tma_store(const TensorMap& map, uint32_t from, int column, int head, const MapPlace& at) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
@@ -141,6 +201,53 @@ FW_DEVICE void store_matrices(uint32_t at, uint32_t x0, uint32_t x1, uint32_t x2
                : "memory");
 }
 
+// The same transposed: rows become columns.
+FW_DEVICE void store_matrices_transposed(uint32_t at, uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x0), "r"(x1),
+               "r"(x2), "r"(x3)
+               : "memory");
+}
+FW_DEVICE void load_matrices_transposed(uint32_t* x, uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(at)
+               : "memory");
+}
+FW_DEVICE float4 load_shared_floats(uint32_t at) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+
+// 16 bytes per lane of fp32 sums made in the L2 cache; nothing comes back.
+FW_DEVICE void add_to_memory(float* to, float a, float b, float c, float d) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+// A counter that CTAs wait for and raise.
+FW_DEVICE void wait_until_equal(const int* counter, int value) {
+  int x;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+  } while (x != value);
+}
+FW_DEVICE void raise(int* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
+FW_DEVICE uint32_t clock_now() {
+  uint32_t x;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(x));
+  return x;
+}
+// x, of which the compiler may assume nothing: what follows from it is computed where it is used and not kept.
+FW_DEVICE uint32_t last_bit(uint32_t x) {
+  uint32_t bit;
+  asm volatile("and.b32 %0, %1, 1;" : "=r"(bit) : "r"(x));
+  return bit;
+}
+
 // The larger of three, in both halves of a word: one instruction.
 FW_DEVICE uint32_t max3_pairs(uint32_t a, uint32_t b, uint32_t c) { return __vimax3_u16x2(a, b, c); }
 
@@ -154,12 +261,13 @@ FW_DEVICE float quad_sum(float x) {
   return x + exchange(x, 2);
 }
 
-// Word i of the lane at `place` of its four becomes word `place` of the i-th of them.
+// Word i of the lane at `place` of its four becomes word `place` of the i-th of them. The four are kApart lanes apart.
+template <int kApart = 1>
 FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
   FW_UNROLL for (int bit = 1; bit <= 2; bit *= 2) {
     FW_UNROLL for (int i = 0; i < 4; ++i) {
       if (i & bit) continue;
-      const uint32_t other = __shfl_xor_sync(kAllLanes, place & bit ? x[i] : x[i | bit], bit);
+      const uint32_t other = __shfl_xor_sync(kAllLanes, place & bit ? x[i] : x[i | bit], bit * kApart);
       (place & bit ? x[i] : x[i | bit]) = other;
     }
   }
@@ -170,6 +278,14 @@ FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
 // them, an integer comparison finds them.
 struct BF16 {
   static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x47804780;
+  static constexpr bool kWideRange = true;  // as fp32: products of rounded factors do not overflow
+  FW_METHOD static float low(uint32_t pair) { return float_of(pair << 16); }
+  FW_METHOD static float high(uint32_t pair) { return float_of(pair & 0xFFFF0000u); }
+  FW_METHOD static uint32_t multiply(uint32_t a, uint32_t b) {
+    uint32_t x;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(x) : "r"(a), "r"(b));
+    return x;
+  }
   FW_METHOD static uint32_t pack(float low, float high) {
     uint32_t x;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
@@ -178,6 +294,14 @@ struct BF16 {
 };
 struct F16 {
   static constexpr uint32_t kOnes = 0x3C003C00, kLargest = 0x78007800;
+  static constexpr bool kWideRange = false;
+  FW_METHOD static float low(uint32_t pair) { return float_of_half(uint16_t(pair)); }
+  FW_METHOD static float high(uint32_t pair) { return float_of_half(uint16_t(pair >> 16)); }
+  FW_METHOD static uint32_t multiply(uint32_t a, uint32_t b) {
+    uint32_t x;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(x) : "r"(a), "r"(b));
+    return x;
+  }
   FW_METHOD static uint32_t pack(float low, float high) {
     uint32_t x;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));

@@ -13,7 +13,8 @@ namespace flashwave {
 struct BF16;
 struct F16;
 
-// A and B from shared memory, rows contiguous along the reduction ("K-major"). accumulate = 0: D = A B.
+// A from shared memory or from registers, B from shared memory; accumulate = 0: D = A B. In shared memory the reduction
+// is contiguous ("K-major"), or with kAlongM or kAlongN the other dimension ("MN-major").
 template <class Element, int N>
 struct Wgmma;
 
@@ -41,53 +42,55 @@ struct Wgmma;
 #define FW_REG112 "%112, %113, %114, %115, %116, %117, %118, %119"
 #define FW_REG120 "%120, %121, %122, %123, %124, %125, %126, %127"
 
-// registers: the list of operands of D in the instruction; outputs: the same for the compiler; i0 .. i5: operands after
+// registers: the list of operands of D in the instruction; outputs: the same for the compiler; i0 .. i6: operands after
 // them.
-#define FW_WGMMA(Element, type, N, registers, outputs, i0, i1, i2, i3, i4, i5)                                         \
+#define FW_WGMMA(Element, type, N, registers, outputs, i0, i1, i2, i3, i4, i5, i6)                                     \
   template <>                                                                                                          \
   struct Wgmma<Element, N> {                                                                                           \
+    template <int kAlongM = 0, int kAlongN = 0>                                                                        \
     FW_METHOD static void shared_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {                   \
       asm volatile("{.reg .pred p; setp.ne.b32 p, %" #i2                                                               \
                    ", 0;\n"                                                                                            \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" registers "}, %" #i0 ", %" #i1 \
-                   ", p, 1, 1, 0, 0;}\n"                                                                               \
+                   ", p, 1, 1, %" #i3 ", %" #i4 ";}\n"                                                                 \
                    : FW_JOIN outputs                                                                                   \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                                 \
+                   : "l"(a), "l"(b), "r"(accumulate), "n"(kAlongM), "n"(kAlongN));                                     \
     }                                                                                                                  \
-    /* A from registers; rows of B contiguous along N ("MN-major") */                                                  \
+    template <int kAlongN = 1>                                                                                         \
     FW_METHOD static void registers_shared(float (&d)[N / 2], const uint32_t* a, uint64_t b, int accumulate) {         \
       asm volatile("{.reg .pred p; setp.ne.b32 p, %" #i5                                                               \
                    ", 0;\n"                                                                                            \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" registers "}, {%" #i0          \
-                   ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", p, 1, 1, 1;}\n"                                         \
+                   ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", p, 1, 1, %" #i6 ";}\n"                                  \
                    : FW_JOIN outputs                                                                                   \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                             \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kAlongN));               \
     }                                                                                                                  \
   };
 #define FW_JOIN(...) __VA_ARGS__
 #define FW_WGMMA_BOTH(...) FW_WGMMA(BF16, "bf16", __VA_ARGS__) FW_WGMMA(F16, "f16", __VA_ARGS__)
 
-FW_WGMMA_BOTH(64, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24, (FW_ACC32(d, 0)), 32, 33, 34, 35, 36, 37)
+FW_WGMMA_BOTH(32, FW_REG0 ", " FW_REG8, (FW_ACC16(d, 0)), 16, 17, 18, 19, 20, 21, 22)
+FW_WGMMA_BOTH(64, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24, (FW_ACC32(d, 0)), 32, 33, 34, 35, 36, 37, 38)
 FW_WGMMA_BOTH(72, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", %32, %33, %34, %35",
-              (FW_ACC32(d, 0), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])), 36, 37, 38, 39, 40, 41)
+              (FW_ACC32(d, 0), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])), 36, 37, 38, 39, 40, 41, 42)
 FW_WGMMA_BOTH(80, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32, (FW_ACC32(d, 0), FW_ACC8(d, 32)), 40,
-              41, 42, 43, 44, 45)
+              41, 42, 43, 44, 45, 46)
 FW_WGMMA_BOTH(96, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40,
-              (FW_ACC32(d, 0), FW_ACC16(d, 32)), 48, 49, 50, 51, 52, 53)
+              (FW_ACC32(d, 0), FW_ACC16(d, 32)), 48, 49, 50, 51, 52, 53, 54)
 FW_WGMMA_BOTH(112, FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48,
-              (FW_ACC32(d, 0), FW_ACC16(d, 32), FW_ACC8(d, 48)), 56, 57, 58, 59, 60, 61)
+              (FW_ACC32(d, 0), FW_ACC16(d, 32), FW_ACC8(d, 48)), 56, 57, 58, 59, 60, 61, 62)
 FW_WGMMA_BOTH(128,
               FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48 ", " FW_REG56,
-              (FW_ACC64(d, 0)), 64, 65, 66, 67, 68, 69)
+              (FW_ACC64(d, 0)), 64, 65, 66, 67, 68, 69, 70)
 FW_WGMMA_BOTH(192,
               FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48 ", " FW_REG56
                       ", " FW_REG64 ", " FW_REG72 ", " FW_REG80 ", " FW_REG88,
-              (FW_ACC64(d, 0), FW_ACC32(d, 64)), 96, 97, 98, 99, 100, 101)
+              (FW_ACC64(d, 0), FW_ACC32(d, 64)), 96, 97, 98, 99, 100, 101, 102)
 FW_WGMMA_BOTH(256,
               FW_REG0 ", " FW_REG8 ", " FW_REG16 ", " FW_REG24 ", " FW_REG32 ", " FW_REG40 ", " FW_REG48 ", " FW_REG56
                       ", " FW_REG64 ", " FW_REG72 ", " FW_REG80 ", " FW_REG88 ", " FW_REG96 ", " FW_REG104
                       ", " FW_REG112 ", " FW_REG120,
-              (FW_ACC64(d, 0), FW_ACC64(d, 64)), 128, 129, 130, 131, 132, 133)
+              (FW_ACC64(d, 0), FW_ACC64(d, 64)), 128, 129, 130, 131, 132, 133, 134)
 
 #undef FW_WGMMA_BOTH
 #undef FW_WGMMA

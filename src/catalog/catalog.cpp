@@ -125,6 +125,12 @@ const char* op_name(Op op) {
       return "combine";
     case Op::kGradients:
       return "gradients";
+    case Op::kPrepare:
+      return "prepare";
+    case Op::kFinish:
+      return "finish";
+    case Op::kSums:
+      return "sums";
   }
   return "?";
 }

@@ -105,6 +105,7 @@ std::string explain_json(const Problem& problem, const DeviceInfo& device, const
     out.text("kernel", row.name);
     out.field("slow_path", is_slow_path(row) ? "true" : "false");
     if (plan.append) out.text("prepass", plan.append->name);
+    if (!plan.before.empty()) out.field("first", names_json(plan.before));
     if (!plan.after.empty()) out.field("then", names_json(plan.after));
     out.field("tile", "[" + std::to_string(row.tile_q) + ", " + std::to_string(row.tile_k) + "]");
     out.integer("splits", plan.splits);
@@ -135,6 +136,7 @@ std::string explain_text(const Problem& problem, const DeviceInfo& device, const
     line("kernel", row.name);
     if (is_slow_path(row)) line("slow path", "it takes any problem, and is slower than the kernels before it");
     if (plan.append) line("pre-pass", plan.append->name);
+    for (const Step& step : plan.before) line("first", step.row->name);
     for (const Step& step : plan.after) line("then", step.row->name);
     line("tile", std::to_string(row.tile_q) + " queries x " + std::to_string(row.tile_k) + " keys");
     line("splits", std::to_string(plan.splits));

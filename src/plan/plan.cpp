@@ -77,7 +77,8 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
   }
   plan->schedule = schedule(problem, device, *plan->selection.row);
   plan->splits = reported_splits(problem, *plan->selection.row, plan->schedule);
-  Status status = steps_after(problem, device, *plan->selection.row, plan->schedule, &plan->after);
+  Status status = steps_before(problem, device, *plan->selection.row, plan->schedule, &plan->before);
+  if (status.ok()) status = steps_after(problem, device, *plan->selection.row, plan->schedule, &plan->after);
   if (!status.ok()) return status;
   plan->threads = threads_for(plan->schedule, options);
   plan->kernel_bytes = aligned(static_cast<size_t>(plan->schedule.workspace_bytes));

@@ -50,6 +50,7 @@ struct Reason {
     kHeadDims,
     kRowAddresses,
     kSeedOnDevice,
+    kAnyOrder,  // it could, but is made for sums in any order
     kNoCode,
     kOnlyForced,
     kSlowPath,
@@ -106,6 +107,9 @@ abi::Schedule schedule(const Rotary& rotary);
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);
 // schedule.splits, or what stands for it where the kernel shares the keys out itself.
 int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule);
+// What goes before the chosen kernel, beside an append. Fails if a kernel it takes is not there.
+Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                    const abi::Schedule& schedule, std::vector<Step>* steps);
 // What follows the chosen kernel. Fails if a kernel it takes is not there.
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                    const abi::Schedule& schedule, std::vector<Step>* steps);
@@ -115,6 +119,7 @@ struct Plan {
   abi::Schedule schedule{};
   int32_t splits = 1;                 // parts of the keys; see fw_report
   const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
+  std::vector<Step> before;           // launches that prepare what the chosen kernel reads
   std::vector<Step> after;            // launches that finish what the chosen kernel began, in order
   int32_t threads = 1;
   size_t q_rotated_bytes = 0;  // workspace = q_rotated | the kernel's | scratch of each worker, each 64-byte aligned

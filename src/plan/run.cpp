@@ -64,7 +64,7 @@ class Workspace {
 
 Status launch(Device& device, const KernelRow& row, const abi::Params& params, const abi::Schedule& schedule,
               LaunchOptions options) {
-  if ((row.needs & kNeedsTensorMaps) == 0) return device.launch(row, params, schedule, options);
+  if ((row.needs & (kNeedsTensorMaps | kNeedsGradientMaps)) == 0) return device.launch(row, params, schedule, options);
   const TensorMapDescriptions maps = describe_tensor_maps(row, params);
   options.tensor_maps = maps;
   return device.launch(row, params, schedule, options);
@@ -91,6 +91,9 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
 
   if (plan.kernel_bytes > 0) how.workspace = workspace.data() + plan.q_rotated_bytes;
   if (plan.scratch_bytes > 0) how.scratch = workspace.data() + plan.q_rotated_bytes + plan.kernel_bytes;
+  for (const Step& step : plan.before) {
+    if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
+  }
   if (Status status = launch(device, *plan.selection.row, params, plan.schedule, how); !status.ok()) {
     return status;
   }

@@ -2,6 +2,7 @@
 // and the device, never on anything that changes from call to call.
 #include <algorithm>
 
+#include "kernels/abi/backward_blocks.h"
 #include "kernels/abi/decode_line.h"
 #include "kernels/abi/generic_backward.h"
 #include "kernels/abi/partials.h"
@@ -70,6 +71,45 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
   return s;
 }
 
+// Workgroups take tiles of keys until none is left. At least one starts, and finds that there are none.
+abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int64_t workgroups) {
+  const fw_attention& a = problem.a;
+  const int64_t tiles = std::max<int64_t>(ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch, 1);
+  abi::Schedule s = one_part(problem, row.tile_q, workgroups * std::min(tiles, device.compute_units / workgroups));
+  s.zeroed_bytes = kCounterBytes;
+  s.in_order = problem.deterministic();
+  const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
+  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, row.max_dim_qk);
+  return s;
+}
+
+// The kernel that prepares or finishes the blocks of this one.
+const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  for (const KernelRow& other : catalog_of(row_kind(device))) {
+    if (other.op == op && other.max_dim_qk == row.max_dim_qk && other.tile_q == row.tile_q &&
+        !why_not(other, problem, device).refuses()) {
+      return &other;
+    }
+  }
+  return nullptr;
+}
+
+bool by_key_tiles(const KernelRow& row) { return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs; }
+
+int64_t blocks_of_queries(const Problem& problem, const KernelRow& row) {
+  return std::max<int64_t>(ceil_div(problem.a.seqlen_q, row.tile_q), 1) * problem.a.heads_q * problem.a.batch;
+}
+
+Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                     const abi::Schedule& schedule, int64_t tasks, std::vector<Step>* steps) {
+  const KernelRow* other = companion(op, problem, device, row);
+  if (other == nullptr) return {FW_INTERNAL_ERROR, std::string(row.name) + ": no kernel to " + op_name(op)};
+  steps->push_back({other, schedule});
+  steps->back().schedule.tasks = tasks;
+  steps->back().schedule.zeroed_bytes = 0;
+  return {};
+}
+
 }  // namespace
 
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
@@ -91,6 +131,10 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       s.workspace_bytes = kCounterBytes;
       return s;
     }
+    case Work::kKeyTiles:
+      return key_tiles(problem, device, row, 1);
+    case Work::kKeyPairs:
+      return key_tiles(problem, device, row, 2);
     case Work::kLine:
       return line(problem, device, row);
     case Work::kRows:
@@ -111,6 +155,12 @@ abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
   return one_part(problem, 1, row.threads > 0 ? problem.a.batch * rows : problem.a.batch);
 }
 
+Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                    const abi::Schedule& schedule, std::vector<Step>* steps) {
+  if (!by_key_tiles(row)) return {};
+  return add_companion(Op::kPrepare, problem, device, row, schedule, blocks_of_queries(problem, row), steps);
+}
+
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                    const abi::Schedule& schedule, std::vector<Step>* steps) {
   if (row.threads == 0) return {};  // kernels of CPUs do everything in one call
@@ -129,6 +179,16 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
       return {};
     }
     return {FW_UNSUPPORTED, "no kernel of " + device.name + " combines the parts of the keys"};
+  }
+  if (by_key_tiles(row)) {
+    Status status;
+    if (problem.g.dq.data != nullptr) {
+      status = add_companion(Op::kFinish, problem, device, row, schedule, blocks_of_queries(problem, row), steps);
+    }
+    if (status.ok() && problem.g.d_sinks != nullptr) {
+      status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
+    }
+    return status;
   }
   if (row.op == Op::kBackward) {
     const abi::Params params = params_of(problem);

@@ -1,5 +1,6 @@
 // Which kernel takes a problem: the first row of the catalog that does not refuse it.
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -50,6 +51,7 @@ Reason too_large(const char* name, int64_t value, int64_t limit, Reason::Rule ru
 }
 
 Reason too_many_queries(const KernelRow& row, int64_t seqlen_q) {
+  if (row.needs & kPrefersShortColumns) return {};  // long_columns
   const bool hard = (row.needs & kPrefersFewQueries) == 0;
   return too_large("seqlen_q", seqlen_q, row.max_seqlen_q, hard ? Reason::kTooLarge : Reason::kMadeForLess);
 }
@@ -65,17 +67,36 @@ Reason wrong_number_of_rows(const KernelRow& row, const fw_attention& a) {
   return {Reason::kMadeForMore, name, kVeryFewRows, rows};
 }
 
-// Rows of these lie at multiples of `bytes`, as do their ends.
-Reason misaligned(const fw_attention& a, int64_t bytes) {
-  const int64_t elements = bytes / (a.q.dtype == FW_F32 ? 4 : 2);
-  if (a.dim_qk % elements != 0 || a.dim_v % elements != 0) return {Reason::kHeadDims, "", bytes, 0};
-  const std::pair<const char*, const fw_tensor*> tensors[] = {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}};
+using NamedTensor = std::pair<const char*, const fw_tensor*>;
+
+Reason rows_misaligned(std::span<const NamedTensor> tensors, int64_t bytes, int64_t elements) {
   for (const auto& [name, tensor] : tensors) {
     bool aligned = reinterpret_cast<uintptr_t>(tensor->data) % static_cast<uintptr_t>(bytes) == 0;
     for (int i = 0; i < 3; ++i) aligned = aligned && tensor->stride[i] % elements == 0;
     if (!aligned) return {Reason::kRowAddresses, name, bytes, 0};
   }
   return {};
+}
+
+// Rows of these lie at multiples of `bytes`, as do their ends.
+Reason misaligned(const fw_attention& a, int64_t bytes) {
+  const int64_t elements = bytes / (a.q.dtype == FW_F32 ? 4 : 2);
+  if (a.dim_qk % elements != 0 || a.dim_v % elements != 0) return {Reason::kHeadDims, "", bytes, 0};
+  const NamedTensor tensors[] = {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}};
+  return rows_misaligned(tensors, bytes, elements);
+}
+Reason misaligned(const fw_gradients& g, int64_t bytes) {
+  const NamedTensor tensors[] = {{"d_o", &g.d_o}, {"dq", &g.dq}, {"dk", &g.dk}, {"dv", &g.dv}};
+  return rows_misaligned(tensors, bytes, bytes / 2);
+}
+
+// Made for tiles of keys that few rows see: a mask hides most of them.
+Reason long_columns(const KernelRow& row, const Problem& problem) {
+  if ((row.needs & kPrefersShortColumns) == 0) return {};
+  if (problem.deterministic()) return {Reason::kAnyOrder};
+  const fw_attention& a = problem.a;
+  const int64_t limit = int64_t{row.max_seqlen_q} * (features_of(problem) & kMask ? 4 : 1);
+  return too_large("seqlen_q * heads_q / heads_k", a.seqlen_q * problem.group(), limit, Reason::kMadeForLess);
 }
 
 Reason rows_too_far_apart(const KernelRow& row, const fw_attention& a) {
@@ -107,7 +128,11 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   if (row.needs & kNeedsNearRows) {
     if (const Reason reason = rows_too_far_apart(row, a); reason.refuses()) return reason;
   }
-  if (row.needs & (kNeeds16Bytes | kNeedsTensorMaps)) return misaligned(a, 16);
+  if (const Reason reason = long_columns(row, problem); reason.refuses()) return reason;
+  if (row.needs & kNeedsGradientMaps) {
+    if (const Reason reason = misaligned(problem.g, 16); reason.refuses()) return reason;
+  }
+  if (row.needs & (kNeeds16Bytes | kNeedsTensorMaps | kNeedsGradientMaps)) return misaligned(a, 16);
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return {};
 }
@@ -187,13 +212,16 @@ std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo
 
 namespace {
 
-// Whether the row refuses nothing but the number of queries or rows, which it can do with all the same.
+// Whether the row refuses nothing but the number of queries or the order of sums, which it can do with all the same.
 bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
-  if (reason.rule != Reason::kMadeForLess && reason.rule != Reason::kMadeForMore) return false;
+  if (reason.rule != Reason::kMadeForLess && reason.rule != Reason::kMadeForMore && reason.rule != Reason::kAnyOrder) {
+    return false;
+  }
   Problem fewer = problem;
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
-  willing.needs &= ~uint32_t{kPrefersSeveralRows};
+  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns};
+  if (reason.rule == Reason::kAnyOrder || problem.backward) willing.max_seqlen_q = 0;
   return !why_not(willing, fewer, device).refuses();
 }
 bool takes_unwillingly(const Reason&, const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }

@@ -1,4 +1,4 @@
-// What kernels that load by TMA are told about q, k, v and o (kernels/abi/tensor_maps.h).
+// What kernels that load by TMA are told about q, k, v and o, or d_o (kernels/abi/tensor_maps.h).
 #include "kernels/abi/tensor_maps.h"
 
 #include "plan/plan.h"
@@ -21,13 +21,15 @@ abi::TensorMapDescription describe(const char* name, const abi::Tensor& t, const
 
 TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Params& p) {
   const int64_t queries = abi::query_map_rows(p), keys = abi::key_map_rows(p);
-  const int64_t box = abi::key_map_box(p, row.tile_k);
+  const bool backward = (row.needs & kNeedsGradientMaps) != 0;
+  const int64_t box = backward ? abi::kTensorMapQueries : abi::key_map_box(p, row.tile_k);
   // Without keys there may be no k and v; their maps are not used then.
   const auto data = [&](const abi::Tensor& t) { return t.data ? t.data : p.o.data; };
+  const abi::Tensor& o = backward ? p.d_o : p.o;
   return {describe("q", p.q, data(p.q), queries, p.dim_qk, p.heads_q, abi::kTensorMapQueries),
           describe("k", p.k, data(p.k), keys, p.dim_qk, p.heads_k, box),
           describe("v", p.v, data(p.v), keys, p.dim_v, p.heads_k, box),
-          describe("o", p.o, data(p.o), queries, p.dim_v, p.heads_q, abi::kTensorMapQueries)};
+          describe(backward ? "d_o" : "o", o, data(o), queries, p.dim_v, p.heads_q, abi::kTensorMapQueries)};
 }
 
 }  // namespace flashwave

@@ -17,6 +17,7 @@ struct Problem {
   bool varlen_q() const { return a.cu_seqlens_q != nullptr; }
   bool varlen_k() const { return a.cu_seqlens_k != nullptr; }
   bool paged() const { return a.block_table != nullptr; }
+  bool deterministic() const { return (a.flags & FW_DETERMINISTIC) != 0; }
   bool causal() const { return (a.flags & FW_CAUSAL) != 0; }
   bool fast_rounding() const { return (a.flags & FW_FAST_ROUNDING) != 0; }
   int64_t group() const { return a.heads_k > 0 ? a.heads_q / a.heads_k : 0; }

@@ -66,7 +66,8 @@ TEST(Catalog, CpuHasACompleteSlowPath) {
 
 // Every row is compiled, tested and carried along for good. Raising a ceiling is a decision: say what the rows are
 // worth.
-constexpr int kMostRowsOfAnAmdGpu = 80, kMostRowsOfAnNvidiaGpu = 128;
+// NVIDIA: 29 rows of Hopper's backward, 15 of them the passes around it, twice as fast as what came before.
+constexpr int kMostRowsOfAnAmdGpu = 80, kMostRowsOfAnNvidiaGpu = 150;
 
 int rows_of(std::string_view device, uint32_t isa) {
   const auto runs = [&](const KernelRow& row) { return (row.isa & ~isa) == 0; };

@@ -59,11 +59,100 @@ TEST_F(NvidiaPlan, EachGenerationItsOwn) {
   expect_chosen(with_type(forward_problem(), FW_F16), turing(), "ampere_fwd_f16_d64_");
 }
 
-TEST_F(NvidiaPlan, SinglePrecisionAndBackwardAreGeneric) {
+TEST_F(NvidiaPlan, SinglePrecisionIsGeneric) {
   for (const DeviceInfo& device : {turing(), ada(), ampere(), hopper()}) {
     expect_chosen(with_type(forward_problem(), FW_F32), device, "nvidia_generic_fwd_f32");
+    expect_chosen(with_type(backward_problem(), FW_F32), device, "nvidia_generic_bwd_f32");
+  }
+}
+
+Problem backward_of(int64_t seqlen, int64_t dim) {
+  Problem p = backward_problem();
+  p.a.seqlen_q = p.a.seqlen_k = seqlen;
+  p.a.dim_qk = p.a.dim_v = dim;
+  return p;
+}
+
+TEST_F(NvidiaPlan, BackwardByTensorCoresOnHopperAlone) {
+  for (const DeviceInfo& device : {turing(), ada(), ampere()}) {
     expect_chosen(backward_problem(), device, "nvidia_generic_bwd_bf16");
   }
+  EXPECT_EQ(chosen(backward_of(128, 64), hopper()), "hopper_bwd_bf16_d64_m128n128");
+  EXPECT_EQ(chosen(with_type(backward_of(128, 64), FW_F16), hopper()), "hopper_bwd_f16_d64_m128n128");
+  EXPECT_EQ(chosen(backward_of(128, 96), hopper()), "hopper_bwd_bf16_d128_m64n128");
+  EXPECT_EQ(chosen(backward_of(128, 192), hopper()), "hopper_bwd_bf16_d256_m64n128_pair");
+  EXPECT_EQ(chosen(backward_of(128, 264), hopper()), "nvidia_generic_bwd_bf16");
+}
+
+// A pair of CTAs makes half as many sums in memory, and takes longer to begin a tile.
+TEST_F(NvidiaPlan, BackwardByPairsWhereTilesAreLongOrSumsAreInOrder) {
+  const std::string_view single = "hopper_bwd_bf16_d128_m64n128", pair = "hopper_bwd_bf16_d128_m64n256_pair";
+  Problem p = backward_of(1023, 128);
+  p.a.heads_q = p.a.heads_k;
+  EXPECT_EQ(chosen(p, hopper()), single);
+  p.a.seqlen_q = 1024;
+  EXPECT_EQ(chosen(p, hopper()), pair);
+  p.a.flags |= FW_CAUSAL;
+  EXPECT_EQ(chosen(p, hopper()), single);
+  p.a.heads_q *= 4;
+  EXPECT_EQ(chosen(p, hopper()), pair);
+  Problem ordered = backward_of(128, 64);
+  ordered.a.flags |= FW_DETERMINISTIC;
+  EXPECT_EQ(chosen(ordered, hopper()), "hopper_bwd_bf16_d64_m128n256_pair");
+  const Selection forced = select(ordered, hopper(), {.force_kernel = "hopper_bwd_bf16_d64_m128n128"});
+  ASSERT_NE(forced.row, nullptr) << "it can make them in order, too";
+  EXPECT_TRUE(gpu_schedule(ordered, hopper(), *forced.row).in_order);
+  EXPECT_FALSE(gpu_schedule(backward_of(128, 64), hopper(), *forced.row).in_order);
+}
+
+TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
+  Problem p = backward_of(128, 64);
+  p.a.softcap = 30;
+  EXPECT_EQ(chosen(p, hopper()), "hopper_bwd_bf16_d128_m64n128_pair_general");
+  p.a.dim_qk = p.a.dim_v = 256;
+  EXPECT_EQ(chosen(p, hopper()), "hopper_bwd_bf16_d256_m64n128_pair_general");
+  p = backward_of(128, 64);
+  p.a.bias = tensor(FW_F32, 0, 0, 256);
+  expect_chosen(p, hopper(), "hopper_bwd_");
+  p.g.d_bias = p.a.bias;
+  expect_chosen(p, hopper(), "nvidia_generic_bwd_bf16");
+}
+
+TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
+  for (fw_tensor fw_gradients::* tensor :
+       {&fw_gradients::d_o, &fw_gradients::dq, &fw_gradients::dk, &fw_gradients::dv}) {
+    Problem p = backward_problem();
+    (p.g.*tensor).stride[1] += 4;
+    expect_chosen(p, hopper(), "nvidia_generic_bwd_bf16");
+  }
+}
+
+TEST_F(NvidiaPlan, BackwardIsPreparedAndFinished) {
+  Plan plan;
+  Problem p = backward_of(300, 128);
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  ASSERT_EQ(plan.before.size(), 1u);
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(std::string_view(plan.before[0].row->name), "hopper_bwd_prepare_bf16_d128");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d128");
+  EXPECT_EQ(plan.before[0].schedule.tasks, 5 * p.a.heads_q * p.a.batch) << "blocks of 64 queries";
+  EXPECT_EQ(plan.before[0].schedule.zeroed_bytes, 0);
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
+  const int64_t block = 64 * 8 + 128 + 64 * 128 * 4;
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 5 * block * p.a.heads_q * p.a.batch);
+  p.g.dq = {};
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  EXPECT_TRUE(plan.after.empty()) << "nobody asks for dQ";
+}
+
+TEST_F(NvidiaPlan, BackwardOfPairsFillsTheGpuWithPairs) {
+  Plan plan;
+  ASSERT_TRUE(make_plan(backward_of(8192, 128), hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 132);
+  Problem few = backward_of(300, 256);
+  few.a.batch = few.a.heads_q = few.a.heads_k = 1;
+  ASSERT_TRUE(make_plan(few, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 2 * 3) << "three tiles of 128 keys";
 }
 
 TEST_F(NvidiaPlan, FewQueriesAndFewKeysHaveTheirKernels) {
@@ -196,7 +285,7 @@ TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {
 
 TEST_F(NvidiaPlan, PassesOfABackwardFollow) {
   Plan plan;
-  ASSERT_TRUE(make_plan(backward_problem(), hopper(), {}, &plan).ok());
+  ASSERT_TRUE(make_plan(backward_problem(), ampere(), {}, &plan).ok());
   ASSERT_FALSE(plan.after.empty());
   for (const Step& step : plan.after) {
     EXPECT_EQ(std::string_view(step.row->device), "cuda");

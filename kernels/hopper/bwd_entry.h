@@ -1,0 +1,98 @@
+// From a row of kernels.def to a kernel.
+#pragma once
+
+#include "kernels/abi/features.h"
+#include "kernels/common/part.h"
+#include "kernels/hopper/bwd_dq.h"
+#include "kernels/hopper/bwd_frame.h"
+#include "kernels/hopper/bwd_wide.h"
+#include "kernels/hopper/element.h"
+
+namespace flashwave {
+
+template <class C>
+FW_DEVICE void start_barriers(uint32_t here) {
+  for (uint32_t i = 0; i < 16; i += 8) {
+    barrier_init(here + C::kKFull + i, 1), barrier_init(here + C::kKFree + i, 6 * C::kCtas);
+    barrier_init(here + C::kDsFull + i, 4), barrier_init(here + C::kDsFull + 16 + i, 4);
+    barrier_init(here + C::kDsFree + i, 1), barrier_init(here + C::kInFull + i, 1);
+    barrier_init(here + C::kTaskFull + i, 1), barrier_init(here + C::kTaskFree + i, kTaskReaders<C>);
+  }
+  barrier_init(here + C::kVFull, 1), barrier_init(here + C::kVFree, 2);
+  for (uint32_t i = 0; i < C::kQStages; ++i)
+    barrier_init(here + C::kQFull + 8 * i, 1), barrier_init(here + C::kQFree + 8 * i, 8 * C::kCtas);
+  for (uint32_t i = 0; i < C::kDoStages; ++i)
+    barrier_init(here + C::kDoFull + 8 * i, 1), barrier_init(here + C::kDoFree + 8 * i, 8 * C::kCtas);
+  barrier_init_done();
+}
+
+template <class C>
+FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
+  const uint32_t rank = C::kPair ? cluster_rank() : 0, here = C::here(rank);
+  check_shared_base(here);
+  const int warpgroup = __shfl_sync(kAllLanes, thread_index() / kWarpgroup, 0);
+  if (thread_index() == 0) start_barriers<C>(here);
+  if constexpr (C::kPair) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
+  if (warpgroup == 0) {
+    give_registers<C::kCopyRegisters>();
+    BackwardProducer<C> producer(args, maps, rank);
+    if (wave_index() == 0) producer.run(reinterpret_cast<uint32_t*>(args.shared), args.schedule.in_order != 0);
+    if (C::kPair && wave_index() == 1) producer.send(0);
+    if (C::kPair && wave_index() == 2) producer.send(1);
+  } else if (warpgroup == 3) {
+    give_registers<C::kDqRegisters>();
+    QueryGradients<C>(args, rank).run();
+  } else {
+    take_registers<C::kKeyRegisters>();
+    if constexpr (C::kWide) {
+      WideKeys<C>(args.params, warpgroup - 1, rank).run();
+    } else {
+      NarrowKeys<C>(args.params, warpgroup - 1, rank).run();
+    }
+  }
+  // Shared memory that the other CTA may still write must stay.
+  if constexpr (C::kPair) {
+    __syncwarp();
+    cluster_barrier();
+  }
+}
+
+}  // namespace flashwave
+
+// tile_k: keys of a workgroup, or of a pair of them.
+#define FW_HOPPER_BACKWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
+                           lds_bytes, features, needs, work)                                                  \
+  FW_HOPPER_##op(name, dtypes, dim_qk, tile_q, tile_k, threads, lds_bytes, features, work)
+#define FW_HOPPER_kBackward(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                     \
+  extern "C" __global__ void FW_HOPPER_##work __launch_bounds__(threads, 1)                                            \
+      name(const __grid_constant__ flashwave::GpuArguments args, const __grid_constant__ flashwave::TensorMaps maps) { \
+    using namespace flashwave;                                                                                         \
+    constexpr int kCtas = Work::work == Work::kKeyPairs ? 2 : 1;                                                       \
+    using Config = BackwardConfig<ElementOf<(dtypes)>::Type, dim, tile_q, (tile_k) / kCtas, kCtas,                     \
+                                  ((features) & kScoreModifiers) != 0>;                                                \
+    static_assert(Config::kSharedBytes == lds_bytes && Config::kThreads == threads);                                   \
+    backward<Config>(args, maps);                                                                                      \
+  }
+#define FW_HOPPER_kKeyTiles
+#define FW_HOPPER_kKeyPairs __cluster_dims__(2, 1, 1)
+#define FW_HOPPER_kPrepare(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                    \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
+    using namespace flashwave;                                                                                       \
+    using Frame = BackwardFrame<ElementOf<(dtypes)>::Type, dim, tile_q>;                                             \
+    static_assert(Frame::kThreads == threads);                                                                       \
+    Frame::prepare(args);                                                                                            \
+  }
+#define FW_HOPPER_kFinish(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                     \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
+    using namespace flashwave;                                                                                       \
+    BackwardFrame<ElementOf<(dtypes)>::Type, dim, tile_q>::finish<(tile_q) == 128>(args);                            \
+  }
+#define FW_HOPPER_kSums(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                       \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
+    flashwave::BackwardFrame<flashwave::BF16, dim, tile_q>::sinks(args);                                             \
+  }
+#define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_HOPPER_BACKWARD)(__VA_ARGS__)
