@@ -144,7 +144,7 @@ Staged::~Staged() {
   for (Buffer& buffer : buffers_) {
     if (buffer.base) fw_device_free(device_, buffer.base);
   }
-  for (void* p : index_arrays_) fw_device_free(device_, p);
+  for (void* p : arrays_) fw_device_free(device_, p);
 }
 
 void Staged::poison(TensorId id) {
@@ -235,14 +235,15 @@ std::string Staged::broken_promise() const {
   return "";
 }
 
-const int32_t* Staged::stage_index(const std::vector<int32_t>& values) {
+template <class T>
+const T* Staged::stage_array(const std::vector<T>& values) {
   if (values.empty()) return nullptr;
   void* p = nullptr;
-  require(fw_device_alloc(device_, values.size() * sizeof(int32_t), &p), "memory for an index array");
-  index_arrays_.push_back(p);
-  require(fw_device_copy(device_, p, values.data(), values.size() * sizeof(int32_t), FW_HOST_TO_DEVICE, nullptr),
+  require(fw_device_alloc(device_, values.size() * sizeof(T), &p), "memory for an array");
+  arrays_.push_back(p);
+  require(fw_device_copy(device_, p, values.data(), values.size() * sizeof(T), FW_HOST_TO_DEVICE, nullptr),
           "copy to the device");
-  return static_cast<const int32_t*>(p);
+  return static_cast<const T*>(p);
 }
 
 void Staged::fill_structs() {
@@ -253,12 +254,16 @@ void Staged::fill_structs() {
            size_t(v.offset) * dtype_size(self->geometry_.dtype_of(id, self->data_dtype_));
   };
   describe_problem(geometry_, data_dtype_, address, this, &attention_, &gradients_);
-  attention_.cu_seqlens_q = stage_index(geometry_.cu_seqlens_q);
-  attention_.cu_seqlens_k = stage_index(geometry_.cu_seqlens_k);
-  attention_.seqused_k = stage_index(geometry_.seqused_k);
-  attention_.leftpad_k = stage_index(geometry_.leftpad_k);
-  attention_.cache_batch_idx = stage_index(geometry_.cache_batch_idx);
-  attention_.block_table = stage_index(geometry_.block_table);
+  attention_.cu_seqlens_q = stage_array(geometry_.cu_seqlens_q);
+  attention_.cu_seqlens_k = stage_array(geometry_.cu_seqlens_k);
+  attention_.seqused_k = stage_array(geometry_.seqused_k);
+  attention_.leftpad_k = stage_array(geometry_.leftpad_k);
+  attention_.cache_batch_idx = stage_array(geometry_.cache_batch_idx);
+  attention_.block_table = stage_array(geometry_.block_table);
+  if (geometry_.problem.dropout_state) {
+    attention_.dropout_state = stage_array<uint64_t>({attention_.dropout_seed, attention_.dropout_offset});
+    attention_.dropout_seed = ~attention_.dropout_seed;  // not to be read
+  }
 }
 
 void describe_problem(const Geometry& g, fw_dtype data_dtype, AddressOf address, void* context, fw_attention* a,

@@ -55,7 +55,8 @@ class Staged {
     size_t bytes = 0;      // between the guards
     std::vector<std::byte> uploaded;
   };
-  const int32_t* stage_index(const std::vector<int32_t>& values);
+  template <class T>
+  const T* stage_array(const std::vector<T>& values);
   fw_tensor tensor(TensorId id) const;
   void fill_structs();
 
@@ -63,7 +64,7 @@ class Staged {
   const Geometry& geometry_;
   fw_dtype data_dtype_;
   std::array<Buffer, kTensorCount> buffers_;
-  std::vector<void*> index_arrays_;
+  std::vector<void*> arrays_;
   fw_attention attention_;
   fw_gradients gradients_;
 };

@@ -189,6 +189,7 @@ std::vector<Word> make_words() {
   w.push_back(dtype_word("biasdtype", "f32 (default) or the dtype of q", &Case::bias_dtype));
   w.push_back(flag_word("sinks", "1 = an attention sink per head", &Case::sinks));
   w.push_back(float_word("dropout", "probability, 0 <= p < 1", &Case::dropout, 0));
+  w.push_back(flag_word("dropout_state", "1 = its seed and offset in the device's memory", &Case::dropout_state));
   w.push_back(choice_word<Layout>(
       "layout", "bshd (default), bhsd, qkvpacked, kvpacked or varlen (ragged, from the seed)", &Case::layout,
       {{"bshd", Layout::kBshd},

@@ -28,6 +28,7 @@ struct Case {
   fw_dtype bias_dtype = FW_DTYPE_NONE;  // none: F32
   bool sinks = false;
   float dropout = 0;
+  bool dropout_state = false;
   uint64_t seed = 0;
   bool lse = true, probs = false;
   Layout layout = Layout::kBshd;

@@ -130,9 +130,8 @@ typedef struct fw_attention {
   /* Optional output for tests: the softmax, negative where dropped. F32, strides (batch, head, query, key). */
   fw_tensor probs;
 
-  /* Dropout whose seed and offset are in the device's memory, where a graph of calls may change them between runs;
-   * dropout_seed and dropout_offset are then not read. Kernels of GPUs take the numbers by value: there it is
-   * FW_UNSUPPORTED. */
+  /* Optional: seed and offset in the device's memory, two numbers that are read when the kernels run, so that a graph
+   * of calls may change them between its runs. dropout_seed and dropout_offset are then not read. */
   const uint64_t* dropout_state;
 } fw_attention;
 

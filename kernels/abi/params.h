@@ -62,6 +62,8 @@ struct Params {
   float dropout_p;
   uint32_t dropout_threshold;  // an element is dropped iff its 16 random bits are below this
   uint64_t dropout_seed, dropout_offset;
+  // GPUs: seed and offset in the device's memory, in place of the two above; null: none (kernels/common/score.h).
+  const uint64_t* dropout_state;
 };
 
 static_assert(sizeof(Tensor) == 48);
@@ -73,7 +75,7 @@ static_assert(offsetof(Params, block_table_stride) == 13 * 48 + 80);
 static_assert(offsetof(Params, k_new) == 13 * 48 + 128);
 static_assert(offsetof(Params, batch) == 18 * 48 + 152);
 static_assert(offsetof(Params, softmax_scale) == 18 * 48 + 184);
-static_assert(sizeof(Params) == 18 * 48 + 216);
+static_assert(sizeof(Params) == 18 * 48 + 224);
 
 // How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
 // number of threads, so that results do not depend on it.

@@ -244,9 +244,10 @@ struct Decode {
   }
 
   FW_METHOD void drop(Accumulator (&s)[kTiles], int32_t lane_first, const ScoreRow& score) const {
+    const DropoutKey dropout = dropout_key(p);
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       const int32_t key = lane_first + 16 * t;
-      const Philox4 random = score.dropout_group(key / kKeysPerPhilox);
+      const Philox4 random = score.dropout_group(dropout, key / kKeysPerPhilox);
       const bool second = key % kKeysPerPhilox != 0;  // CDNA: the lane has one half of the 8 keys
       FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
         const uint32_t word = kRegisters == 4 && second ? random.word[2 + r / 2 % 2] : random.word[r / 2];

@@ -73,6 +73,18 @@ FW_DEVICE const Params& parameters_again(const Params&) {
 }
 static_assert(offsetof(GpuArguments, params) == 0);
 
+// A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the
+// latter behind a barrier, and loads through the vector unit otherwise.
+template <class T>
+FW_DEVICE T load_uniform(const T* at) {
+  return *reinterpret_cast<const __attribute__((address_space(4))) T*>(reinterpret_cast<uintptr_t>(at));
+}
+
+// at[i], or `otherwise`, a kernel's argument in memory, where there is no `at`. One of two addresses: no branch.
+FW_DEVICE uint64_t either(const uint64_t* at, int i, const uint64_t& otherwise) {
+  return load_uniform(at ? at + i : &otherwise);
+}
+
 // Bare instructions: v_exp_f32, v_log_f32 (base 2) and v_rcp_f32, 1 ulp, denormals flushed.
 FW_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 FW_DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }

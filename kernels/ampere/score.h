@@ -101,11 +101,11 @@ FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const Tile
   const int c = lane_index() & 3;
   const uint32_t batch_head = uint32_t(at.batch * p.heads_q + at.head), query = uint32_t(at.query + 8 * (c & 1));
   const uint32_t group = uint32_t(at.key) / kKeysPerPhilox + uint32_t(c >> 1);
+  const DropoutKey key = dropout_key(p);
   uint32_t dropped = 0;  // bits 8t + 2q + e: call q of step t, which is key tile 2t + q / 2, query q % 2
   FW_NO_UNROLL for (int t = kKeyTiles / 2 - 1; t >= 0; --t) {
-    Philox4 x =
-        philox({{group + 2 * t, query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(opaque(int(p.dropout_seed))),
-               uint32_t(opaque(int(p.dropout_seed >> 32))) ^ uint32_t(p.dropout_offset >> 32));
+    Philox4 x = philox({{group + 2 * t, query, batch_head, key.counter}}, uint32_t(opaque(int(key.low))),
+                       uint32_t(opaque(int(key.high))));
     exchange_words(x.word[0], x.word[1], c, 1);
     exchange_words(x.word[2], x.word[3], c, 1);
     exchange_words(x.word[0], x.word[2], c, 2);

@@ -66,11 +66,12 @@ struct Modifier {
   // Dropout: a lane has 4 of the 8 keys that share a Philox call, the other half of the wave the rest: each half makes
   // every other call and they exchange words.
   FW_METHOD uint32_t kept(const ScoreRow& row, int key, int first) const {
+    const DropoutKey dropout = dropout_key(p);
     uint32_t keep = 0;
     if (key % kKeysPerPhilox != 0) {  // paged, with a left pad
       FW_NO_UNROLL for (int r = 0; r < 16; ++r) {
         const int k = first + key_of_register(r);
-        const Philox4 words = row.dropout_group(uint32_t(k) / kKeysPerPhilox);
+        const Philox4 words = row.dropout_group(dropout, uint32_t(k) / kKeysPerPhilox);
         const uint32_t low = k & 2 ? words.word[1] : words.word[0], high = k & 2 ? words.word[3] : words.word[2];
         const uint32_t bits = (k & 4 ? high : low) >> 16 * (k & 1) & 0xFFFF;
         keep |= uint32_t(bits >= p.dropout_threshold) << r;
@@ -79,7 +80,7 @@ struct Modifier {
     }
     const bool upper = lane_index_again() >= 32;
     FW_NO_UNROLL for (int pair = 0; pair < 2; ++pair) {
-      const Philox4 words = row.dropout_group(key / kKeysPerPhilox + 2 * pair + (upper ? 1 : 0));
+      const Philox4 words = row.dropout_group(dropout, key / kKeysPerPhilox + 2 * pair + (upper ? 1 : 0));
       const uint32_t sent0 = other_half(upper ? words.word[0] : words.word[2]);
       const uint32_t sent1 = other_half(upper ? words.word[1] : words.word[3]);
       const uint32_t even[2] = {upper ? sent0 : words.word[0], upper ? sent1 : words.word[1]};

@@ -46,6 +46,18 @@ FW_DEVICE float from_log2(float x) {
   return kModified && x <= -kLargest ? x : x * kLn2;
 }
 
+// What the random numbers of a launch have in common, of the seed and the offset wherever those lie (philox.h). To be
+// asked for once before the numbers of a tile: registers that hold it through the whole loop are scarce.
+struct DropoutKey {
+  uint32_t low, high, counter;
+};
+FW_DEVICE DropoutKey dropout_key(const Params& params) {
+  const Params& p = parameters_again(params);  // in memory: `either` may take the address of a field
+  const uint64_t seed = either(p.dropout_state, 0, p.dropout_seed);
+  const uint64_t offset = either(p.dropout_state, 1, p.dropout_offset);
+  return {uint32_t(seed), uint32_t(seed >> 32) ^ uint32_t(offset >> 32), uint32_t(offset)};
+}
+
 // The scores of one row (query i of head h of a sequence).
 struct ScoreRow {
   const Params& p;
@@ -90,14 +102,13 @@ struct ScoreRow {
   }
 
   // The 16-bit numbers of keys 8g .. 8g+7, two to a word: an element is dropped iff its number is below the threshold.
-  FW_METHOD Philox4 dropout_group(int64_t g) const {
-    return philox({{uint32_t(g), query, batch_head, uint32_t(p.dropout_offset)}}, uint32_t(p.dropout_seed),
-                  uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32));
+  FW_METHOD Philox4 dropout_group(const DropoutKey& key, int64_t g) const {
+    return philox({{uint32_t(g), query, batch_head, key.counter}}, key.low, key.high);
   }
 
   // One key by itself. Selects, since an array with a run-time index would go to scratch memory.
-  FW_METHOD bool dropped(int64_t key) const {
-    const Philox4 r = dropout_group(key / kKeysPerPhilox);
+  FW_METHOD bool dropped(const DropoutKey& dropout, int64_t key) const {
+    const Philox4 r = dropout_group(dropout, key / kKeysPerPhilox);
     const uint32_t low = key & 2 ? r.word[1] : r.word[0], high = key & 2 ? r.word[3] : r.word[2];
     const uint32_t word = key & 4 ? high : low;
     return (key & 1 ? word >> 16 : word & 0xFFFFu) < p.dropout_threshold;

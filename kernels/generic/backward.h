@@ -20,12 +20,14 @@ template <class T>
 struct GenericBackward {
   const Params& p;
   TileMemory& memory;
+  const DropoutKey dropout;
   float* delta;        // [batch][heads_q][seqlen_q]
   float* slope_parts;  // [batch][heads_q][block of queries]
 
   FW_METHOD GenericBackward(const GpuArguments& args, TileMemory& tile_memory)
       : p(args.params),
         memory(tile_memory),
+        dropout(dropout_key(args.params)),
         delta(reinterpret_cast<float*>(args.shared)),
         slope_parts(delta + abi::generic_delta_floats(p)) {}
 
@@ -187,7 +189,7 @@ struct GenericBackward {
     const float log_prob = score - lse > 0.f && p.bias.data ? 0.f : score - lse;
     const float prob = lse == -kInf ? 0.f : exp_accurate(log_prob);
     const bool drops = p.dropout_p > 0;
-    const float keep = !drops ? 1.f : row.dropped(key) ? 0.f : 1.f / (1.f - p.dropout_p);
+    const float keep = !drops ? 1.f : row.dropped(dropout, key) ? 0.f : 1.f / (1.f - p.dropout_p);
     const float ds = prob * (keep * d_weight - row_delta);
     return {prob * keep, ds, ds * cap_gradient};
   }

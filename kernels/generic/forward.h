@@ -105,7 +105,7 @@ struct GenericForward {
     memory.top[at] = top;
     memory.sum[at] = sum;
     memory.rescale[at] = rescale;
-    const bool dropped = p.dropout_p > 0 && row.dropped(key);
+    const bool dropped = p.dropout_p > 0 && row.dropped(dropout_key(p), key);
     memory.first[at][lane_index()] = dropped ? 0.f : weight;
     if (write_probs && key < p.seqlen_k) {
       const float total = memory.total[at], prob = total == 0.f ? 0.f : weight / total;

@@ -68,11 +68,12 @@ struct Modified {
     keeps = 0xFFFFu;
     if (p.dropout_threshold) {
       const int place = thread % 32 / 4, group = (key + thread / 32 * 16) / kKeysPerPhilox;
+      const DropoutKey dropout = dropout_key(p);
       keeps = 0;
       FW_UNROLL for (int half = 0; half < 2; ++half) {
         const int number = 8 * half + place;  // of the 16 (query, 8 keys): 2 (2 j + e) + i
         const ScoreRow row(p, sequence(t), head, query + thread % 4 * 2 + number / 4 * 8 + number / 2 % 2);
-        Philox4 r = row.dropout_group(group + number % 2);
+        Philox4 r = row.dropout_group(dropout, group + number % 2);
         transpose_quad<8>(r.word, place / 2);
         FW_UNROLL for (int i = 0; i < 4; ++i) {
           const uint32_t mine = r.word[i], others = __shfl_xor_sync(kAllLanes, mine, 4);

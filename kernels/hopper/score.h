@@ -56,9 +56,10 @@ struct ScoreRows {
   // keys, and they transpose them.
   FW_METHOD void drop(uint32_t (&weights)[kTileK / 4]) const {
     const int place = lane_index() & 3, group = first / kKeysPerPhilox;
+    const DropoutKey key = dropout_key(p);
     FW_UNROLL for (int row = 0; row < 2; ++row) {
       FW_UNROLL for (int j = 0; j < kTileK / 8; j += 4) {
-        Philox4 x = (row ? row1 : row0).dropout_group(group + j + place);
+        Philox4 x = (row ? row1 : row0).dropout_group(key, group + j + place);
         transpose_quad(x.word, place);
         FW_UNROLL for (int i = 0; i < 4; ++i) if (j + i < kTileK / 8)
             weights[(j + i) / 2 * 4 + (j + i) % 2 * 2 + row] &= kept(x.word[i]);

@@ -71,6 +71,13 @@ FW_DEVICE int64_t task_index() { return int64_t{block_index_y()} * abi::kTasksPe
 FW_DEVICE const GpuArguments& arguments_in_memory(const GpuArguments& args) { return args; }
 FW_DEVICE const Params& parameters_again(const Params& params) { return params; }
 
+// at[i], or `otherwise`, a kernel's argument, where there is no `at`. A load under a predicate: no branch.
+FW_DEVICE uint64_t either(const uint64_t* at, int i, const uint64_t& otherwise) {
+  uint64_t result = otherwise;
+  asm("{ .reg .pred there; setp.ne.u64 there, %1, 0; @there ld.u64 %0, [%2]; }" : "+l"(result) : "l"(at), "l"(at + i));
+  return result;
+}
+
 // Bare instructions (PTX ISA, "Floating Point Instructions"): ex2 and rcp to 1 ulp or little more, lg2 (base 2) to
 // 2^-22 where the result is small; denormals flushed.
 FW_DEVICE float exp2_fast(float x) {

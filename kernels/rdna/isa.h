@@ -105,13 +105,6 @@ FW_DEVICE const FW_CONSTANT GpuArguments& arguments_again() {
   return *at;
 }
 
-// A scalar load: the address is uniform, and nobody writes there while the kernel runs. The compiler cannot prove the
-// latter behind a barrier, and loads through the vector unit otherwise.
-template <class T>
-FW_DEVICE T load_uniform(const T* at) {
-  return *reinterpret_cast<const FW_CONSTANT T*>(reinterpret_cast<uintptr_t>(at));
-}
-
 // LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.
 FW_DEVICE void wave_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local"); }
 

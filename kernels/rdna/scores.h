@@ -33,8 +33,6 @@ FW_DEVICE Params score_parameters() {
   p.window_left = from.window_left;
   p.window_right = from.window_right;
   p.dropout_threshold = from.dropout_threshold;
-  p.dropout_seed = from.dropout_seed;
-  p.dropout_offset = from.dropout_offset;
   return p;
 }
 
@@ -56,6 +54,7 @@ FW_DEVICE void modify_scores(const Sequence& seq, int head, TilePlace at, F32x8&
 // Weights of dropped elements become 0.
 FW_DEVICE void drop_weights(const Sequence& seq, int head, TilePlace at, F32x8& s) {
   const Params p = score_parameters();
+  const DropoutKey dropout = dropout_key(p);
   const ScoreRow row(p, seq, head, at.query);
   Philox4 numbers = {};
   int64_t group = -1;
@@ -63,7 +62,7 @@ FW_DEVICE void drop_weights(const Sequence& seq, int head, TilePlace at, F32x8& 
     const int64_t key = at.key + kRowsOfRegister * r;
     if (r == 0 || key / kKeysPerPhilox != group) {
       group = key / kKeysPerPhilox;
-      numbers = row.dropout_group(group);
+      numbers = row.dropout_group(dropout, group);
     }
     const int word = int(key) % kKeysPerPhilox / 2;
     const uint32_t low = word & 1 ? numbers.word[1] : numbers.word[0],

@@ -74,8 +74,9 @@ bool load(void* handle) {
   return find(handle, "fw_attention_init", &library.attention_init) &&
          find(handle, "fw_gradients_init", &library.gradients_init) &&
          find(handle, "fw_exec_init", &library.exec_init) && find(handle, "fw_forward", &library.forward) &&
-         find(handle, "fw_backward", &library.backward) && find(handle, "fw_device_open", &library.device_open) &&
-         find(handle, "fw_last_error", &library.last_error);
+         find(handle, "fw_backward", &library.backward) &&
+         find(handle, "fw_rotary_embedding_init", &library.rotary_init) && find(handle, "fw_rotary", &library.rotary) &&
+         find(handle, "fw_device_open", &library.device_open) && find(handle, "fw_last_error", &library.last_error);
 }
 
 void fail(int status, const std::string& text) {
@@ -130,6 +131,15 @@ Tensor empty(const int64_t* sizes, int64_t rank, int32_t dtype, const View& at) 
 
 Tensor empty_like(const View& like) { return empty(like.sizes, like.rank, like.dtype, like); }
 
+Tensor like(const Tensor& tensor, const View& view) {
+  if (view.is_dense() && view.rank <= 4) return empty_like(view);
+  AtenTensorHandle same = nullptr;
+  torch_check(aoti_torch_new_tensor_handle(tensor.get(), &same));
+  StableIValue stack[6] = {Box<Tensor>::give(Tensor(same))};  // and no options
+  torch_check(aoti_torch_call_dispatcher("aten::empty_like", "", stack));
+  return Box<Tensor>::take(stack[0]);
+}
+
 Tensor absent(const View& at, int32_t dtype) {
   const int64_t none = 0;
   return empty(&none, 1, dtype, at);
@@ -160,7 +170,7 @@ bool steered(bool on_cpu) {
   return !on_cpu && is_set("FLASH_ATTENTION_TRITON_AMD_ENABLE");
 }
 
-Run::Run(const View& q) : q_(q), device_(device_of(q)) {
+Run::Run(const View& q, bool slow_path) : q_(q), device_(device_of(q)) {
   library.exec_init(&exec_, sizeof exec_);
   if (device_ == nullptr) return;
   if (q.on_cpu()) {
@@ -177,7 +187,7 @@ Run::Run(const View& q) : q_(q), device_(device_of(q)) {
   }
   torch_check(current_stream()(q.device_index, &exec_.stream));
   exec_.allocate = allocate, exec_.allocate_context = this;
-  exec_.flags = FW_NO_SLOW_PATH;  // other backends may be faster than that: Python decides
+  if (!slow_path) exec_.flags = FW_NO_SLOW_PATH;  // other backends may be faster than that: Python decides
 }
 
 void* Run::allocate(void* self, size_t bytes) {

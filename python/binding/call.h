@@ -17,6 +17,8 @@ struct Library {
   decltype(&fw_exec_init) exec_init;
   decltype(&fw_forward) forward;
   decltype(&fw_backward) backward;
+  decltype(&fw_rotary_embedding_init) rotary_init;
+  decltype(&fw_rotary) rotary;
   decltype(&fw_device_open) device_open;
   decltype(&fw_last_error) last_error;
   // torch's threads, and how many of them, where torch (before 2.10) does not say so itself; may be null.
@@ -50,8 +52,9 @@ struct View {
 int32_t library_dtype(int32_t dtype);  // FW_DTYPE_NONE for those it has no kernels for
 
 Tensor empty(const int64_t* sizes, int64_t rank, int32_t dtype, const View& at);
-Tensor empty_like(const View& like);           // contiguous
-Tensor absent(const View& at, int32_t dtype);  // stands for a result that is not wanted: no elements
+Tensor empty_like(const View& like);                  // contiguous
+Tensor like(const Tensor& tensor, const View& view);  // of its strides, as torch.empty_like makes it
+Tensor absent(const View& at, int32_t dtype);         // stands for a result that is not wanted: no elements
 Tensor dense_copy(const Tensor& tensor);
 void fill(const Tensor& tensor, float value);
 
@@ -61,7 +64,7 @@ bool steered(bool on_cpu);
 // Device, stream, threads and memory of one call.
 class Run {
  public:
-  explicit Run(const View& q);
+  explicit Run(const View& q, bool slow_path = false);
   fw_device* device() const { return device_; }  // nullptr: the library has none for this tensor
   const fw_exec* exec() const { return &exec_; }
 

@@ -5,13 +5,6 @@
 namespace flashwave_torch {
 namespace {
 
-bool is_int32(const MaybeTensor& tensor, const View& q, int64_t count) {
-  if (!tensor) return true;
-  const View view(*tensor);
-  return view.rank == 1 && view.sizes[0] == count && view.dtype == aoti_torch_dtype_int32() && view.is_dense() &&
-         view.beside(q);
-}
-
 template <class T>
 const T* pointer(const MaybeTensor& tensor) {
   return tensor ? static_cast<const T*>(View(*tensor).data) : nullptr;
@@ -61,13 +54,7 @@ bool put_rotary(const Inputs& in, const View& q, fw_attention* a) {
   const View cos(*in.rotary_cos), sin(*in.rotary_sin);
   if (cos.rank != 2 || sin.rank != 2 || cos.sizes[0] != sin.sizes[0] || cos.sizes[1] != sin.sizes[1]) return false;
   a->rotary_seqlen = cos.sizes[0], a->rotary_dim = 2 * cos.sizes[1];
-  for (const auto& [table, to] : {std::pair{&cos, &a->rotary_cos}, {&sin, &a->rotary_sin}}) {
-    const bool known = table->dtype == q.dtype || table->dtype == aoti_torch_dtype_float32();
-    if (!known || !table->beside(q) || !table->rows_are_dense()) return false;
-    to->data = table->data, to->dtype = library_dtype(table->dtype);
-    to->stride[0] = table->strides[0], to->stride[1] = 1;
-  }
-  return a->rotary_dim <= a->dim_qk;
+  return put_table(cos, q, &a->rotary_cos) && put_table(sin, q, &a->rotary_sin) && a->rotary_dim <= a->dim_qk;
 }
 
 bool put_append(const Inputs& in, const View& q, fw_attention* a) {
@@ -189,6 +176,21 @@ StableIValue* give(StableIValue* stack, Inputs in, uint64_t count) {
   if (count == kForwardArguments) return stack;
   return give(stack, std::move(in.k_new), std::move(in.v_new), std::move(in.rotary_cos), std::move(in.rotary_sin),
               in.rotary_interleaved);
+}
+
+bool is_int32(const MaybeTensor& tensor, const View& q, int64_t count) {
+  if (!tensor) return true;
+  const View view(*tensor);
+  return view.rank == 1 && view.sizes[0] == count && view.dtype == aoti_torch_dtype_int32() && view.is_dense() &&
+         view.beside(q);
+}
+
+bool put_table(const View& table, const View& q, fw_tensor* to) {
+  const bool known = table.dtype == q.dtype || table.dtype == aoti_torch_dtype_float32();
+  if (!known || !table.beside(q) || !table.rows_are_dense()) return false;
+  to->data = table.data, to->dtype = library_dtype(table.dtype);
+  to->stride[0] = table.strides[0], to->stride[1] = 1;
+  return true;
 }
 
 fw_tensor rows(const View& view) {

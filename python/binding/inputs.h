@@ -51,6 +51,11 @@ struct Problem {
   bool all_rows_used(const MaybeTensor& cu_seqlens, const View& packed) const;
 };
 
+// Whether the tensor, if there is one, is an array of so many int32 beside q.
+bool is_int32(const MaybeTensor& tensor, const View& q, int64_t count);
+// A table of cos or sin, if the library can read it.
+bool put_table(const View& table, const View& q, fw_tensor* to);
+
 // (batch, seq, head, dim); a packed tensor has no batch.
 fw_tensor rows(const View& view);
 // Of (batch, head, query, key), where an extent of 1 broadcasts.

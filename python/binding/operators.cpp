@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "inputs.h"
+#include "operators.h"
 
 namespace flashwave_torch {
 namespace {
@@ -25,17 +25,9 @@ Path attempt(const Problem& problem, Call&& call) {
   return Path::kDone;
 }
 
-// A failure in Python comes back as its text, in a tensor of bytes where a result should be: torch's C ABI would print
-// an exception, and lose it.
-Tensor result_of(Tensor tensor) {
-  const View view(tensor);
-  if (view.dtype != aoti_torch_dtype_uint8()) return tensor;
-  const auto* text = static_cast<const char*>(view.data);
-  fail(text[0] - '0', std::string(text + 1, text + view.sizes[0]));
-}
-
 struct Wanted {
   bool lse = false, probs = false;
+  bool stand_ins = true;  // tensors without elements for what is not wanted, rather than none
 };
 using Results = std::tuple<Tensor, Tensor, Tensor>;  // out, lse, probs
 
@@ -73,9 +65,10 @@ Results forward_into(Inputs in, Wanted wanted, MaybeTensor given) {
   const Path path =
       attempt(problem, [&](const Run& run) { return library.forward(run.device(), &problem.a, run.exec()); });
   if (path != Path::kDone) return forward_elsewhere(std::move(in), wanted, std::move(given), path == Path::kRefused);
-  const int32_t f32 = aoti_torch_dtype_float32();
-  return {given ? std::move(*given) : std::move(out), lse ? std::move(lse) : absent(problem.q, f32),
-          probs ? std::move(probs) : absent(problem.q, f32)};
+  const auto or_stand_in = [&](Tensor tensor) {
+    return tensor || !wanted.stand_ins ? std::move(tensor) : absent(problem.q, aoti_torch_dtype_float32());
+  };
+  return {given ? std::move(*given) : std::move(out), or_stand_in(std::move(lse)), or_stand_in(std::move(probs))};
 }
 
 // out alone, with nothing made for what is not asked for.
@@ -188,12 +181,6 @@ std::pair<Gradients, Path> backward_by_library(const Inputs& in, const Incoming&
 // ------------------------------------------------------------------------------------------------- kernels of
 // operators
 
-void expect(uint64_t arguments, uint64_t known) {
-  if (arguments == known) return;
-  fail(FW_INTERNAL_ERROR, "the Python files and libflashwave_torch.so are of different versions: an operator has " +
-                              std::to_string(arguments) + " arguments, not " + std::to_string(known));
-}
-
 void take_mask(Arguments& arguments, Inputs* in) {
   arguments.into(in->softmax_scale, in->causal, in->window_left, in->window_right, in->softcap);
 }
@@ -226,7 +213,7 @@ void dense_lse(StableIValue* stack, uint64_t count, uint64_t) {
   Inputs in;
   take_dense(arguments, &in);
   arguments.into(in.deterministic);
-  auto [out, lse, probs] = forward_into(std::move(in), {.lse = true, .probs = false}, std::nullopt);
+  auto [out, lse, probs] = forward_into(std::move(in), {.lse = true, .stand_ins = false}, std::nullopt);
   give(stack, std::move(out), std::move(lse));
 }
 
@@ -253,7 +240,8 @@ void varlen(StableIValue* stack, uint64_t count, uint64_t) {
   expect(count, 12);
   Arguments arguments(stack);
   Inputs in;
-  arguments.into(in.q, in.k, in.v, in.cu_seqlens_q, in.cu_seqlens_k, in.max_seqlen_q, in.max_seqlen_k);
+  arguments.into(in.q, in.k, in.v, in.cu_seqlens_q.emplace(), in.cu_seqlens_k.emplace(), in.max_seqlen_q,
+                 in.max_seqlen_k);
   take_mask(arguments, &in);
   give(stack, forward_out(std::move(in)));
 }
@@ -265,6 +253,17 @@ void cached(StableIValue* stack, uint64_t count, uint64_t) {
   arguments.into(in.q, in.k, in.v, in.seqused_k, in.leftpad_k, in.cache_batch_idx, in.block_table);
   take_mask(arguments, &in);
   arguments.into(in.num_splits);
+  in.lengths_given = false;
+  give(stack, forward_out(std::move(in)));
+}
+
+// A step of decoding: new keys behind those that a cache without options has.
+void append_step(StableIValue* stack, uint64_t count, uint64_t) {
+  expect(count, 10);
+  Arguments arguments(stack);
+  Inputs in;
+  arguments.into(in.q, in.k, in.v, in.k_new.emplace(), in.v_new.emplace(), in.seqused_k.emplace(), in.softmax_scale,
+                 in.causal, in.window_left, in.window_right);
   in.lengths_given = false;
   give(stack, forward_out(std::move(in)));
 }
@@ -342,6 +341,7 @@ constexpr std::pair<const char*, StableKernel> kOperators[] = {
     {"_varlen", varlen},
     {"_cached", cached},
     {"_cached_append", cached_append},
+    {"_append_step", append_step},
     {"_forward", forward},
     {"_forward_given", forward_given},
     {"_append", append},
@@ -349,6 +349,20 @@ constexpr std::pair<const char*, StableKernel> kOperators[] = {
 };
 
 }  // namespace
+
+void expect(uint64_t arguments, uint64_t known) {
+  if (arguments == known) return;
+  fail(FW_INTERNAL_ERROR, "the Python files and libflashwave_torch.so are of different versions: an operator has " +
+                              std::to_string(arguments) + " arguments, not " + std::to_string(known));
+}
+
+Tensor result_of(Tensor tensor) {
+  const View view(tensor);
+  if (view.dtype != aoti_torch_dtype_uint8()) return tensor;
+  const auto* text = static_cast<const char*>(view.data);
+  fail(text[0] - '0', std::string(text + 1, text + view.sizes[0]));
+}
+
 }  // namespace flashwave_torch
 
 // Called by Python, which has defined the operators: handle is dlopen's of libflashwave.so, openmp and openmp_threads
@@ -363,6 +377,9 @@ extern "C" __attribute__((visibility("default"))) int32_t flashwave_torch_regist
     TorchLibraryHandle to = nullptr;         // never deleted: that would take the kernels away
     if (aoti_torch_library_init_impl("flashwave", key, __FILE__, __LINE__, &to) != 0) return 2;
     for (const auto& [name, kernel] : kOperators) {
+      if (aoti_torch_library_impl(to, name, kernel) != 0) return 2;
+    }
+    for (const auto& [name, kernel] : kRotaryOperators) {
       if (aoti_torch_library_impl(to, name, kernel) != 0) return 2;
     }
   }

@@ -318,28 +318,9 @@ def attention(
         raise InvalidArgument("max_seqlen_q must be given with cu_seqlens_q")
     if cu_seqlens_k is not None and max_seqlen_k is None:
         raise InvalidArgument("max_seqlen_k must be given with cu_seqlens_k")
-    problem = make_problem(
-        *autocast(q, k, v),
-        dropout_p,
-        softmax_scale,
-        causal,
-        sides,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        bias,
-        sinks,
-        rng_state,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        seqused_k,
-        leftpad_k,
-        cache_batch_idx,
-        block_table,
-        num_splits,
-    )
+    mask = dropout_p, softmax_scale, causal, sides, softcap, alibi_slopes, deterministic, bias, sinks, rng_state
+    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k, leftpad_k
+    problem = make_problem(*autocast(q, k, v), *mask, *lengths, cache_batch_idx, block_table, num_splits)
     if device is not None:
         from .backends.native.staging import staged_attend
 

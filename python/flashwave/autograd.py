@@ -30,13 +30,15 @@ DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in NAMES_OF_GRADIENT
 # Without the frame of OpOverload.__call__, which only passes arguments on.
 _dense, _dense_lse = ops._dense.default._op, ops._dense_lse.default._op
 _dense_backward = ops._dense_backward.default._op
-_varlen, _cached, _cached_append = (ops._varlen.default._op, ops._cached.default._op, ops._cached_append.default._op)
+_varlen, _cached = ops._varlen.default._op, ops._cached.default._op
+_append_step, _cached_append = ops._append_step.default._op, ops._cached_append.default._op
 _forward, _forward_given = ops._forward.default._op, ops._forward_given.default._op
 _append, _backward = ops._append.default._op, ops._backward.default._op
 
 _transforms = torch._C._are_functorch_transforms_active
-_increment_version = torch.autograd.graph.increment_version
+_increment_versions = torch._C._increment_version
 _grad_enabled, _is_compiling = torch.is_grad_enabled, torch.compiler.is_compiling
+_deterministic_algorithms = torch._C._get_deterministic_algorithms
 
 
 # ----------------------------------------------------------------------------------------------- is it differentiated
@@ -44,14 +46,11 @@ _grad_enabled, _is_compiling = torch.is_grad_enabled, torch.compiler.is_compilin
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Whether autograd, forward-mode AD or torch.func may want a derivative of a call on these tensors."""
-    if _transforms() or forward_ad._current_level >= 0:
-        return True
-    if not _grad_enabled():
-        return False
-    for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
-            return True
-    return False
+    if _grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return _transforms() or forward_ad._current_level >= 0
 
 
 def refuse_derivatives(what: str, *tensors: Tensor | None) -> None:
@@ -75,9 +74,12 @@ def no_second_derivative(*_: Any) -> None:
 
 def tell_autograd(*tensors: Tensor) -> None:
     """Tensors were changed behind its back: what was kept of them for a gradient is no longer what it was."""
-    for tensor in tensors:
-        if not tensor.is_inference():
-            _increment_version(tensor)
+    try:
+        _increment_versions(tensors)
+    except (TypeError, RuntimeError):  # an older torch, which takes one tensor, and none of inference mode
+        for tensor in tensors:
+            if not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -159,7 +161,7 @@ class _Dense(torch.autograd.Function):
     jvp = staticmethod(no_jvp)
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *scalars: Any) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scalars: tuple) -> Tensor:  # type: ignore[override]
         out, lse = _dense_lse(q, k, v, *scalars)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.scalars, ctx.backend = scalars, chosen()
@@ -178,7 +180,7 @@ class _Dense(torch.autograd.Function):
             *mask, deterministic = ctx.scalars
             problem = operators.dense_problem(q, k, v, mask, deterministic)
             results = _gradients(ctx, problem, dout, None, out, lse, (*needs[:3], False, False, False))
-        return (*results[:3], None, None, None, None, None, None)
+        return results[0], results[1], results[2], None
 
 
 class _Attention(_Function):
@@ -212,18 +214,22 @@ def dense(
 ) -> Tensor:
     """Attention with a mask and nothing else."""
     try:
-        if is_differentiated(q, k, v):
-            deterministic = settings.is_deterministic(q)
+        if (
+            (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+            or _transforms()
+            or forward_ad._current_level >= 0
+        ):  # is_differentiated, without its loop
+            deterministic = _deterministic_algorithms() or (not q.is_cpu and settings.deterministic())
             if _transforms():
                 problem = operators.dense_problem(q, k, v, (scale, causal, left, right, softcap), deterministic)
                 return _Attention.call(*problem[:_SCALARS], False)[0]
-            return _Dense.apply(q, k, v, scale, causal, left, right, softcap, deterministic)
+            return _Dense.apply(q, k, v, (scale, causal, left, right, softcap, deterministic))
         return _dense(q, k, v, scale, causal, left, right, softcap)
     except RuntimeError as error:
         raise_for(error)
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, *mask: Any) -> Tensor:
+def varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, mask: tuple) -> Tensor:
     """out of packed q, k and v, which nothing differentiates."""
     try:
         return _varlen(q, k, v, cu_q, cu_k, max_q, max_k, *mask)
@@ -234,9 +240,20 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: i
 def cached(q: Tensor, k: Tensor, v: Tensor, new_keys: tuple, cache: tuple, mask: tuple, *rest: Any) -> Tensor:
     """out of q and a cache, to which new_keys = (k, v, cos, sin) are appended first. rest: num_splits, interleaved."""
     try:
-        if new_keys[0] is None and new_keys[1] is None and new_keys[2] is None and new_keys[3] is None:
+        if new_keys[0] is new_keys[1] is new_keys[2] is new_keys[3] is None:
             return _cached(q, k, v, *cache, *mask, rest[0])
         out = _cached_append(q, k, v, *new_keys, *cache, *mask, *rest)
+    except RuntimeError as error:
+        raise_for(error)
+    tell_autograd(k, v)
+    return out
+
+
+def append_step(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor, used: Tensor, mask: tuple) -> Tensor:
+    """`cached` of new keys and a cache without options, a step of decoding."""
+    scale, causal, left, right, _ = mask
+    try:
+        out = _append_step(q, k, v, k_new, v_new, used, scale, causal, left, right)
     except RuntimeError as error:
         raise_for(error)
     tell_autograd(k, v)

@@ -47,6 +47,7 @@ FORMULAS = {
     "_dense_backward": lambda dout, out, lse, q, k, v, *a, **_: _backward(*_pairs(q, k, v, None, q[1], k[1])),
     "_varlen": lambda q, k, v, cu, _cu, sq, sk, *a, **_: _forward(*_pairs(q, k, v, cu[0] - 1, sq, sk)),
     "_cached": lambda q, k, v, used, pad, rows, table, *a, **_: _cached(q, k, v, table),
+    "_append_step": lambda q, k, v, *a, **_: _cached(q, k, v, None),
     "_cached_append": lambda q, k, v, *a, **_: _cached(q, k, v, a[7]),
     "_forward": lambda *a, **_: _forward(*_problem(a)),
     "_forward_given": lambda out, *a, **_: _forward(*_problem(a)),

@@ -25,7 +25,7 @@ from .attention import (
     mask_of,
     whole_number,
 )
-from .autograd import attend, cached, is_differentiated, refuse_derivatives, varlen
+from .autograd import append_step, attend, cached, is_differentiated, refuse_derivatives, varlen
 from .errors import FlashwaveError, InvalidArgument
 from .problem import FORWARD_FIELDS, Problem
 
@@ -137,21 +137,21 @@ def flash_attn_func(
         bias is sinks is alibi_slopes is out is None
     ):
         return attend_dense(q, k, v, softmax_scale, causal, window_size, softcap)
-    problem = make_problem(
-        *autocast(q, k, v),
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        bias,
-        sinks,
-    )
-    return _run(problem, return_attn_probs, return_lse, out)
+    mask = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, bias, sinks
+    return _run(make_problem(*autocast(q, k, v), *mask), return_attn_probs, return_lse, out)
 
 
+def _documented(function: Any) -> Any:
+    """Fills in what a docstring takes from that of flash_attn_func: {options} and {results}."""
+    known = flash_attn_func.__doc__
+    if known is not None:  # Python runs without -OO
+        options = known[known.index("dropout_p:") : known.index("Returns:")].rstrip()
+        results = known[known.index("The log-sum-exp of\n") :].rstrip()
+        function.__doc__ = function.__doc__.replace("{options}", options).replace("{results}", results)
+    return function
+
+
+@_documented
 def flash_attn_qkvpacked_func(
     qkv: Tensor,
     dropout_p: float = 0.0,
@@ -177,44 +177,18 @@ def flash_attn_qkvpacked_func(
 
     Arguments:
         qkv: (batch_size, seqlen, 3, nheads, head_dim)
-        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
-            apart, it counts as 0. Seed and offset come from torch's generator of the device.
-        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
-            and must not require a gradient.
-        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
-            more keys than queries, or fewer:
-                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
-                                          1 1 1 1 1                                  0 0
-                                                                                     0 0
-                                                                                     1 0
-                                                                                     1 1
-            A row that sees no key is 0.
-        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
-            i + seqlen_k - seqlen_q + right; -1 is no limit.
-        softcap: where above 0, scores become softcap * tanh(score / softcap).
-        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
-            the score of query i and key j. Has a gradient.
-        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
-            CPUs, is deterministic anyway.
-        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
-        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
-            gradient.
-        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
-            and `learnable_sink` are other libraries' names for it.
-        return_lse: also return the log-sum-exp, which has a gradient.
-        out: memory for the result, where no gradient is needed.
+        {options}
 
     Returns:
         out: (batch_size, seqlen, nheads, head_dim).
-        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen), float32. The log-sum-exp of
-            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
-        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen), float32. {results}
     """
     options = dict(locals())
     _check_packed("qkv", qkv, 3, 5)
     return flash_attn_func(*options.pop("qkv").unbind(2), **options)
 
 
+@_documented
 def flash_attn_kvpacked_func(
     q: Tensor,
     kv: Tensor,
@@ -241,44 +215,18 @@ def flash_attn_kvpacked_func(
     Arguments:
         q: (batch_size, seqlen_q, nheads, head_dim)
         kv: (batch_size, seqlen_k, 2, nheads_k, head_dim)
-        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
-            apart, it counts as 0. Seed and offset come from torch's generator of the device.
-        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
-            and must not require a gradient.
-        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
-            more keys than queries, or fewer:
-                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
-                                          1 1 1 1 1                                  0 0
-                                                                                     0 0
-                                                                                     1 0
-                                                                                     1 1
-            A row that sees no key is 0.
-        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
-            i + seqlen_k - seqlen_q + right; -1 is no limit.
-        softcap: where above 0, scores become softcap * tanh(score / softcap).
-        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
-            the score of query i and key j. Has a gradient.
-        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
-            CPUs, is deterministic anyway.
-        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
-        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
-            gradient.
-        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
-            and `learnable_sink` are other libraries' names for it.
-        return_lse: also return the log-sum-exp, which has a gradient.
-        out: memory for the result, where no gradient is needed.
+        {options}
 
     Returns:
         out: (batch_size, seqlen_q, nheads, head_dim).
-        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen_q), float32. The log-sum-exp of
-            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
-        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+        softmax_lse, with return_attn_probs or return_lse: (batch_size, nheads, seqlen_q), float32. {results}
     """
     options = dict(locals())
     _check_packed("kv", kv, 2, 5)
     return flash_attn_func(options.pop("q"), *options.pop("kv").unbind(2), **options)
 
 
+@_documented
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
@@ -316,89 +264,41 @@ def flash_attn_varlen_func(
         cu_seqlens_k: the same of k and v.
         max_seqlen_q, max_seqlen_k: the longest sequences. They say how much work there may be; what they are must be
             at least what the offsets say.
-        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
-            apart, it counts as 0. Seed and offset come from torch's generator of the device.
-        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
-            and must not require a gradient.
-        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
-            more keys than queries, or fewer:
-                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
-                                          1 1 1 1 1                                  0 0
-                                                                                     0 0
-                                                                                     1 0
-                                                                                     1 1
-            A row that sees no key is 0.
-        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
-            i + seqlen_k - seqlen_q + right; -1 is no limit.
-        softcap: where above 0, scores become softcap * tanh(score / softcap).
-        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
-            the score of query i and key j. Has a gradient.
-        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
-            CPUs, is deterministic anyway.
-        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
+        {options}
         block_table: (batch_size, blocks), integers: the pages of each sequence, of any size. k and v are then a cache,
             and cu_seqlens_k gives lengths only. Has no gradient.
-        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
-            gradient.
-        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
-            and `learnable_sink` are other libraries' names for it.
-        return_lse: also return the log-sum-exp, which has a gradient.
-        out: memory for the result, where no gradient is needed.
         seqused_k: (batch_size,), integers: so many keys of each sequence are used.
 
     Returns:
         out: (total_q, nheads, head_dim_v).
-        softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. The log-sum-exp of
-            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
-        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+        softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. {results}
     """
     if s_aux is not None or learnable_sink is not None:
         sinks = _one_sink(sinks, s_aux, learnable_sink)
     if not (dropout_p or deterministic or return_attn_probs or return_lse or _is_compiling()) and (
         bias is sinks is alibi_slopes is out is block_table is seqused_k is None
+        and not (cu_seqlens_q is None or cu_seqlens_k is None)
     ):
         try:
             if _any_autocast():
                 q, k, v = autocast(q, k, v)
             if not is_differentiated(q, k, v):
-                return varlen(
-                    q,
-                    k,
-                    v,
-                    index_tensor("cu_seqlens_q", cu_seqlens_q),
-                    index_tensor("cu_seqlens_k", cu_seqlens_k),
-                    max_seqlen_q if type(max_seqlen_q) is int else whole_number("max_seqlen_q", max_seqlen_q),
-                    max_seqlen_k if type(max_seqlen_k) is int else whole_number("max_seqlen_k", max_seqlen_k),
-                    *mask_of(softmax_scale, causal, window_size, softcap),
-                )
+                cu_q = index_tensor("cu_seqlens_q", cu_seqlens_q)
+                cu_k = index_tensor("cu_seqlens_k", cu_seqlens_k)
+                max_q = max_seqlen_q if type(max_seqlen_q) is int else whole_number("max_seqlen_q", max_seqlen_q)
+                max_k = max_seqlen_k if type(max_seqlen_k) is int else whole_number("max_seqlen_k", max_seqlen_k)
+                return varlen(q, k, v, cu_q, cu_k, max_q, max_k, mask_of(softmax_scale, causal, window_size, softcap))
         except AttributeError:
             check_tensors(q=q, k=k, v=v)
             raise
     check_tensors(q=q, k=k, v=v)
-    q, k, v = autocast(q, k, v)
-    problem = make_problem(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        bias,
-        sinks,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        seqused_k=seqused_k,
-        block_table=block_table,
-    )
+    mask = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, bias, sinks, None
+    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k
+    problem = make_problem(*autocast(q, k, v), *mask, *lengths, block_table=block_table)
     return _run(problem, return_attn_probs, return_lse, out)
 
 
+@_documented
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor,
     cu_seqlens: Tensor,
@@ -425,38 +325,11 @@ def flash_attn_varlen_qkvpacked_func(
         qkv: (total, 3, nheads, head_dim), total rows of all sequences
         cu_seqlens: (batch_size + 1,), integers: sequence b has rows cu_seqlens[b] to cu_seqlens[b + 1] - 1.
         max_seqlen: the longest sequence.
-        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
-            apart, it counts as 0. Seed and offset come from torch's generator of the device.
-        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
-            and must not require a gradient.
-        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
-            more keys than queries, or fewer:
-                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
-                                          1 1 1 1 1                                  0 0
-                                                                                     0 0
-                                                                                     1 0
-                                                                                     1 1
-            A row that sees no key is 0.
-        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
-            i + seqlen_k - seqlen_q + right; -1 is no limit.
-        softcap: where above 0, scores become softcap * tanh(score / softcap).
-        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
-            the score of query i and key j. Has a gradient.
-        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
-            CPUs, is deterministic anyway.
-        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
-        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
-            gradient.
-        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
-            and `learnable_sink` are other libraries' names for it.
-        return_lse: also return the log-sum-exp, which has a gradient.
-        out: memory for the result, where no gradient is needed.
+        {options}
 
     Returns:
         out: (total, nheads, head_dim).
-        softmax_lse, with return_attn_probs or return_lse: (nheads, total), float32. The log-sum-exp of
-            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
-        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+        softmax_lse, with return_attn_probs or return_lse: (nheads, total), float32. {results}
     """
     options = dict(locals())
     _check_packed("qkv", qkv, 3, 4)
@@ -465,6 +338,7 @@ def flash_attn_varlen_qkvpacked_func(
     return flash_attn_varlen_func(q, k, v, rows, rows, longest, longest, **options)
 
 
+@_documented
 def flash_attn_varlen_kvpacked_func(
     q: Tensor,
     kv: Tensor,
@@ -498,38 +372,11 @@ def flash_attn_varlen_kvpacked_func(
         cu_seqlens_k: the same of k and v.
         max_seqlen_q, max_seqlen_k: the longest sequences. They say how much work there may be; what they are must be
             at least what the offsets say.
-        dropout_p: probability with which a weight is dropped; 0 in evaluation. Below 2^-16, what the mask can tell
-            apart, it counts as 0. Seed and offset come from torch's generator of the device.
-        softmax_scale: factor of the scores; the default is 1 / sqrt(head_dim). A number; a tensor counts as its value
-            and must not require a gradient.
-        causal: a query sees no key behind its own place. The last query stands at the last key, also where there are
-            more keys than queries, or fewer:
-                seqlen_q 2, seqlen_k 5:   1 1 1 1 0        seqlen_q 5, seqlen_k 2:   0 0
-                                          1 1 1 1 1                                  0 0
-                                                                                     0 0
-                                                                                     1 0
-                                                                                     1 1
-            A row that sees no key is 0.
-        window_size: (left, right). Query i sees keys from i + seqlen_k - seqlen_q - left to
-            i + seqlen_k - seqlen_q + right; -1 is no limit.
-        softcap: where above 0, scores become softcap * tanh(score / softcap).
-        alibi_slopes: (nheads,) or (batch_size, nheads). The bias -slope * |i + seqlen_k - seqlen_q - j| is added to
-            the score of query i and key j. Has a gradient.
-        deterministic: the same bits of the gradient of q on GPUs, a little slower. Everything else, and everything on
-            CPUs, is deterministic anyway.
-        return_attn_probs: also return the log-sum-exp and, with dropout, the matrix of weights (for tests only).
-        bias: an additive term that broadcasts to (batch_size, nheads, seqlen_q, seqlen_k); -inf hides a key. Has a
-            gradient.
-        sinks: (nheads,), a logit per head that joins every row's softmax and brings no value. Has a gradient. `s_aux`
-            and `learnable_sink` are other libraries' names for it.
-        return_lse: also return the log-sum-exp, which has a gradient.
-        out: memory for the result, where no gradient is needed.
+        {options}
 
     Returns:
         out: (total_q, nheads, head_dim).
-        softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. The log-sum-exp of
-            each row of scores, scaled and with everything that was added; +inf where a row sees no key.
-        S_dmask, with return_attn_probs: the weights, negative where dropped; empty without dropout.
+        softmax_lse, with return_attn_probs or return_lse: (nheads, total_q), float32. {results}
     """
     options = dict(locals())
     _check_packed("kv", kv, 2, 4)
@@ -627,27 +474,36 @@ def flash_attn_with_kvcache(
         if _any_autocast() and torch.is_autocast_enabled(q.device.type):
             q = q.to(k_cache.dtype)
             k, v = (None if tensor is None else tensor.to(k_cache.dtype) for tensor in (k, v))
-        if cache_seqlens is not None and not isinstance(cache_seqlens, Tensor):
-            cache_seqlens = _same_length(q, cache_seqlens)
+        if cache_seqlens is not None:
+            if not isinstance(cache_seqlens, Tensor):
+                cache_seqlens = _same_length(q, cache_seqlens)
+            cache_seqlens = index_tensor("cache_seqlens", cache_seqlens)
+        mask = mask_of(softmax_scale, causal, window_size, softcap)
+        plain = cache_leftpad is cache_batch_idx is block_table is rotary_cos is rotary_sin is None
+        if _is_compiling():
+            direct = False
+        elif is_differentiated(q, k_cache, v_cache, k, v):
+            refuse_derivatives("flash_attn_with_kvcache", q, k_cache, v_cache, k, v)
+            direct = False
+        else:
+            direct = alibi_slopes is bias is sinks is out is None and not return_softmax_lse
+        if direct and plain and k is not None and v is not None and num_splits == 0 and mask[4] == 0.0:
+            return append_step(q, k_cache, v_cache, k, v, cache_seqlens, mask)
         new_keys = k, v, rotary_cos, rotary_sin
         cache = (
-            index_tensor("cache_seqlens", cache_seqlens),
+            cache_seqlens,
             index_tensor("cache_leftpad", cache_leftpad),
             index_tensor("cache_batch_idx", cache_batch_idx),
             index_tensor("block_table", block_table),
         )
-        mask = mask_of(softmax_scale, causal, window_size, softcap)
         num_splits = num_splits if type(num_splits) is int else whole_number("num_splits", num_splits)
         interleaved = bool(rotary_interleaved and rotary_cos is not None)
-        if _is_compiling():
-            pass
-        elif is_differentiated(q, k_cache, v_cache, k, v):
-            refuse_derivatives("flash_attn_with_kvcache", q, k_cache, v_cache, k, v)
-        elif alibi_slopes is bias is sinks is out is None and not return_softmax_lse:
+        if direct:
             return cached(q, k_cache, v_cache, new_keys, cache, mask, num_splits, interleaved)
         with torch.no_grad():
             terms = alibi_slopes, bias, sinks
-            problem = _cache_problem(q, k_cache, v_cache, new_keys, cache, mask, num_splits, interleaved, terms)
+            tensors = q, k_cache, v_cache
+            problem = _cache_problem(tensors, new_keys, cache, mask, terms, num_splits, interleaved)
             result, lse, _ = attend(problem, checked_out(out, problem), return_softmax_lse)
     except InvalidArgument as error:
         raise InvalidArgument(_in_cache_words(str(error))) from None
@@ -657,39 +513,12 @@ def flash_attn_with_kvcache(
     return (result, _lse_as_flash_attn(lse)) if return_softmax_lse else result
 
 
-def _cache_problem(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    new_keys: tuple,
-    cache: tuple,
-    mask: tuple,
-    num_splits: int,
-    interleaved: bool,
-    terms: tuple,
-) -> Problem:
+def _cache_problem(tensors: tuple, new_keys: tuple, cache: tuple, mask: tuple, terms: tuple, *rest: Any) -> Problem:
+    """Of what flash_attn_with_kvcache has made of its arguments. rest: num_splits, interleaved."""
     scale, causal, left, right, softcap = mask
-    used, leftpad, rows, table = cache
     slopes, bias, sinks = terms
-    problem = make_problem(
-        q,
-        k_cache,
-        v_cache,
-        0.0,
-        scale,
-        causal,
-        (left, right),
-        softcap,
-        slopes,
-        False,
-        bias,
-        sinks,
-        seqused_k=used,
-        leftpad_k=leftpad,
-        cache_batch_idx=rows,
-        block_table=table,
-        num_splits=num_splits,
-    )
+    parts = 0.0, scale, causal, (left, right), softcap, slopes, False, bias, sinks, *[None] * 5, *cache, rest[0]
+    problem = make_problem(*tensors, *parts)
     if all(part is None for part in new_keys):
         return problem
-    return Problem(*problem[: len(FORWARD_FIELDS)], *new_keys, interleaved)
+    return Problem(*problem[: len(FORWARD_FIELDS)], *new_keys, rest[1])

@@ -76,18 +76,8 @@ def flash_attn_unpadded_qkvpacked_func(
     deterministic: bool = False,
 ):
     """qkv (total, 3, h, d)."""
-    return flash_attn_unpadded_func(
-        *qkv.unbind(1),
-        cu_seqlens,
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        dropout_p,
-        softmax_scale,
-        causal,
-        return_attn_probs,
-        deterministic,
-    )
+    rest = dropout_p, softmax_scale, causal, return_attn_probs, deterministic
+    return flash_attn_unpadded_func(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
 
 
 def flash_attn_unpadded_kvpacked_func(
@@ -104,19 +94,8 @@ def flash_attn_unpadded_kvpacked_func(
     deterministic: bool = False,
 ):
     """q (total_q, h, d), kv (total_k, 2, h, d)."""
-    return flash_attn_unpadded_func(
-        q,
-        *kv.unbind(1),
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        causal,
-        return_attn_probs,
-        deterministic,
-    )
+    options = dict(locals())
+    return flash_attn_unpadded_func(options.pop("q"), *options.pop("kv").unbind(1), **options)
 
 
 def flash_attn_unpadded_qkvpacked_split_func(

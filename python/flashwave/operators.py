@@ -43,9 +43,11 @@ SCHEMAS = {
     "_dense_lse": f"(Tensor q, Tensor k, Tensor v, {_MASK}, bool deterministic) -> (Tensor, Tensor)",
     "_dense_backward": f"(Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, {_MASK}, "
     "bool deterministic) -> (Tensor, Tensor, Tensor)",
-    "_varlen": "(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt max_seqlen_q, "
+    "_varlen": "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, "
     f"SymInt max_seqlen_k, {_MASK}) -> Tensor",
     "_cached": f"(Tensor q, Tensor k, Tensor v, {_CACHE}, {_MASK}, int num_splits) -> Tensor",
+    "_append_step": "(Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor k_new, Tensor v_new, Tensor seqused_k, "
+    "float? softmax_scale, bool causal, SymInt window_left, SymInt window_right) -> Tensor",
     "_cached_append": f"(Tensor q, Tensor(a!) k, Tensor(b!) v, {_NEW_KEYS}, {_CACHE}, {_MASK}, int num_splits, "
     "bool rotary_interleaved) -> Tensor",
     # Those that take everything. An lse or a matrix that is not wanted is a tensor without elements.
@@ -84,6 +86,11 @@ def _append_problem(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Problem:
     return problem._replace(**dict(zip(names, new_keys)), rotary_interleaved=interleaved)
 
 
+def _step_problem(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor, used: Tensor, *rest: Any) -> Problem:
+    problem = _cached_problem(q, k, v, (used, None, None, None), (*rest, 0.0), 0)
+    return problem._replace(k_new=k_new, v_new=v_new)
+
+
 def _varlen_problem(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, mask: tuple) -> Any:
     return Problem(q, k, v, cu_q, cu_k, *[None] * 8, max_q, max_k, *mask)
 
@@ -100,7 +107,7 @@ def bits_of(needs: tuple[bool, ...]) -> int:
 # ---------------------------------------------------------------------------------------------- computed by Python
 
 
-def _absent(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def absent(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return like.new_empty((0,), dtype=dtype)
 
 
@@ -112,14 +119,14 @@ def _forward(problem: Problem, lse: bool, probs: bool, out: Tensor | None = None
     result, found, matrix = dispatch.forward(problem, out, lse, probs, refused)
     return (
         result,
-        found if lse else _absent(problem.q, _lse_dtype(problem.q)),
-        matrix if probs else _absent(problem.q, torch.float32),
+        found if lse else absent(problem.q, _lse_dtype(problem.q)),
+        matrix if probs else absent(problem.q, torch.float32),
     )
 
 
 def _backward(dout: Any, dlse: Any, out: Any, lse: Any, needs: int, problem: Problem, refused: bool = False) -> tuple:
     gradients = dispatch.backward(problem, dout, dlse, out, lse, needs_of(needs), refused)
-    return tuple([_absent(problem.q) if gradient is None else gradient for gradient in gradients])
+    return tuple([absent(problem.q) if gradient is None else gradient for gradient in gradients])
 
 
 def _dense_backward(dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple:
@@ -132,6 +139,7 @@ COMPUTED = {
     "_dense_backward": _dense_backward,
     "_varlen": lambda *a: _forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
     "_cached": lambda q, k, v, *a: _forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
+    "_append_step": lambda *a: _forward(_step_problem(*a), False, False)[0],
     "_cached_append": lambda *a: _forward(_append_problem(*a), False, False)[0],
     "_forward": lambda *a: _forward(Problem(*a[:_FORWARD]), *a[_FORWARD:]),
     "_forward_given": lambda out, *a: _forward(Problem(*a[:_FORWARD]), *a[_FORWARD:], out)[1:],
@@ -157,7 +165,7 @@ def _fake_backward(needs: int, problem: Problem) -> tuple:
     results = []
     for name, needed in zip(NAMES_OF_GRADIENTS, needs_of(needs)):
         tensor = getattr(problem, name)
-        results.append(tensor.new_empty(tensor.shape) if needed else _absent(problem.q))
+        results.append(tensor.new_empty(tensor.shape) if needed else absent(problem.q))
     return tuple(results)
 
 
@@ -167,6 +175,7 @@ FAKES = {
     "_dense_backward": lambda dout, out, lse, q, k, v, *rest: tuple([t.new_empty(t.shape) for t in (q, k, v)]),
     "_varlen": lambda *a: _fake_forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
     "_cached": lambda q, k, v, *a: _fake_forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
+    "_append_step": lambda *a: _fake_forward(_step_problem(*a), False, False)[0],
     "_cached_append": lambda *a: _fake_forward(_append_problem(*a), False, False)[0],
     "_forward": lambda *a: _fake_forward(Problem(*a[:_FORWARD]), *a[_FORWARD:]),
     "_forward_given": lambda out, *a: _fake_forward(Problem(*a[:_FORWARD]), *a[_FORWARD:])[1:],
@@ -183,7 +192,7 @@ _FAILED = re.compile(
 )
 
 
-def _as_text(error: BaseException) -> Tensor:
+def as_text(error: BaseException) -> Tensor:
     """A failure as a result that the binding knows: torch's C ABI would print an exception, and lose it."""
     _thread.error = error
     status = next((status for status, kind in BY_STATUS.items() if isinstance(error, kind)), 7)
@@ -206,8 +215,8 @@ def _forward_elsewhere(*arguments: Any) -> tuple:
     try:
         result, found, matrix = _forward(problem, lse, probs, out, refused)
     except BaseException as error:
-        return _as_text(error), _absent(problem.q), _absent(problem.q)
-    return result if out is None else _absent(problem.q), found, matrix
+        return as_text(error), absent(problem.q), absent(problem.q)
+    return result if out is None else absent(problem.q), found, matrix
 
 
 def _backward_elsewhere(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, needs: int, *rest: Any) -> tuple:
@@ -215,7 +224,7 @@ def _backward_elsewhere(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Ten
     try:
         return _backward(dout, dlse, out, lse, needs, problem, refused)
     except BaseException as error:
-        return (_as_text(error), *[_absent(problem.q) for _ in range(5)])
+        return (as_text(error), *[absent(problem.q) for _ in range(5)])
 
 
 # ---------------------------------------------------------------------------------------------------------- registering
@@ -225,6 +234,7 @@ for _name, _schema in SCHEMAS.items():
     library.define(_name + _schema)
 for _name, _kernel in COMPUTED.items():
     library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    library.impl(_name, torch.library.fallthrough_kernel, "Autograd")  # torch's own looks at every argument, in vain
     torch.library.register_fake(f"flashwave::{_name}", FAKES[_name], lib=library)
 library.impl("_forward_elsewhere", _forward_elsewhere, "CompositeExplicitAutograd")
 library.impl("_backward_elsewhere", _backward_elsewhere, "CompositeExplicitAutograd")
@@ -232,9 +242,7 @@ library.impl("_backward_elsewhere", _backward_elsewhere, "CompositeExplicitAutog
 OLDEST_WITH_BINDING = (2, 9)  # from which on torch promises to keep its C ABI
 
 
-def _torch_version() -> tuple[int, int]:
-    major, minor = re.match(r"(\d+)\.(\d+)", torch.__version__).groups()
-    return int(major), int(minor)
+_TORCH = tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", torch.__version__).groups())
 
 
 def _register_binding() -> str | None:
@@ -243,7 +251,7 @@ def _register_binding() -> str | None:
         return "there is no libflashwave.so"
     if not settings.binding():
         return "FLASHWAVE_BINDING=0"
-    if _torch_version() < OLDEST_WITH_BINDING:
+    if _TORCH < OLDEST_WITH_BINDING:
         return f"torch {torch.__version__} is older than {OLDEST_WITH_BINDING[0]}.{OLDEST_WITH_BINDING[1]}"
     path = fw.beside("libflashwave_torch.so")
     if path is None:
@@ -253,7 +261,7 @@ def _register_binding() -> str | None:
     except OSError as error:
         return f"{path} cannot be loaded: {error}"
     # From 2.10 on torch lends its threads itself.
-    openmp = (None, None) if _torch_version() >= (2, 10) else (threads.executor(), threads.count_function())
+    openmp = (None, None) if _TORCH >= (2, 10) else (threads.executor(), threads.count_function())
     status = binding.flashwave_torch_register(ctypes.c_void_p(fw.lib._handle), *map(ctypes.c_void_p, openmp))
     if status != 0:
         return f"{path} was not taken ({status}): it is of another version, or loaded twice"

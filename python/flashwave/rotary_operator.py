@@ -16,7 +16,7 @@ from . import _library as fw
 from .autograd import is_differentiated, tell_autograd
 from .backends.native import calls as native
 from .errors import InvalidArgument, Unsupported
-from .operators import library, ops
+from .operators import absent, as_text, library, ops, raise_for
 
 Tensor = torch.Tensor
 
@@ -271,12 +271,6 @@ def _turn_all(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
     return out
 
 
-def _in_place_is_seen(x: Tensor, turn: Turn) -> None:
-    """Rotates x where it lies, which autograd is told."""
-    ops._rotary_.default(x, *turn)
-    tell_autograd(x)
-
-
 class _InPlace(torch.autograd.Function):
     """A rotation that changes x, of which a gradient is wanted."""
 
@@ -286,7 +280,7 @@ class _InPlace(torch.autograd.Function):
         if not (x.is_leaf and x.requires_grad):
             ctx.mark_dirty(x)
         _save(ctx, turn)
-        ops._rotary_.default(x, *turn)
+        _rotary_in_place(x, *turn)
         if x.is_leaf and x.requires_grad:
             tell_autograd(x)
         return x
@@ -307,7 +301,7 @@ class _Rotary(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, *turn: Any) -> Tensor:  # type: ignore[override]
-        return ops._rotary.default(x, *turn)
+        return _rotary(x, *turn)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -334,20 +328,23 @@ def _turned_back(ctx: Any, gradient: Tensor) -> Tensor:
 
 
 def _rotate(x: Tensor, turn: Turn, inplace: bool, apply: Any = _Rotary.apply) -> Tensor:
-    if is_differentiated(x):
-        return _InPlace.apply(x, *turn) if inplace else apply(x, *turn)
-    if not inplace:
-        return ops._rotary.default(x, *turn)
-    _in_place_is_seen(x, turn)
+    try:
+        if is_differentiated(x):
+            return _InPlace.apply(x, *turn) if inplace else apply(x, *turn)
+        if not inplace:
+            return _rotary(x, *turn)
+        _rotary_in_place(x, *turn)
+    except RuntimeError as error:
+        raise_for(error)
+    tell_autograd(x)
     return x
 
 
 def rotated(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
-    """The differentiable rotation of x, which gets no new memory if in place. Checks its arguments."""
-    if torch.compiler.is_compiling():  # the operator checks them: a message would make sizes constants
+    """The differentiable rotation of x, which gets no new memory if in place. The operators check the arguments."""
+    if torch.compiler.is_compiling():
         turned = ops.rotary.default(x, *turn)
         return x.copy_(turned) if inplace else turned
-    _check(x, turn)
     return _rotate(x, turn, inplace)
 
 
@@ -368,6 +365,17 @@ def _compute_in_place(x: Tensor, *turn: Any) -> None:
     _turn_all(x, Turn(*turn), True)
 
 
+def _compute_elsewhere(x: Tensor, *rest: Any) -> Tensor:
+    """What the binding leaves to Python."""
+    turn, inplace = Turn(*rest[:-1]), rest[-1]
+    try:
+        _check(x, turn)
+        turned = _turn_all(x, turn, inplace)
+    except BaseException as error:
+        return as_text(error)
+    return absent(x) if inplace else turned
+
+
 def _fake(x: Tensor, *turn: Any) -> Tensor:
     _check(x, Turn(*turn))
     return torch.empty_like(x)
@@ -380,9 +388,12 @@ def _public(x: Tensor, *turn: Any) -> Tensor:
 
 library.define(f"_rotary(Tensor x, {_ARGUMENTS}) -> Tensor")
 library.define(f"_rotary_(Tensor(a!) x, {_ARGUMENTS}) -> ()")
+library.define(f"_rotary_elsewhere(Tensor(a!) x, {_ARGUMENTS.replace('=0', '')}, bool inplace) -> Tensor")
 library.define(f"rotary(Tensor x, {_ARGUMENTS}) -> Tensor")
 library.impl("_rotary", _compute, "CompositeExplicitAutograd")
 library.impl("_rotary_", _compute_in_place, "CompositeExplicitAutograd")
+library.impl("_rotary_elsewhere", _compute_elsewhere, "CompositeExplicitAutograd")
 library.impl("rotary", _public, "CompositeImplicitAutograd")
 torch.library.register_fake("flashwave::_rotary", _fake, lib=library)
 torch.library.register_fake("flashwave::_rotary_", lambda x, *turn: _check(x, Turn(*turn)), lib=library)
+_rotary, _rotary_in_place = ops._rotary.default._op, ops._rotary_.default._op

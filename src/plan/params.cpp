@@ -56,9 +56,7 @@ abi::Params params_of(const Problem& problem) {
   p.dropout_p = a.dropout_p;
   p.dropout_threshold = static_cast<uint32_t>(std::lround(static_cast<double>(a.dropout_p) * 65536.0));
   p.dropout_seed = a.dropout_seed, p.dropout_offset = a.dropout_offset;
-  if (a.dropout_state != nullptr && a.dropout_p > 0) {  // of a device whose memory the host reads: why_not()
-    p.dropout_seed = a.dropout_state[0], p.dropout_offset = a.dropout_state[1];
-  }
+  if (a.dropout_p > 0) p.dropout_state = a.dropout_state;
   return p;
 }
 

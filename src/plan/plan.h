@@ -49,7 +49,6 @@ struct Reason {
     kFarRows,
     kHeadDims,
     kRowAddresses,
-    kSeedOnDevice,
     kAnyOrder,  // it could, but is made for sums in any order
     kNoCode,
     kOnlyForced,

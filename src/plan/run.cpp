@@ -77,6 +77,9 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   if (Status status = workspace.acquire(plan.workspace_bytes(), options); !status.ok()) return status;
 
   abi::Params params = params_of(problem);
+  if (params.dropout_state != nullptr && device.info().host_memory) {  // kernels of CPUs have the numbers by value
+    params.dropout_seed = params.dropout_state[0], params.dropout_offset = params.dropout_state[1];
+  }
   LaunchOptions how;
   how.stream = options.stream;
   how.threads = plan.threads;

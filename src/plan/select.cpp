@@ -188,7 +188,6 @@ Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& d
   if (!serves(row, problem)) return row.op == Op::kAppend ? Reason{Reason::kNothingToAppend} : other_op(op_of(problem));
   if (const Reason reason = plain_reason(row, problem.a, device); reason.refuses()) return reason;
   if (const uint32_t missing = features_of(problem) & ~row.features) return {Reason::kFeatures, "", 0, missing};
-  if (problem.a.dropout_state != nullptr && !device.host_memory) return {Reason::kSeedOnDevice};
   if (const Reason reason = unmet_need(row, problem); reason.refuses()) return reason;
   return missing_code(row, device);
 }

@@ -97,8 +97,6 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "takes " + name + " with rows at " + bytes_multiple(reason.limit);
     case Reason::kAnyOrder:
       return "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one";
-    case Reason::kSeedOnDevice:
-      return "takes the seed of dropout_p by value, and dropout_state is in memory that the host cannot read";
     case Reason::kNoCode:
       return "has no machine code for " + device.arch + " in this build of flashwave";
     case Reason::kOnlyForced:

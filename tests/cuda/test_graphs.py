@@ -158,9 +158,22 @@ def test_a_graph_with_dropout_draws_at_every_replay():
         graph, out = captured(lambda: flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state))
         graph.replay()
         torch.cuda.synchronize()
-        # A state in the memory of the GPU is read by another backend: its mask is the same, its rounding need not be.
-        elsewhere = flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state.cuda())
-        torch.testing.assert_close(out, elsewhere, atol=2e-2, rtol=2e-2)
+        assert torch.equal(out, flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state.cuda()))
+
+
+@pytest.mark.parametrize("queries", [60, 1])
+def test_a_graph_reads_the_state_of_its_dropout_when_it_runs(queries):
+    """By the library's own kernels: the bits are those of a call that is given the state by value."""
+    q, k, v = normal(2, queries, 4, 64), normal(2, 300, 4, 64), normal(2, 300, 4, 64)
+    state = torch.tensor([3, 4], device="cuda")
+    with flashwave.backend("native"):
+        graph, out = captured(lambda: flashwave.attention(q, k, v, dropout_p=0.5, rng_state=state))
+        for numbers in ([3, 4], [-5, 4], [3, 1 << 40]):
+            state.copy_(torch.tensor(numbers))
+            graph.replay()
+            torch.cuda.synchronize()
+            given = flashwave.attention(q, k, v, dropout_p=0.5, rng_state=torch.tensor(numbers))
+            assert torch.equal(out, given)
 
 
 # ------------------------------------------------------------------------------------------------------------- compile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import flashwave
 from flashwave.attention import make_problem
@@ -230,6 +231,7 @@ def test_opcheck_of_every_operator(device):
         "_dense_backward": (torch.randn_like(out), out, lse, q, k, v, *mask, False),
         "_varlen": (q[0], k[0], v[0], cu_q, cu_k, 3, 4, *mask),
         "_cached": (q, k, v, lengths, None, None, None, *mask, 0),
+        "_append_step": (q, k, v, *new, lengths, *mask[:4]),
         "_cached_append": (q, k, v, *new, None, None, lengths, None, None, None, *mask, 0, False),
         "_forward": (*problem, True, True),
         "_forward_given": (torch.empty_like(out), *problem, True, False),
@@ -307,3 +309,35 @@ def test_cuda_graph_of_training(device):
     torch.cuda.synchronize()
     for mine, theirs in zip(gradients, step()):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("function", [flashwave.flash_attn_func, flashwave.flash_attn_with_kvcache])
+def test_forward_mode_raises_on_the_compiled_routes(function, fullgraph):
+    """Tangents that are lost without a word would be derivatives of 0."""
+    q, k, v = inputs("cpu", grad=False)
+    tangent = torch.ones_like(q)
+
+    def attend(q):
+        return function(q, k, v, causal=True)
+
+    def jvp(q):
+        return torch.func.jvp(attend, (q,), (tangent,))[1]
+
+    def tangent_of(function, q):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(function(forward_ad.make_dual(q, tangent))).tangent
+
+    def compiled(traced):
+        torch.compiler.reset()
+        return torch.compile(traced, backend="aot_eager", fullgraph=fullgraph)
+
+    for route in (
+        lambda: torch.func.jvp(compiled(attend), (q,), (tangent,)),
+        lambda: compiled(jvp)(q),
+        lambda: tangent_of(compiled(attend), q),
+        lambda: compiled(lambda q: tangent_of(attend, q))(q),
+    ):
+        with pytest.raises(Exception, match="forward-mode|no derivative|functorch"):
+            route()
+    torch.compiler.reset()

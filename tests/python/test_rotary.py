@@ -9,7 +9,7 @@ import torch
 import torch._dynamo.testing
 
 import flashwave
-from flashwave import rotary
+from flashwave import operators, rotary, rotary_operator
 from numeric import assert_within_rule
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -89,6 +89,39 @@ def test_library_and_composed_give_the_same_bits(interleaved, dtype, monkeypatch
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", "reference_fwd")  # no rotary kernel: PyTorch operations
     for a, b in zip(from_library, results()):
         assert torch.equal(a, b)
+
+
+@pytest.mark.skipif(operators.why_no_binding is not None, reason=f"no binding: {operators.why_no_binding}")
+def test_usual_layouts_never_come_to_python(device, monkeypatch):
+    cos, sin = angles(40, 24, device)
+    offsets = torch.tensor([3, 1], dtype=torch.int32, device=device)
+    cu_seqlens = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
+    qkv = torch.randn(2, 6, 3, 4, 32, device=device).bfloat16()
+    cache = torch.randn(2, 2, 30, 4, 32, device=device).bfloat16()
+
+    def results():
+        packed = qkv.clone()
+        step = *cache.clone(), qkv[:, :1, 1], qkv[:, :1, 2], cos[:, :8], sin[:, :8], offsets
+        return (
+            rotary.apply_rotary(qkv[:, :, 0], cos, sin, offsets),
+            rotary.apply_rotary(qkv.flatten(2, 3), cos, sin, 2, interleaved=True, conjugate=True),
+            rotary.apply_rotary(qkv[0, :, 0].repeat(2, 1, 1), cos, sin, cu_seqlens=cu_seqlens, max_seqlen=5),
+            rotary.apply_rotary_emb_qkv_(packed, cos, sin),
+            rotary.apply_rotary_emb_qkv_(packed, cos, sin, cos * 2, sin * 2),
+            rotary.apply_rotary_emb_kv_(packed[:, :, 1:], cos, sin, seqlen_offsets=offsets),
+            flashwave.flash_attn_with_kvcache(qkv[:, :1, 0], *step),
+        )
+
+    def refuse(*_):
+        raise AssertionError("Python was asked")
+
+    expected = results()
+    monkeypatch.setattr(rotary_operator, "_turn_all", refuse)
+    monkeypatch.setattr(operators.dispatch, "forward", refuse)
+    for ours, theirs in zip(results(), expected):
+        assert torch.equal(ours, theirs)
+    with pytest.raises(AssertionError, match="Python was asked"):  # it would be noticed
+        rotary.apply_rotary(qkv[:, :, 0].double(), cos, sin)
 
 
 @pytest.mark.parametrize("interleaved", (False, True))
@@ -468,6 +501,9 @@ def test_opcheck(device, packed):
         rest = (None, 2, None, False, True, 0, 2, 2, 2)
     angles_k = (None, None) if packed else (cos * 2, sin * 2)
     torch.library.opcheck(torch.ops.flashwave.rotary.default, (x, cos, sin, *angles_k, offsets, *rest))
+    for private in (torch.ops.flashwave._rotary, torch.ops.flashwave._rotary_):
+        for layout in (x.detach().clone(), x.detach().transpose(0, 1).contiguous().transpose(0, 1)):
+            torch.library.opcheck(private.default, (layout, cos, sin, *angles_k, offsets, *rest))
 
 
 def test_fake_and_meta_tensors():

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "device/code_archive.h"
@@ -266,6 +268,103 @@ TEST_F(HipDriver, RunsTheLibrarysKernels) {
   attention.q.data = outside;
   EXPECT_EQ(fw_forward(handle, &attention, nullptr), FW_DEVICE_ERROR);
   EXPECT_TRUE(contains(fw_last_error(), "emu:gfx908")) << fw_last_error();
+}
+
+// One attention with dropout on a GPU, and what it gives. All tensors are dense and of one element type.
+class DropoutOnGpu {
+ public:
+  DropoutOnGpu(fw_device* device, fw_dtype dtype, int64_t queries, bool backward)
+      : device_(device), backward_(backward) {
+    fw_attention_init(&a_, sizeof a_), fw_gradients_init(&g_, sizeof g_);
+    a_.batch = 1, a_.seqlen_q = queries, a_.seqlen_k = kKeys, a_.heads_q = a_.heads_k = 2, a_.dim_qk = a_.dim_v = kDim;
+    a_.dropout_p = 0.5F;
+    const size_t element = dtype == FW_F32 ? 4 : 2;
+    for (auto [tensor, rows] : {std::pair{&a_.q, queries},
+                                {&a_.k, kKeys},
+                                {&a_.v, kKeys},
+                                {&a_.o, queries},
+                                {&g_.d_o, queries},
+                                {&g_.dq, queries},
+                                {&g_.dk, kKeys},
+                                {&g_.dv, kKeys}}) {
+      const size_t bytes = static_cast<size_t>(rows) * 2 * kDim * element;
+      *tensor = fw_tensor{filled(bytes, dtype), {0, 2 * kDim, kDim, 1}, dtype, 0};
+      results_.emplace_back(tensor->data, bytes);
+    }
+    const size_t lse = static_cast<size_t>(queries) * 2 * sizeof(float);
+    a_.lse = fw_tensor{filled(lse, FW_F32), {0, 1, queries, 0}, FW_F32, 0};
+  }
+  ~DropoutOnGpu() {
+    for (void* memory : memory_) EXPECT_EQ(fw_device_free(device_, memory), FW_OK);
+  }
+  DropoutOnGpu(const DropoutOnGpu&) = delete;
+  DropoutOnGpu& operator=(const DropoutOnGpu&) = delete;
+
+  // Every tensor after a call with these numbers: by value, or in the device's memory.
+  std::vector<char> run(uint64_t seed, uint64_t offset, bool on_device) {
+    const uint64_t state[2] = {seed, offset};
+    a_.dropout_seed = on_device ? 0 : seed, a_.dropout_offset = on_device ? 0 : offset, a_.dropout_state = nullptr;
+    if (on_device) a_.dropout_state = static_cast<const uint64_t*>(on_gpu(state, sizeof state));
+    EXPECT_EQ(fw_forward(device_, &a_, nullptr), FW_OK) << fw_last_error();
+    if (backward_) EXPECT_EQ(fw_backward(device_, &a_, &g_, nullptr), FW_OK) << fw_last_error();
+    std::vector<char> all;
+    for (const auto& [data, bytes] : results_) {
+      all.resize(all.size() + bytes);
+      EXPECT_EQ(fw_device_copy(device_, all.data() + all.size() - bytes, data, bytes, FW_DEVICE_TO_HOST, nullptr),
+                FW_OK);
+    }
+    EXPECT_EQ(fw_device_synchronize(device_, nullptr), FW_OK);
+    return all;
+  }
+
+ private:
+  static constexpr int64_t kKeys = 70, kDim = 64;
+
+  void* on_gpu(const void* data, size_t bytes) {
+    void* memory = nullptr;
+    EXPECT_EQ(fw_device_alloc(device_, bytes, &memory), FW_OK);
+    EXPECT_EQ(fw_device_copy(device_, memory, data, bytes, FW_HOST_TO_DEVICE, nullptr), FW_OK);
+    memory_.push_back(memory);
+    return memory;
+  }
+  void* filled(size_t bytes, fw_dtype dtype) {  // with numbers of the size of 1 in every type, of both signs
+    std::vector<uint16_t> words(bytes / 2);
+    for (size_t i = 0; i < words.size(); ++i) {
+      const size_t number = i * 2654435761U >> 7;
+      words[i] = static_cast<uint16_t>((dtype == FW_F16 ? 0x3800 : 0x3F00) | (number & 0x80FF));
+    }
+    return on_gpu(words.data(), bytes);
+  }
+
+  fw_device* device_;
+  bool backward_;
+  fw_attention a_;
+  fw_gradients g_;
+  std::vector<void*> memory_;
+  std::vector<std::pair<void*, size_t>> results_;
+};
+
+// The same numbers by value and in the device's memory drop the same, on every GPU and in every kernel with dropout.
+TEST_F(HipDriver, ASeedInTheDevicesMemoryIsReadByTheKernels) {
+  int gpus = 0;
+  for (const char* gpu : {"gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"}) {
+    if (!has_code_objects(gpu)) continue;
+    ++gpus;
+    fw_device* handle = nullptr;
+    ASSERT_EQ(fw_device_open((std::string("emu:") + gpu).c_str(), &handle), FW_OK) << fw_last_error();
+    // Matrix kernels, decoding, and the slow path forward and backward.
+    for (const auto& [dtype, queries, backward] :
+         {std::tuple{FW_BF16, 40, false}, {FW_F16, 40, false}, {FW_BF16, 1, false}, {FW_F32, 20, true}}) {
+      SCOPED_TRACE(std::string(gpu) + " dtype " + std::to_string(dtype) + " queries " + std::to_string(queries));
+      DropoutOnGpu problem(handle, dtype, queries, backward);
+      constexpr uint64_t kSeed = 0x123456789ABCDEF0, kOffset = 0xFEDCBA9876543210;
+      const std::vector<char> expected = problem.run(kSeed, kOffset, false);
+      EXPECT_EQ(problem.run(kSeed, kOffset, true), expected);
+      EXPECT_NE(problem.run(kSeed + (uint64_t{1} << 40), kOffset, true), expected);
+      EXPECT_NE(problem.run(kSeed, kOffset + 1, true), expected);
+    }
+  }
+  if (gpus == 0) GTEST_SKIP() << "built without kernels of AMD GPUs";
 }
 
 TEST_F(HipDriver, TheProgramsOwnDeviceStaysCurrent) {

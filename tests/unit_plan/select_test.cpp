@@ -419,21 +419,6 @@ TEST(Select, TheSlowPathCanBeExcluded) {
             "reference_fwd");
 }
 
-TEST(Select, ASeedInTheMemoryOfAGpuIsRefused) {
-  const uint64_t state[2] = {1, 2};
-  Problem problem = forward_problem();
-  problem.a.dropout_p = 0.5f, problem.a.dropout_state = state;
-  DeviceInfo cpu = cpu_with(kBoth);
-  cpu.host_memory = true;
-  EXPECT_NE(select(problem, cpu).row, nullptr);
-  cpu.host_memory = false;
-  const Selection refused = select(problem, cpu);
-  EXPECT_EQ(refused.row, nullptr);
-  EXPECT_TRUE(says(refused,
-                   "takes the seed of dropout_p by value, and dropout_state is in memory that the host cannot "
-                   "read"));
-}
-
 // What a row is told by is what it is chosen by.
 TEST(Select, ARowThatIsUsedForMoreThanItIsMadeForIsNotAmongTheRefused) {
   DeviceInfo gpu;

@@ -6,6 +6,8 @@ where given. Only generator=None: dropout draws from torch's generator of the de
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,6 @@ from flashwave.problem import Problem
 __all__ = ["bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd"]
 
 
-@torch.no_grad()
 def fwd(
     q: Tensor,
     k: Tensor,
@@ -34,24 +35,9 @@ def fwd(
     gen=None,
 ) -> list[Tensor]:
     """[out, softmax_lse (b, h, sq), S_dmask, rng_state]."""
-    _refuse_generator(gen)
-    rng_state = _rng_state(q, p_dropout)
-    problem = make_problem(
-        q,
-        k,
-        v,
-        p_dropout,
-        softmax_scale,
-        is_causal,
-        (window_size_left, window_size_right),
-        softcap,
-        alibi_slopes,
-        rng_state=rng_state if p_dropout > 0.0 else None,
-    )
-    return _forward(problem, out, return_softmax, rng_state)
+    return forward_of(dict(locals()))
 
 
-@torch.no_grad()
 def varlen_fwd(
     q: Tensor,
     k: Tensor,
@@ -77,37 +63,9 @@ def varlen_fwd(
     num_splits: int = 0,
 ) -> list[Tensor]:
     """[out, softmax_lse (h, total_q), S_dmask, rng_state]. zero_tensors clears out first: rows of no sequence are 0."""
-    _refuse_generator(gen)
-    if block_table is not None and num_splits > 1:
-        raise RuntimeError("num_splits > 1 is not supported for ragged batches with block_table, as in flash-attn")
-    rng_state = _rng_state(q, p_dropout)
-    if zero_tensors:
-        out = q.new_empty(*q.shape[:-1], v.shape[-1]) if out is None else out
-        out.zero_()
-    problem = make_problem(
-        q,
-        k,
-        v,
-        p_dropout,
-        softmax_scale,
-        is_causal,
-        (window_size_left, window_size_right),
-        softcap,
-        alibi_slopes,
-        rng_state=rng_state if p_dropout > 0.0 else None,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k),
-        seqused_k=seqused_k,
-        leftpad_k=leftpad_k,
-        block_table=block_table,
-        num_splits=num_splits,
-    )
-    return _forward(problem, out, return_softmax, rng_state)
+    return forward_of(dict(locals()))
 
 
-@torch.no_grad()
 def bwd(
     dout: Tensor,
     q: Tensor,
@@ -130,23 +88,9 @@ def bwd(
     rng_state: Tensor | None = None,
 ) -> list[Tensor]:
     """[dq, dk, dv, softmax_d (b, h, sq): the row sums of dout * out]."""
-    problem = make_problem(
-        q,
-        k,
-        v,
-        p_dropout,
-        softmax_scale,
-        is_causal,
-        (window_size_left, window_size_right),
-        softcap,
-        alibi_slopes,
-        deterministic,
-        rng_state=_given_state(gen, p_dropout, rng_state),
-    )
-    return _backward(problem, dout, out, softmax_lse, (dq, dk, dv))
+    return backward_of(dict(locals()))
 
 
-@torch.no_grad()
 def varlen_bwd(
     dout: Tensor,
     q: Tensor,
@@ -174,24 +118,7 @@ def varlen_bwd(
     rng_state: Tensor | None = None,
 ) -> list[Tensor]:
     """[dq, dk, dv, softmax_d (h, total_q)]."""
-    problem = make_problem(
-        q,
-        k,
-        v,
-        p_dropout,
-        softmax_scale,
-        is_causal,
-        (window_size_left, window_size_right),
-        softcap,
-        alibi_slopes,
-        deterministic,
-        rng_state=_given_state(gen, p_dropout, rng_state),
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k),
-    )
-    return _backward(problem, dout, out, softmax_lse, (dq, dk, dv))
+    return backward_of(dict(locals()))
 
 
 def fwd_kvcache(
@@ -217,61 +144,58 @@ def fwd_kvcache(
     num_splits: int,
 ) -> list[Tensor]:
     """[out, softmax_lse (b, h, sq)]."""
-    result = flash_attn_with_kvcache(
-        q,
-        kcache,
-        vcache,
-        k,
-        v,
-        rotary_cos,
-        rotary_sin,
-        seqlens_k,
-        cache_batch_idx,
-        leftpad_k,
-        block_table,
-        softmax_scale,
-        is_causal,
-        (window_size_left, window_size_right),
-        softcap,
-        is_rotary_interleaved,
-        alibi_slopes,
-        num_splits,
-        return_softmax_lse=True,
-        out=out,
-    )
-    return list(result)
+    tensors = q, kcache, vcache, k, v, rotary_cos, rotary_sin, seqlens_k, cache_batch_idx, leftpad_k, block_table
+    mask = softmax_scale, is_causal, (window_size_left, window_size_right), softcap
+    rest = is_rotary_interleaved, alibi_slopes, num_splits
+    return list(flash_attn_with_kvcache(*tensors, *mask, *rest, return_softmax_lse=True, out=out))
 
 
-def _refuse_generator(gen) -> None:
-    if gen is not None:
+# --------------------------------------------------------------------- of the arguments of any of the functions above
+
+_NAMES = {"p_dropout": "dropout_p", "is_causal": "causal"}  # what the package calls them
+_OTHERS = {"dout", "out", "softmax_lse", "dq", "dk", "dv", "zero_tensors", "return_softmax", "gen"}
+
+
+def _problem(given: dict[str, Any]) -> Problem:
+    fields = {name: value for name, value in given.items() if name not in _OTHERS}
+    fields["window_size"] = fields.pop("window_size_left"), fields.pop("window_size_right")
+    return make_problem(**fields)
+
+
+def _renamed(given: dict[str, Any]) -> dict[str, Any]:
+    if given.get("gen") is not None:
         raise RuntimeError("the `generator` argument is no longer supported: seed torch's generator of the device")
+    return {_NAMES.get(name, name): value for name, value in given.items()}
 
 
-def _rng_state(q: Tensor, p_dropout: float) -> Tensor:
-    return draw_rng_state(q) if p_dropout > 0.0 else torch.zeros(2, dtype=torch.int64, device=q.device)
+@torch.no_grad()
+def forward_of(given: dict[str, Any]) -> list[Tensor]:
+    """What `fwd` and `varlen_fwd` return."""
+    given = _renamed(given)
+    if given.get("block_table") is not None and given["num_splits"] > 1:
+        raise RuntimeError("num_splits > 1 is not supported for ragged batches with block_table, as in flash-attn")
+    q, out, dropped = given["q"], given.get("out"), given["dropout_p"] > 0.0
+    if given.get("zero_tensors"):
+        out = q.new_zeros(*q.shape[:-1], given["v"].shape[-1]) if out is None else out.zero_()
+    state = draw_rng_state(q) if dropped else torch.zeros(2, dtype=torch.int64, device=q.device)
+    problem = _problem({**given, "rng_state": state if dropped else None})
+    result, lse, *matrix = _run(problem, given["return_softmax"], True, out)
+    return [result, lse, matrix[0] if matrix else result.new_empty(0), state]
 
 
-def _given_state(gen, p_dropout: float, rng_state: Tensor | None) -> Tensor | None:
-    _refuse_generator(gen)
-    if p_dropout == 0.0:
-        return None
-    if rng_state is None:
+@torch.no_grad()
+def backward_of(given: dict[str, Any]) -> list[Tensor]:
+    """What `bwd` and `varlen_bwd` return. out and softmax_lse may be those of more keys than k holds."""
+    given = _renamed(given)
+    if given["dropout_p"] == 0.0:
+        given["rng_state"] = None
+    elif given["rng_state"] is None:
         raise RuntimeError("rng_state must be given with dropout: it is the forward's last result")
-    return rng_state
-
-
-def _forward(problem: Problem, out: Tensor | None, return_softmax: bool, rng_state: Tensor) -> list[Tensor]:
-    result, lse, *matrix = _run(problem, return_softmax, True, out)
-    return [result, lse, matrix[0] if matrix else result.new_empty(0), rng_state]
-
-
-def _backward(
-    problem: Problem, dout: Tensor, out: Tensor, softmax_lse: Tensor, outputs: tuple[Tensor | None, ...]
-) -> list[Tensor]:
+    dout, out, softmax_lse = given["dout"], given["out"], given["softmax_lse"]
     # The library's log-sum-exp of a row that sees nothing is -inf, flash-attn's +inf.
     lse = torch.where(softmax_lse == torch.inf, -torch.inf, softmax_lse)
     results = []
-    for given, gradient in zip(outputs, gradients(problem, dout, out, lse)):
-        results.append(gradient if given is None else given.copy_(gradient))
+    for name, gradient in zip(("dq", "dk", "dv"), gradients(_problem(given), dout, out, lse)):
+        results.append(gradient if given[name] is None else given[name].copy_(gradient))
     softmax_d = (dout.float() * out.float()).sum(-1).movedim(-1, -2).contiguous()
     return [*results, softmax_d]

@@ -28,7 +28,6 @@ from .structs import (
 
 DTYPES = {torch.float16: fw.F16, torch.bfloat16: fw.BF16, torch.float32: fw.F32}
 _SOME_ADDRESS = 64  # stands for a tensor that is there
-_SEED = "the seed of the dropout is on the GPU, and inside the capture of a graph the host cannot read it"
 
 Tensor = torch.Tensor
 Gradient6 = tuple[Optional[Tensor], ...]  # of q, k, v, alibi_slopes, bias, sinks
@@ -98,9 +97,10 @@ def _put_seed(attention: fw.Attention, problem: Problem) -> None:
     state = problem.rng_state
     if state is None or problem.dropout_p == 0:
         return
-    if state.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise Unsupported(_SEED)
-    set_seed(attention, state)
+    if state.is_cpu:
+        set_seed(attention, state)
+    else:  # read by the kernels: nothing waits for the GPU, and a graph may change it
+        attention.dropout_state = state.data_ptr()
 
 
 def forward(

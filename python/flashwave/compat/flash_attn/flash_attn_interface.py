@@ -70,23 +70,7 @@ def _flash_attn_forward(
     return_softmax: bool,
 ):
     """(out, softmax_lse, S_dmask, rng_state), without a gradient."""
-    return tuple(
-        flash_attn_gpu.fwd(
-            q,
-            k,
-            v,
-            None,
-            alibi_slopes,
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size_left,
-            window_size_right,
-            softcap,
-            return_softmax,
-            None,
-        )
-    )
+    return tuple(flash_attn_gpu.forward_of(dict(locals())))
 
 
 def _flash_attn_varlen_forward(
@@ -112,32 +96,7 @@ def _flash_attn_varlen_forward(
     num_splits: int = 0,
 ):
     """(out, softmax_lse, S_dmask, rng_state), without a gradient."""
-    return tuple(
-        flash_attn_gpu.varlen_fwd(
-            q,
-            k,
-            v,
-            None,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            seqused_k,
-            leftpad_k,
-            block_table,
-            alibi_slopes,
-            max_seqlen_q,
-            max_seqlen_k,
-            dropout_p,
-            softmax_scale,
-            zero_tensors,
-            causal,
-            window_size_left,
-            window_size_right,
-            softcap,
-            return_softmax,
-            None,
-            num_splits,
-        )
-    )
+    return tuple(flash_attn_gpu.forward_of(dict(locals())))
 
 
 def _flash_attn_backward(
@@ -161,27 +120,7 @@ def _flash_attn_backward(
     rng_state: Tensor | None = None,
 ) -> Tensor:
     """Writes dq, dk and dv, and returns softmax_d. out and softmax_lse may be those of more keys than k holds."""
-    return flash_attn_gpu.bwd(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        softmax_lse,
-        dq,
-        dk,
-        dv,
-        alibi_slopes,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size_left,
-        window_size_right,
-        softcap,
-        deterministic,
-        None,
-        rng_state,
-    )[3]
+    return flash_attn_gpu.backward_of(dict(locals()))[3]
 
 
 def _flash_attn_varlen_backward(
@@ -210,32 +149,7 @@ def _flash_attn_varlen_backward(
     zero_tensors: bool = False,
 ) -> Tensor:
     """`_flash_attn_backward` of ragged batches."""
-    return flash_attn_gpu.varlen_bwd(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        softmax_lse,
-        dq,
-        dk,
-        dv,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        alibi_slopes,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        zero_tensors,
-        causal,
-        window_size_left,
-        window_size_right,
-        softcap,
-        deterministic,
-        None,
-        rng_state,
-    )[3]
+    return flash_attn_gpu.backward_of(dict(locals()))[3]
 
 
 # Upstream these are the same functions behind torch's dispatcher.

@@ -1,0 +1,82 @@
+"""The backward by the kernels of compute capability 9.0: which one runs, exact sums, and the same bits in every run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+import torch
+from sample import normal
+
+import flashwave
+from flashwave import _library as fw
+
+
+def _on_hopper() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+pytestmark = pytest.mark.skipif(not _on_hopper(), reason="the kernels are for compute capability 9.0")
+
+
+def kernels() -> list[str]:
+    if not _on_hopper():
+        return []
+    return [name for name in fw.kernels(fw.device("cuda:0")) if re.search(r"^hopper_bwd_(bf16|f16)_d\d+", name)]
+
+
+def gradients(q, k, v, dout, **arguments):
+    leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    flashwave.flash_attn_func(*leaves, **arguments).backward(dout)
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("dim", [64, 80, 128, 192, 256])
+@pytest.mark.parametrize("arguments", [{}, {"causal": True}, {"window": (100, 0)}, {"softcap": 30.0}, {"dropout_p": 0.1}])
+def test_no_call_falls_to_the_slow_path(dim, arguments):
+    q, k, v = (normal(2, 300, heads, dim) for heads in (4, 2, 2))
+    plan = json.loads(flashwave.explain(q, k, v, backward=True, json=True, **arguments))
+    assert plan["kernel"].startswith("hopper_bwd_"), plan["kernel"]
+    assert not plan["slow_path"]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_bits_repeat(dim, causal, deterministic):
+    q, k, v, dout = (normal(2, 3000, heads, dim) for heads in (8, 2, 2, 8))
+    first = gradients(q, k, v, dout, causal=causal, deterministic=deterministic)
+    for _ in range(4):
+        again = gradients(q, k, v, dout, causal=causal, deterministic=deterministic)
+        assert torch.equal(again[1], first[1]) and torch.equal(again[2], first[2])
+        assert not deterministic or torch.equal(again[0], first[0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kernel", kernels())
+def test_integers_stay_exact(kernel, causal, monkeypatch):
+    """A scale that vanishes makes every weight 1 / (number of keys), a power of two, and all else is small integers: a
+    register that is overwritten while a matrix instruction still reads it shows."""
+    found = re.search(r"_(bf16|f16)_d(\d+)", kernel)
+    dtype, digits = (torch.bfloat16, 7) if found[1] == "bf16" else (torch.float16, 10)
+    dim, rows = int(found[2]), 1024
+    q, k, v, dout = (torch.randint(-2, 3, (1, rows, 2, dim), device="cuda").to(dtype) for _ in range(4))
+    scale = 2.0**-30
+    monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)
+    problem = flashwave.attention.make_problem(q, k, v, causal=causal, softmax_scale=scale)
+    out = torch.zeros_like(q)
+    lse = torch.full((1, 2, rows), 5 * math.log(2), device="cuda")  # every weight is 1 / 32
+    dq, dk, dv = flashwave.dispatch.backward(problem, dout, None, out, lse, flashwave.backends.native.calls.DQ_DK_DV)[:3]
+
+    weights = torch.full((rows, rows), 1 / 32, device="cuda", dtype=torch.double)
+    weights = weights.tril() if causal else weights
+    heads = [tensor.transpose(1, 2).double() for tensor in (q, k, v, dout)]
+    ds = ((heads[3] @ heads[2].mT) * weights).to(dtype).double()
+    expected = (ds @ heads[1] * scale, ds.mT @ heads[0] * scale, weights.T @ heads[3])
+    for name, got, want in zip(("dq", "dk", "dv"), (dq, dk, dv), expected):
+        if name != "dv" and dtype == torch.float16:
+            continue  # below what fp16 can hold
+        want = want.transpose(1, 2).to(dtype).double()
+        assert ((got.double() - want).abs() <= want.abs() * 2.0**-digits + 1e-12).double().mean() > 1 - 1e-3, name
