@@ -54,9 +54,9 @@ int stat(const char *restrict path, struct stat *restrict status) {
 }
 
 /* 2.38: numbers may begin with 0b, which nobody here asks for. Not by a call: its headers would call these again. */
-#define WITHOUT_BINARY(name)                                                                                           \
-  __asm__(".text\n.globl __isoc23_" #name "\n.hidden __isoc23_" #name "\n.type __isoc23_" #name                     \
-          ", @function\n.symver plain_" #name "," #name "@GLIBC_2.2.5\n__isoc23_" #name ": jmp *plain_" #name         \
+#define WITHOUT_BINARY(name)                                                                                  \
+  __asm__(".text\n.globl __isoc23_" #name "\n.hidden __isoc23_" #name "\n.type __isoc23_" #name               \
+          ", @function\n.symver plain_" #name "," #name "@GLIBC_2.2.5\n__isoc23_" #name ": jmp *plain_" #name \
           "@GOTPCREL(%rip)\n.size __isoc23_" #name ", . - __isoc23_" #name "\n")
 WITHOUT_BINARY(strtol);
 WITHOUT_BINARY(strtoll);
