@@ -212,14 +212,16 @@ std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo
 namespace {
 
 // Whether the row refuses nothing but the number of queries or the order of sums, which it can do with all the same.
-bool takes_unwillingly(const Reason& reason, KernelRow row, Problem problem, const DeviceInfo& device) {
+bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
   if (reason.rule != Reason::kMadeForLess && reason.rule != Reason::kMadeForMore && reason.rule != Reason::kAnyOrder) {
     return false;
   }
-  if (row.needs & kPrefersFewQueries) problem.a.seqlen_q = std::min<int64_t>(problem.a.seqlen_q, row.max_seqlen_q);
-  row.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns};
-  if (reason.rule == Reason::kAnyOrder || problem.backward) row.max_seqlen_q = 0;
-  return !why_not(row, problem, device).refuses();
+  Problem fewer = problem;
+  if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
+  KernelRow willing = row;
+  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns};
+  if (reason.rule == Reason::kAnyOrder || problem.backward) willing.max_seqlen_q = 0;
+  return !why_not(willing, fewer, device).refuses();
 }
 bool takes_unwillingly(const Reason&, const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }
 
