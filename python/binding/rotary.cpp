@@ -41,7 +41,7 @@ class Rotation {
   }
 
   void put(const Span& span, const View& in, const View& out) {
-    if (span.other_angles) put_angles(*turn_.cos_k, *turn_.sin_k);
+    if (span.other_angles && turn_.cos_k && turn_.sin_k) put_angles(*turn_.cos_k, *turn_.sin_k);
     r.x = part(in, span.first), r.out = part(out, span.first);
     r.heads = x.rank < 5 ? span.count : span.count * x.sizes[3];
   }

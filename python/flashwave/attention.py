@@ -36,7 +36,7 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def number(name: str, value: Any) -> float:
     """A scalar argument, read now: of a tensor, whose value may change, and which gets no gradient."""
-    if isinstance(value, (float, int, torch.SymFloat, torch.SymInt)):
+    if type(value) is float or isinstance(value, (int, torch.SymFloat, torch.SymInt)):
         return value
     if isinstance(value, Tensor) and value.requires_grad:
         raise InvalidArgument(f"{name} must be a number: it has no gradient, and the tensor given requires one")

@@ -266,6 +266,8 @@ def attend(problem: Problem, out: Tensor | None = None, lse: bool = True, probs:
     lse is -inf in rows that see nothing; probs has no gradient.
     """
     if _is_compiling():
+        if forward_ad._current_level >= 0:  # tangents of its inputs, if any, are not seen, and older torch drops them
+            no_jvp()
         return _attend_in_graph(problem, out, lse, probs)
     try:
         return _attend(problem, out, lse, probs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -311,6 +312,21 @@ def test_cuda_graph_of_training(device):
         assert torch.equal(mine, theirs)
 
 
+def test_a_number_of_numpy_is_a_float_to_the_operators():
+    """To torch.compile one that is left as it is, a float by inheritance, may be a tensor."""
+    q, k, v = inputs("cpu", grad=False)
+    scale = numpy.float64(0.3)
+    problem = make_problem(q, k, v, softmax_scale=scale, softcap=numpy.float64(2.0), dropout_p=numpy.float64(0.0))
+    assert [type(value) for value in (problem.softmax_scale, problem.softcap, problem.dropout_p)] == [float] * 3
+
+    def attend(q):
+        torch._dynamo.graph_break()
+        return flashwave.attention(q, k, v, softmax_scale=scale)
+
+    function = torch.compile(attend, backend="aot_eager")
+    assert torch.equal(function(q), flashwave.attention(q, k, v, softmax_scale=0.3))
+
+
 @pytest.mark.parametrize("fullgraph", [True, False])
 @pytest.mark.parametrize("function", [flashwave.flash_attn_func, flashwave.flash_attn_with_kvcache])
 def test_forward_mode_raises_on_the_compiled_routes(function, fullgraph):
@@ -338,6 +354,6 @@ def test_forward_mode_raises_on_the_compiled_routes(function, fullgraph):
         lambda: tangent_of(compiled(attend), q),
         lambda: compiled(lambda q: tangent_of(attend, q))(q),
     ):
-        with pytest.raises(Exception, match="forward-mode|no derivative|functorch"):
+        with pytest.raises(Exception, match=r"forward-mode|no derivative|functorch|torch\.func"):
             route()
     torch.compiler.reset()
