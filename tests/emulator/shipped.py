@@ -28,6 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
 
 import kernel_lists
+from check_code_objects import ARGUMENT_BYTES
 
 import hip
 import mutation
@@ -62,13 +63,15 @@ Arguments = structure(
     *named(I32, "rotary_interleaved rotary_per_row batch heads_q heads_k seqlen_q seqlen_k dim_qk dim_v conjugate"),
     *named(F32, "softmax_scale softcap dropout_p"),
     ("dropout_threshold", ctypes.c_uint32),
-    *named(U64, "dropout_seed dropout_offset"),
+    *named(U64, "dropout_seed dropout_offset dropout_state"),
     *named(I32, "splits rows_per_task"),
     *named(I64, "keys_per_split tasks"),
-    *named(I32, "heads_per_task reserved"),
+    *named(I32, "heads_per_task zeroed_bytes"),
     *named(I64, "scratch_bytes workspace_bytes"),
+    *named(I32, "in_order reserved"),
     *named(U64, "shared scratch"),
 )
+assert ctypes.sizeof(Arguments) == ARGUMENT_BYTES
 BF16, FLOAT = 2, 3
 
 
