@@ -150,7 +150,7 @@ def _flash3_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool
 
 
 def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, deterministic: bool = False) -> Cell:
-    """The backward alone. Deterministic: the same bits in every run, which of the peers only FlashAttention-3 offers."""
+    """The backward alone. Deterministic: the same bits in every run, of the peers FlashAttention-3 alone offers it."""
     shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
     size = (shape.batch, seqlen, shape.heads, dim)
     q, k, v, dout = (_normal(size, dtype, seed) for seed in range(4))

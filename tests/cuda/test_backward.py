@@ -8,13 +8,13 @@ import re
 
 import pytest
 import torch
-from sample import normal
 
 import flashwave
 from flashwave import _library as fw
 from flashwave import dispatch
 from flashwave.attention import make_problem
 from flashwave.backends.native import calls as native
+from sample import normal
 
 
 def _on_hopper() -> bool:
@@ -37,7 +37,9 @@ def gradients(q, k, v, dout, **arguments):
 
 
 @pytest.mark.parametrize("dim", [64, 80, 128, 192, 256])
-@pytest.mark.parametrize("arguments", [{}, {"causal": True}, {"window": (100, 0)}, {"softcap": 30.0}, {"dropout_p": 0.1}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"causal": True}, {"window": (100, 0)}, {"softcap": 30.0}, {"dropout_p": 0.1}]
+)
 def test_no_call_falls_to_the_slow_path(dim, arguments):
     q, k, v = (normal(2, 300, heads, dim) for heads in (4, 2, 2))
     plan = json.loads(flashwave.explain(q, k, v, backward=True, json=True, **arguments))
