@@ -54,15 +54,17 @@ def sdpa(backend: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) ->
     return call
 
 
-def _forced(kernel: str, call: Call) -> Call:
-    def forced() -> Tensor:
-        os.environ["FLASHWAVE_FORCE_KERNEL"] = kernel
+def _under(variable: str, value: str, call: Call) -> Call:
+    """The call with a variable of the environment set."""
+
+    def under() -> Tensor:
+        os.environ[variable] = value
         try:
             return call()
         finally:
-            del os.environ["FLASHWAVE_FORCE_KERNEL"]
+            del os.environ[variable]
 
-    return forced
+    return under
 
 
 def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
@@ -75,10 +77,14 @@ def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 _HIDDEN, _TOKENS = 2048, 16384
 
 
-def prefill(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
+def _drawn(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, tensors: int) -> tuple[Shape, list[Tensor]]:
     shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
     size = (shape.batch, seqlen, shape.heads, dim)
-    q, k, v = (_normal(size, dtype, seed) for seed in range(3))
+    return shape, [_normal(size, dtype, seed) for seed in range(tensors)]
+
+
+def prefill(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
+    shape, (q, k, v) = _drawn(seqlen, dim, causal, dtype, 3)
     mask = "causal" if causal else "full"
     return Cell(
         f"prefill {mask}",
@@ -114,7 +120,7 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
         "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
     }
     if classic:
-        calls[f"flashwave, {classic}"] = [_forced(classic, ours)]
+        calls[f"flashwave, {classic}"] = [_under("FLASHWAVE_FORCE_KERNEL", classic, ours)]
     mask = "causal" if causal else "full"
     name = f"growing keys d={shape.dim} s={shape.seqlen} b={shape.batch} {mask}"
     inputs = Inputs(q, k, v, q)
@@ -151,9 +157,7 @@ def _flash3_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool
 
 def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, deterministic: bool = False) -> Cell:
     """The backward alone. Deterministic: the same bits in every run, of the peers FlashAttention-3 alone offers it."""
-    shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
-    size = (shape.batch, seqlen, shape.heads, dim)
-    q, k, v, dout = (_normal(size, dtype, seed) for seed in range(4))
+    shape, (q, k, v, dout) = _drawn(seqlen, dim, causal, dtype, 4)
     problem = make_problem(q, k, v, causal=causal, deterministic=deterministic)
     out, lse, _ = dispatch.forward(problem)
     arguments = problem, dout, None, out, lse, native.DQ_DK_DV
@@ -165,13 +169,17 @@ def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, dete
         calls["FlashAttention-3"] = [_flash3_backward(q, k, v, dout, causal, deterministic)]
     mask = "causal" if causal else "full"
     group = "deterministic backward" if deterministic else "backward"
+
+    def right() -> None:
+        check(shape, Inputs(q, k, v, dout), gradients=True)
+
     return Cell(
         f"{group} {mask}",
         f"d={dim} s={seqlen} b={shape.batch} {mask} {group}",
         shape.flops(BACKWARD) / 1e12,
         "TFLOP/s",
         calls,
-        lambda: check(shape, Inputs(q, k, v, dout), gradients=True),
+        _under("FLASH_ATTENTION_INTERNAL_DETERMINISTIC", "1", right) if deterministic else right,  # type: ignore[arg-type]
         repeats=max(1, round(2e-3 / (shape.flops(BACKWARD) / 500e12))),
     )
 
@@ -198,9 +206,7 @@ def _flash2_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool
 
 def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dtype) -> Cell:
     """The package's Triton kernels, whatever the rules would choose, and torch's FlashAttention-2."""
-    shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
-    size = (shape.batch, seqlen, shape.heads, dim)
-    q, k, v, dout = (_normal(size, dtype, seed) for seed in range(4))
+    shape, (q, k, v, dout) = _drawn(seqlen, dim, causal, dtype, 4)
     direction, mask = BACKWARD if backward else FORWARD, "causal" if causal else "full"
     if backward:
         problem = make_problem(q, k, v, causal=causal)
