@@ -1,12 +1,10 @@
 // Attention's gradients by TMA and wgmma. A CTA owns a tile of keys and walks over the blocks of queries that see it,
 // and over the heads of its group, so that dK and dV are summed in registers. Four warpgroups:
 //   0     copies (bwd_producer.h)
-//   1, 2  64 keys each:  S^T = K Q^T,  dP^T = V dO^T,  dV += P^T dO,  dK += dS^T Q.  Keys are the rows, so P^T and dS^T
-//   leave
-//         the accumulators as the register operands of the next products; only dS goes to shared memory, for
+//   1, 2  64 keys each:  S^T = K Q^T,  dP^T = V dO^T,  dV += P^T dO,  dK += dS^T Q.  Keys are the rows, so P^T and
+//         dS^T leave the accumulators as the register operands of the next products; only dS goes to shared memory, for
 //   3     dQ = dS K, added to fp32 sums in the L2 cache straight from registers. It has no softmax: its products fill
-//   the
-//         tensor cores while 1 and 2 compute exponentials, and those two never wait for each other.
+//         the tensor cores while 1 and 2 compute exponentials, and those two never wait for each other.
 // A key warpgroup issues S_{j+1} and dK_j and takes exponentials under dK_j; then dP_{j+1} and dV_{j+1}, and forms dS
 // under dV_{j+1}. S and dP share one set of accumulators, P and dS one set of operand registers: that is what makes dK
 // and dV of 64 keys fit beside them (dim 128: 24 + 128 + 32 + 16 = 200 of 208 registers).
@@ -78,7 +76,7 @@ struct KeyWarpgroup {
   FW_METHOD void wait_ds_free() const { barrier_wait(here + C::kDsFree + 8 * ds_slot(), (block_count >> 1 & 1) ^ 1); }
   // dS is there for warpgroup 3. Nothing here waits for it, so it comes after the next products are issued.
   FW_METHOD void publish_ds() const {
-    async_proxy_fence();
+    if constexpr (!C::kWide) async_proxy_fence();  // there the other key warpgroup needed it before
     __syncwarp();
     if (lane == 0) barrier_arrive(here + C::kDsFull + 16 * ds_slot() + 8 * w);
   }
@@ -135,6 +133,21 @@ struct KeyWarpgroup {
   }
 };
 
+// Every tile, by the kind of key warpgroup that `keys` is. Where both have all keys, one stores what no query sees.
+template <class C, class Keys>
+FW_DEVICE void for_each_tile(Keys&& keys) {
+  for (uint32_t n = 0;; ++n) {
+    const uint32_t task_at = wait_backward_task<C>(keys.here, n);
+    const BackwardTask task = load_backward_task(task_at);
+    if (uniform(task.key) < 0) break;
+    const int first = C::first_key(uniform(task.key), keys.rank, keys.w);
+    const bool pads = task.key == 0 && keys.rank == 0 && keys.w == 0;
+    if (!C::kWide || keys.w == 0) store_unseen<C>(keys.p, task, first, pads, keys.thread);
+    if (uniform(task.blocks) > 0) keys.tile(task_at, first);
+    release_backward_task<C>(n);
+  }
+}
+
 template <class C>
 struct NarrowKeys : KeyWarpgroup<C> {
   using Base = KeyWarpgroup<C>;
@@ -181,18 +194,6 @@ struct NarrowKeys : KeyWarpgroup<C> {
     return operand(C::kDo, panel_bytes) + do_ring.slot * (C::kQueryBytes / 16);
   }
   static constexpr uint32_t kPanelBytes = kTileQ * kPanelRowBytes;
-
-  FW_METHOD void run() {
-    for (uint32_t n = 0;; ++n) {
-      const uint32_t task_at = wait_backward_task<C>(here, n);
-      const BackwardTask task = load_backward_task(task_at);
-      if (uniform(task.key) < 0) break;
-      const int first = uniform(task.key) + int(rank) * C::kTileK + w * 64;
-      store_unseen<C>(p, task, first, task.key == 0 && rank == 0 && w == 0, thread);
-      if (uniform(task.blocks) > 0) tile(task_at, first);
-      release_backward_task<C>(n);
-    }
-  }
 
   FW_METHOD void tile(uint32_t task_at, int first) {
     BlockWalk<C> walk(p, task_at, w);

@@ -55,6 +55,11 @@ struct BackwardConfig {
 
   static constexpr int64_t kBlockBytes = abi::backward_block_bytes(kTileQ, kDim);
 
+  // Of a tile that begins with `key`: the first of a key warpgroup's 64.
+  FW_METHOD static int first_key(int key, uint32_t cta, int w) {
+    return key + int(cta) * kTileK + (kWide ? 0 : w * 64);
+  }
+
   // Addresses of a CTA of a cluster have its rank in the top byte.
   FW_METHOD static uint32_t here(uint32_t rank) { return kPair ? rank << 24 : 0; }
 };

@@ -49,9 +49,9 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
   } else {
     take_registers<C::kKeyRegisters>();
     if constexpr (C::kWide) {
-      WideKeys<C>(args.params, warpgroup - 1, rank).run();
+      for_each_tile<C>(WideKeys<C>(args.params, warpgroup - 1, rank));
     } else {
-      NarrowKeys<C>(args.params, warpgroup - 1, rank).run();
+      for_each_tile<C>(NarrowKeys<C>(args.params, warpgroup - 1, rank));
     }
   }
   // Shared memory that the other CTA may still write must stay.

@@ -110,7 +110,7 @@ struct BackwardProducer {
       FW_UNROLL for (uint32_t cta = 0; cta < C::kCtas; ++cta) {
         FW_UNROLL for (int i = 0; i < 3; ++i) put(at + 16 * i, cta, words[i]);
         FW_UNROLL for (int w = 0; w < 2; ++w) {
-          const BlockRange r = block_range<C>(t, t.key + int(cta) * C::kTileK + (C::kWide ? 0 : 64 * w));
+          const BlockRange r = block_range<C>(t, C::first_key(t.key, cta, w));
           put(at + 48 + 16 * w, cta, make_int4(r.all_first, r.all_last, r.first, r.end));
         }
       }

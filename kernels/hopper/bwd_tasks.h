@@ -3,6 +3,7 @@
 
 #include "kernels/common/sequence.h"
 #include "kernels/hopper/bwd_config.h"
+#include "kernels/hopper/tasks.h"
 
 namespace flashwave {
 
@@ -101,28 +102,9 @@ struct KeyTileOrder {
   FW_METHOD Place place(uint32_t step, uint32_t of, int32_t head, int32_t batch) const {
     return {int32_t((backwards ? of - 1 - step : step) * tile_keys), head, batch};
   }
-  // 32 sequences at a time, one to a lane.
   FW_METHOD Place at_varlen(uint32_t index) const {
-    const int lane = lane_index();
-    for (int first = 0; first < p.batch; first += kWave) {
-      const int b = first + lane;
-      uint32_t mine = 0;
-      if (b < p.batch) mine = (uint32_t(p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b]) + tile_keys - 1) / tile_keys;
-      uint32_t end = mine * p.heads_k;
-      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
-        const uint32_t before = __shfl_up_sync(kAllLanes, end, apart);
-        if (lane >= apart) end += before;
-      }
-      const uint32_t here = __ballot_sync(kAllLanes, index < end);
-      if (here) {
-        const int owner = __ffs(here) - 1;
-        const uint32_t n = __shfl_sync(kAllLanes, mine, owner), last = __shfl_sync(kAllLanes, end, owner);
-        const uint32_t rest = index - (last - n * p.heads_k), head = rest / n;
-        return place(rest - head * n, n, int32_t(head), first + owner);
-      }
-      index -= __shfl_sync(kAllLanes, end, kWave - 1);
-    }
-    return {0, 0, -1};
+    const RaggedTile t = ragged_tile(p.cu_seqlens_k, p.batch, p.heads_k, tile_keys, index);
+    return place(t.tile, t.tiles, t.head, t.batch);
   }
 };
 

@@ -59,23 +59,7 @@ struct WideKeys : KeyWarpgroup<C> {
     Base::store_pieces(here + at + w * kHalfRows + this->piece_place(), x);
     async_proxy_fence();
   }
-  FW_METHOD void publish_ds() const {  // put() has the fence
-    __syncwarp();
-    if (lane == 0) barrier_arrive(here + C::kDsFull + 16 * this->ds_slot() + 8 * w);
-  }
   FW_METHOD void wait_for_both(int barrier) const { named_sync(barrier, 2 * kWarpgroup); }
-
-  FW_METHOD void run() {
-    for (uint32_t n = 0;; ++n) {
-      const uint32_t task_at = wait_backward_task<C>(here, n);
-      const BackwardTask task = load_backward_task(task_at);
-      if (uniform(task.key) < 0) break;
-      const int first = uniform(task.key) + int(rank) * C::kTileK;
-      if (w == 0) store_unseen<C>(p, task, first, task.key == 0 && rank == 0, thread);
-      if (uniform(task.blocks) > 0) tile(task_at, first);
-      release_backward_task<C>(n);
-    }
-  }
 
   FW_METHOD void tile(uint32_t task_at, int first) {
     BlockWalk<C> walk(p, task_at, w);
@@ -101,7 +85,7 @@ struct WideKeys : KeyWarpgroup<C> {
       this->release_q(q_ring.slot), this->release_do();
       FW_UNROLL for (int i = 0; i < kQueries / 4; ++i) x[i] = 0;
       put(C::kDs + this->ds_slot() * C::kDsBytes, x);
-      publish_ds();
+      this->publish_ds();
       q_ring.step(), do_ring.step(), ++block_count, --walk.left, walk.step();
     }
     this->wait_k(0);
@@ -145,7 +129,7 @@ struct WideKeys : KeyWarpgroup<C> {
       issue_scores(k_operand(), queries_of(C::kQ, q_ring.slot));
       wait_for_both(3);  // dS; and both have done with P
       issue_sums(dk, other_ds(), columns_of(C::kQ, q_before));
-      publish_ds();
+      this->publish_ds();
       wgmma_wait<1>();
       hold(s);
       if constexpr (C::kGeneral) {
@@ -169,7 +153,7 @@ struct WideKeys : KeyWarpgroup<C> {
     }
     wait_for_both(2);  // dS
     issue_sums(dk, other_ds(), columns_of(C::kQ, q_before));
-    publish_ds();
+    this->publish_ds();
     this->release_keys(0);
     ++this->tile_count;
     const float kept_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;

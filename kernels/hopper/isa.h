@@ -214,12 +214,8 @@ FW_DEVICE void load_matrices_transposed(uint32_t* x, uint32_t at) {
                : "memory");
 }
 FW_DEVICE float4 load_shared_floats(uint32_t at) {
-  float4 x;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
+  const int4 x = load_shared4(at);
+  return make_float4(float_of(x.x), float_of(x.y), float_of(x.z), float_of(x.w));
 }
 
 // 16 bytes per lane of fp32 sums made in the L2 cache; nothing comes back.

@@ -37,6 +37,35 @@ struct BlockKeys {
   }
 };
 
+// The tiles of a ragged batch, sequence by sequence and head by head: where the one of a number is, for a warp.
+struct RaggedTile {
+  uint32_t tile, tiles;  // of one head of the sequence
+  int32_t head, batch;   // batch < 0: there is none of this number
+};
+FW_DEVICE RaggedTile ragged_tile(const int32_t* cu_seqlens, int32_t batch, int32_t heads, uint32_t rows,
+                                 uint32_t index) {
+  const int lane = lane_index();
+  for (int first = 0; first < batch; first += kWave) {  // 32 sequences at a time, one to a lane
+    const int b = first + lane;
+    uint32_t mine = 0;
+    if (b < batch) mine = (uint32_t(cu_seqlens[b + 1] - cu_seqlens[b]) + rows - 1) / rows;
+    uint32_t end = mine * heads;
+    FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
+      const uint32_t before = __shfl_up_sync(kAllLanes, end, apart);
+      if (lane >= apart) end += before;
+    }
+    const uint32_t here = __ballot_sync(kAllLanes, index < end);
+    if (here) {
+      const int owner = __ffs(here) - 1;
+      const uint32_t n = __shfl_sync(kAllLanes, mine, owner), last = __shfl_sync(kAllLanes, end, owner);
+      const uint32_t rest = index - (last - n * heads), head = rest / n;
+      return {rest - head * n, n, int32_t(head), first + owner};
+    }
+    index -= __shfl_sync(kAllLanes, end, kWave - 1);
+  }
+  return {0, 1, 0, -1};
+}
+
 // The order of the blocks of queries, for a warp. With a mask the longest go first, which evens out the ends of the
 // CTAs; the heads that are gone through side by side are as many as fit the L2 cache with their keys and values.
 // Sequences of different lengths come one after another, head by head.
@@ -72,28 +101,9 @@ struct TaskOrder {
   }
 
  private:
-  // 32 sequences at a time, one to a lane.
   FW_METHOD Place at_varlen(uint32_t index) const {
-    const int lane = lane_index();
-    for (int first = 0; first < p.batch; first += kWave) {
-      const int b = first + lane;
-      uint32_t mine = 0;
-      if (b < p.batch) mine = (uint32_t(p.cu_seqlens_q[b + 1] - p.cu_seqlens_q[b]) + tile_q - 1) / tile_q;
-      uint32_t end = mine * p.heads_q;
-      FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
-        const uint32_t before = __shfl_up_sync(kAllLanes, end, apart);
-        if (lane >= apart) end += before;
-      }
-      const uint32_t here = __ballot_sync(kAllLanes, index < end);
-      if (here) {
-        const int owner = __ffs(here) - 1;
-        const uint32_t n = __shfl_sync(kAllLanes, mine, owner), last = __shfl_sync(kAllLanes, end, owner);
-        const uint32_t rest = index - (last - n * p.heads_q), head = rest / n;
-        return {n - 1 - (rest - head * n), int32_t(head), first + owner};
-      }
-      index -= __shfl_sync(kAllLanes, end, kWave - 1);
-    }
-    return {0, 0, -1};
+    const RaggedTile t = ragged_tile(p.cu_seqlens_q, p.batch, p.heads_q, tile_q, index);
+    return {t.tiles - 1 - t.tile, t.head, t.batch};
   }
 };
 

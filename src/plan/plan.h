@@ -20,7 +20,7 @@ namespace flashwave {
 abi::Params params_of(const Problem& problem);  // what its kernels receive; q_rotated is left open
 abi::Params params_of(const Rotary& rotary);
 
-// Of a row with kNeedsTensorMaps, in the order of abi::TensorMaps.
+// Of a row with kNeedsTensorMaps or kNeedsGradientMaps, in the order of abi::TensorMaps.
 using TensorMapDescriptions = std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)>;
 TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Params& params);
 

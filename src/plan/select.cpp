@@ -220,7 +220,7 @@ bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
   willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns};
-  if (reason.rule == Reason::kAnyOrder || problem.backward) willing.max_seqlen_q = 0;
+  if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }
 bool takes_unwillingly(const Reason&, const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }

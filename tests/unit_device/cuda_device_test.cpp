@@ -1,6 +1,5 @@
 // The driver of NVIDIA GPUs, on a driver library that has none (fake_cuda.c). It is loaded once, so each case has a
 // process of its own.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "device/cuda/code_choice.h"
 #include "device/driver.h"
 #include "plan/plan.h"
+#include "tests/unit_device/fake_runtime.h"
 #include "tests/unit_device/rows.h"
 
 namespace flashwave {
@@ -71,26 +71,10 @@ TEST_F(CudaLibraryDeathTest, NotThatManyGpus) {
 // A device of the fake driver, and what was asked of that driver.
 class CudaDevice : public testing::Test {
  protected:
-  void SetUp() override {
-    setenv("FLASHWAVE_CUDA_LIBRARY", FLASHWAVE_FAKE_CUDA, 1);
-    void* library = dlopen(FLASHWAVE_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    log_ = reinterpret_cast<const char* (*)()>(dlsym(library, "fake_gpu_log"));
-    clear_ = reinterpret_cast<void (*)()>(dlsym(library, "fake_gpu_clear"));
-  }
-  Device& device() {
-    Device* found = nullptr;
-    const Status status = find_device("cuda", &found);
-    EXPECT_TRUE(status.ok()) << status.message;
-    return *found;
-  }
-  std::string asked() {
-    std::string text = log_();
-    clear_();
-    return text;
-  }
-  const char* (*log_)() = nullptr;
-  void (*clear_)() = nullptr;
+  void SetUp() override { runtime_.open("FLASHWAVE_CUDA_LIBRARY", FLASHWAVE_FAKE_CUDA, "cuda"); }
+  Device& device() { return runtime_.device(); }
+  std::string asked() { return runtime_.asked(); }
+  FakeRuntime runtime_;
 };
 
 TEST_F(CudaDevice, TellsWhatItIs) {

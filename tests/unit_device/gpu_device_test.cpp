@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/driver.h"
+#include "tests/unit_device/fake_runtime.h"
 #include "tests/unit_device/rows.h"
 
 namespace flashwave {
@@ -30,25 +31,12 @@ class GpuDevice : public testing::TestWithParam<Maker> {
  protected:
   void SetUp() override {
     setenv("FAKE_HIP_COUNT", "1", 1);
-    setenv(GetParam().library, GetParam().file, 1);
-    void* library = dlopen(GetParam().file, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    log_ = reinterpret_cast<const char* (*)()>(dlsym(library, "fake_gpu_log"));
-    clear_ = reinterpret_cast<void (*)()>(dlsym(library, "fake_gpu_clear"));
+    ASSERT_NO_FATAL_FAILURE(runtime_.open(GetParam().library, GetParam().file, GetParam().device));
     row_ = find_row(GetParam().kernel);
     if (row_ == nullptr) GTEST_SKIP() << "built without kernels of these GPUs";
   }
-  Device& device() {
-    Device* found = nullptr;
-    const Status status = find_device(GetParam().device, &found);
-    EXPECT_TRUE(status.ok()) << status.message;
-    return *found;
-  }
-  std::string asked() {
-    std::string text = log_();
-    clear_();
-    return text;
-  }
+  Device& device() { return runtime_.device(); }
+  std::string asked() { return runtime_.asked(); }
   Status launch(int64_t tasks, const LaunchOptions& options = {}) {
     return device().launch(*row_, some_params(memory_), some_schedule(tasks), options);
   }
@@ -63,8 +51,7 @@ class GpuDevice : public testing::TestWithParam<Maker> {
     return status;
   }
 
-  const char* (*log_)() = nullptr;
-  void (*clear_)() = nullptr;
+  FakeRuntime runtime_;
   const KernelRow* row_ = nullptr;
   alignas(64) char memory_[256] = {};
 };
