@@ -51,6 +51,15 @@ class Configure(unittest.TestCase):
         for word in words:
             self.assertIn(word, text)
 
+    def test_machine_code_that_is_not_made_any_more_goes(self):
+        options = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_AMD_TARGETS=gfx942")
+        self.amd(self.configure(*options))
+        kernels = self.folder / "build/kernels"
+        (kernels / "old_kernels_gfx942.co").touch()
+        (kernels / "generic_attention_gfx942.co").touch()
+        self.amd(self.configure(*options))
+        self.assertEqual([file.name for file in kernels.glob("*.co")], ["generic_attention_gfx942.co"])
+
     def test_targets_by_option_and_by_the_names_of_rocm(self):
         none = "-DFLASHWAVE_NVIDIA_TARGETS=none"
         answer = self.configure(none, "-DFLASHWAVE_AMD_TARGETS=gfx942;gfx1101")
