@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -112,14 +113,23 @@ def attempt(call: Call, mode: str, function: Callable, may_refuse: tuple[type, .
     except (Finding, Refused):
         raise
     except Exception as error:
-        if call.must_refuse and isinstance(error, flashwave.FlashwaveError):
-            raise Refused(str(error)) from None
-        if allowed and isinstance(error, allowed) and not isinstance(error, RecursionError):
+        expected = (flashwave.FlashwaveError,) if call.must_refuse else ()
+        if isinstance(error, (*expected, *allowed)) and not isinstance(error, RecursionError):
+            _clear_frames(error)
             raise Refused(str(error)) from None
         raise Finding(f"{call.name} / {mode} / raised {type(error).__name__}", f"{error}; {call}") from error
     if call.must_refuse:
         raise Finding(f"{call.name} / not refused: {call.must_refuse}", f"{call}")
     return result
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Ends what the frames of an error keep alive. torch's checkpoint is a generator that holds its hooks for saved tensors
+    until it is collected: left to the collector, it takes them away in the middle of a later call, which then runs with those
+    of another."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 # --------------------------------------------------------------------------------------------------- without gradients
