@@ -305,6 +305,11 @@ def _one_cache(batch: int, keys: int, queries: int, page: int, lengths: list[int
     return _Cache(q, k, v, used, table)
 
 
+def _flash3_cached(cache: _Cache) -> Call:
+    options = {"seqused_k": cache.lengths, "page_table": cache.table, "num_splits": 0}  # 0: as many as it finds best
+    return lambda: torch.ops.flash_attn_3.fwd(cache.q, cache.k, cache.v, **options)
+
+
 def decode(batch: int, keys: int, queries: int = 1, page: int = 0, lengths: list[int] | None = None) -> Cell:
     """bf16, 32 heads on 8, dim 128. The amount is the keys and values that are read."""
     total = batch * keys if lengths is None else sum(lengths)
@@ -312,17 +317,21 @@ def decode(batch: int, keys: int, queries: int = 1, page: int = 0, lengths: list
     copies = max(2, math.ceil(_CACHE_BYTES / amount))
     caches = [_one_cache(batch, keys, queries, page, lengths, 10 * copy) for copy in range(copies)]
     group = "ragged" if lengths else "pages" if page else "decode" if queries == 1 else "few queries"
+    if queries > _FEW_QUERIES:
+        group = "chunks"
     name = f"b={batch} keys={keys}" + (f" queries={queries}" if queries > 1 else "") + (f" page={page}" if page else "")
     if lengths:
         name = f"b={batch} keys={min(lengths)}..{max(lengths)}"
     calls: dict[str, Sequence[Call]] = {OURS: [lambda cache=cache: _attend(cache) for cache in caches]}
-    if page:  # whose lengths are read from memory, as those of the second peer
+    if page and queries == 1:  # whose lengths are read from memory, as those of the second peer
         dense = [_one_cache(batch, keys, queries, 0, None, 10 * copy) for copy in range(copies)]
         calls["flashwave, dense"] = [lambda cache=cache: _attend(cache) for cache in dense]
         used = caches[0].lengths
         with_lengths = [cache._replace(lengths=used) for cache in dense]
         calls["flashwave, dense, with lengths"] = [lambda cache=cache: _attend(cache) for cache in with_lengths]
-    elif not lengths:
+    if flash3_is_here():
+        calls["FlashAttention-3"] = [_flash3_cached(cache) for cache in caches]
+    if not page and not lengths:
         for backend in ("cuDNN", "FlashAttention-2"):
             calls[backend] = [sdpa(backend, cache.q, cache.k, cache.v) for cache in caches]
     return Cell(group, name, amount / 1e9, "GB/s", calls, lambda: _check_decode(name, caches[0], _attend))
@@ -349,7 +358,8 @@ def tiny(batch: int, heads: int, heads_k: int, keys: int, dim: int) -> Cell:
 
 # --------------------------------------------------------------------------------------------------------------- lists
 
-GROUPS = ("prefill", "growing", "backward", "deterministic", "triton", "decode", "tiny")
+GROUPS = ("prefill", "growing", "backward", "deterministic", "triton", "decode", "chunks", "tiny")
+_FEW_QUERIES = 8
 _RAGGED = [100 + (16284 * n) // 63 for n in range(64)]
 _PREFILL = [512, 1024, 2048, 4096, 8192, 16384]
 
@@ -379,6 +389,12 @@ def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str |
         for page in (16,) if quick else (1, 16, 64, 256):
             todo["decode"].append(lambda b=batch, n=keys, p=page: decode(b, n, page=p))
     todo["decode"].append(lambda: decode(64, max(_RAGGED), lengths=_RAGGED))
+    for queries in (16, 64) if quick else (12, 16, 17, 32, 64, 128, 256, 512, 1024):
+        todo["chunks"].append(lambda q=queries: decode(1, 32768, q))
+    for queries in (32,) if quick else (16, 32, 128, 512):
+        todo["chunks"].append(lambda q=queries: decode(1, 32768, q, page=64))
+    for queries in (32,) if quick else (8, 16, 32, 64):
+        todo["chunks"].append(lambda q=queries: decode(16, 8192, q, page=64))
     for heads in (16,) if quick else (16, 32):
         for dim in (128, 256):
             todo["tiny"].append(lambda h=heads, d=dim: tiny(30720, h, h, 2, d))

@@ -195,7 +195,7 @@ def charts(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
             members = [r for r in results if r["group"] == f"backward {mask}" and r["name"].startswith(f"d={dim} ")]
             if members:
                 found.append(_chart(f"Backward, head dim {dim}, {mask}", "sequence length", members, device))
-    for group in ("decode", "few queries", "pages", "tiny"):
+    for group in ("decode", "few queries", "pages", "chunks", "tiny"):
         members = [result for result in results if result["group"] == group]
         if members:
             found.append(_chart(group.capitalize(), "", members, device))

@@ -62,6 +62,8 @@ enum Needs : uint32_t {
   kPrefersShortColumns = 1u << 15,
   // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
   kPrefersSeveralRows = 1u << 13,
+  // Nor this: made for blocks of queries too few to fill the GPU; forced by name it takes any number.
+  kPrefersFewBlocks = 1u << 17,
   // Nor this: the slow path of its device, which takes any problem, is tried last, and uses no matrix unit or vector
   // tile. FW_NO_SLOW_PATH excludes it.
   kIsSlowPath = 1u << 14,
@@ -71,16 +73,18 @@ inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPr
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).
 enum class Work : uint8_t {
-  kQueryBlocks,  // tile_q queries of one head
-  kPackedRows,   // tile_q rows (query, head of the group) of one key head, for one part of the keys
-  kStreams,      // tile_q (sequence, query, key head) each
-  kRows,         // one query row of all heads: pre-passes and rotary embedding
-  kPersistent,   // one workgroup for each compute unit, which takes blocks of tile_q queries of one head until none is
-                 // left
-  kKeyTiles,     // one workgroup for each compute unit, which takes tiles of tile_k keys of one key head until none is
-                 // left
-  kKeyPairs,     // the same by pairs of workgroups, a cluster
-  kLine,         // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
+  kQueryBlocks,   // tile_q queries of one head
+  kPackedRows,    // tile_q rows (query, head of the group) of one key head, for one part of the keys
+  kStreams,       // tile_q (sequence, query, key head) each
+  kRows,          // one query row of all heads: pre-passes and rotary embedding
+  kPersistent,    // one workgroup for each compute unit, which takes blocks of tile_q queries of one head until none is
+                  // left
+  kPackedSplits,  // the same for tile_q rows of several heads that share a key head, and one part of the keys; in the
+                  // order of their numbers
+  kKeyTiles,      // one workgroup for each compute unit, which takes tiles of tile_k keys of one key head until none is
+                  // left
+  kKeyPairs,      // the same by pairs of workgroups, a cluster
+  kLine,          // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };
 
 }  // namespace flashwave

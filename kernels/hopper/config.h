@@ -6,7 +6,7 @@
 namespace flashwave {
 
 template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, bool kGeneral_,
-          bool kSumByMma_>
+          bool kSumByMma_, bool kPacked_>
 struct ForwardConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
@@ -15,6 +15,9 @@ struct ForwardConfig {
   // Row sums are one more column of the second product, of ones: that saves an addition per score, but they are the
   // sums of rounded weights, too rough for LSE.
   static constexpr bool kSumByMma = kSumByMma_;
+  // A tile has rows of several heads, and the keys may be attended to in parts (src/plan/schedule_gpu.cpp).
+  static constexpr bool kPacked = kPacked_;
+  static_assert(!kPacked || (!kGeneral && !kSumByMma));
   static constexpr int kConsumers = kTileQ / kWarpgroup * 2 + kTileQ % kWarpgroup / 64;  // warpgroups, 64 queries each
   static_assert(kTileQ == 64 * kConsumers && kThreads == kWarpgroup * (kConsumers + 1));
   static_assert(kTileK % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0 && kDimV <= kDimQk);
@@ -46,6 +49,13 @@ struct ForwardConfig {
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= kMostBytes);
 };
+
+// Of a warpgroup's 64 rows, so many are queries of one head: row r is query r % head_rows of head r / head_rows. The
+// heads of a tile are a power of two.
+template <class C>
+FW_DEVICE int head_rows(const abi::Schedule& schedule) {
+  return C::kPacked ? 64 >> (__ffs(schedule.heads_per_task) - 1) : 64;
+}
 
 // Named barriers: 0 is __syncthreads.
 FW_DEVICE constexpr int turn_barrier(int consumer) { return 1 + consumer; }

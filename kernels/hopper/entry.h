@@ -12,7 +12,8 @@
       name(const __grid_constant__ flashwave::GpuArguments args, const __grid_constant__ flashwave::TensorMaps maps) { \
     using namespace flashwave;                                                                                         \
     using Config = ForwardConfig<ElementOf<(dtypes)>::Type, dim_qk, dim_v, tile_q, tile_k, threads,                    \
-                                 ((features) & kScoreModifiers) != 0, ((needs) & kNeedsNoLse) != 0>;                   \
+                                 ((features) & kScoreModifiers) != 0, ((needs) & kNeedsNoLse) != 0,                    \
+                                 Work::work == Work::kPackedSplits>;                                                   \
     static_assert(Config::kSharedBytes == lds_bytes);                                                                  \
     forward<Config>(args, maps);                                                                                       \
   }

@@ -10,6 +10,7 @@
 // accumulated and computes P again. The result is exact for any scores.
 #pragma once
 
+#include "kernels/abi/partials.h"
 #include "kernels/hopper/producer.h"
 #include "kernels/hopper/score.h"
 
@@ -20,6 +21,7 @@ struct Consumer {
   using Element = typename C::Element;
   static constexpr int kScores = C::kTileK / 2, kWeights = C::kTileK / 4, kOutputs = C::kColumns / 2;
 
+  const GpuArguments& args;
   const Params& p;
   const TensorMaps& maps;
   const int group;    // which consumer
@@ -39,12 +41,13 @@ struct Consumer {
   bool first_output;                  // the next one is
   int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
 
-  FW_METHOD Consumer(const Params& params, const TensorMaps& tensor_maps, int consumer)
-      : p(params),
+  FW_METHOD Consumer(const GpuArguments& arguments, const TensorMaps& tensor_maps, int consumer)
+      : args(arguments),
+        p(arguments.params),
         maps(tensor_maps),
         group(consumer),
         speaks(thread_index() % kWarpgroup == 0),
-        scale(C::kGeneral ? 1.f : params.softmax_scale * kLog2e) {}
+        scale(C::kGeneral ? 1.f : p.softmax_scale * kLog2e) {}
 
   FW_METHOD void wait_k(uint32_t n) const {
     barrier_wait(C::kKFull + 8 * slot_of<C::kStages>(n), parity_of<C::kStages>(n));
@@ -53,13 +56,16 @@ struct Consumer {
     barrier_wait(C::kVFull + 8 * slot_of<C::kStages>(n), parity_of<C::kStages>(n));
   }
   // First query of this warpgroup, and the place of its queries.
-  FW_METHOD int row_of(const ForwardTask& t) const { return t.query + 64 * group; }
+  FW_METHOD int row_of(const ForwardTask& t) const { return t.query + head_rows<C>(args.schedule) * group; }
   FW_METHOD uint32_t q_slot(uint32_t n) const { return slot_of<C::kQSlots>(n) * C::kConsumers + group; }
   FW_METHOD uint32_t q_at(uint32_t n) const { return C::kQ + q_slot(n) * C::kQBytes; }
 
   // The first of this thread's two rows of a warpgroup's 64, and the first of its columns of 8.
   FW_METHOD static int first_row() { return thread_again() % kWarpgroup / 32 * 16 + thread_again() % 32 / 4; }
   FW_METHOD static int first_column() { return thread_again() % 4 * 2; }
+  // Of one of the 64: its query, after the first, and its head, after that of the task.
+  FW_METHOD int query_of(int row) const { return C::kPacked ? row & (head_rows<C>(args.schedule) - 1) : row; }
+  FW_METHOD int head_of(int row) const { return C::kPacked ? row >> (__ffs(head_rows<C>(args.schedule)) - 1) : 0; }
   FW_METHOD void release_k(uint32_t n) const {
     if (speaks) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(n));
   }
@@ -125,9 +131,10 @@ struct Consumer {
   FW_METHOD void mask(int block) {
     const ForwardTask task = task_again();
     const int key = block * C::kTileK + first_column();
-    const int64_t diagonal = int64_t{row_of(task)} + first_row() + task.keys - task.queries;
-    const int last0 = clamped(diagonal + p.window_right + 1, task.keys) - key;
-    const int last1 = clamped(diagonal + p.window_right + 9, task.keys) - key;
+    const int64_t diagonal = int64_t{row_of(task)} + task.keys - task.queries;
+    const int64_t diagonal0 = diagonal + query_of(first_row()), diagonal1 = diagonal + query_of(first_row() + 8);
+    const int last0 = clamped(diagonal0 + p.window_right + 1, task.keys) - key;
+    const int last1 = clamped(diagonal1 + p.window_right + 1, task.keys) - key;
     FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         if (8 * j + e >= last0) s[4 * j + e] = -kInf;
@@ -135,8 +142,8 @@ struct Consumer {
       }
     }
     if (p.window_left >= abi::kNoWindow) return;
-    const int first0 = clamped(diagonal - p.window_left, task.keys) - key;
-    const int first1 = clamped(diagonal - p.window_left + 8, task.keys) - key;
+    const int first0 = clamped(diagonal0 - p.window_left, task.keys) - key;
+    const int first1 = clamped(diagonal1 - p.window_left, task.keys) - key;
     FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         if (8 * j + e < first0) s[4 * j + e] = -kInf;
@@ -259,7 +266,7 @@ struct Consumer {
     const ForwardTask task = task_again();
     int j = uniform(task.last_block);
     const int first = uniform(task.first_block);
-    const BlockKeys seen(p, task.queries, task.keys, row_of(task), 64);
+    const BlockKeys seen(p, task.queries, task.keys, row_of(task), head_rows<C>(args.schedule));
     open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
     open_last = uniform(seen.all_last / C::kTileK);
 
@@ -308,18 +315,31 @@ struct Consumer {
     } else {
       l0 = quad_sum(l0), l1 = quad_sum(l1);
     }
+    if (C::kPacked && args.schedule.splits > 1) {
+      store_part(task);
+      named_sync(warpgroup_barrier(group), kWarpgroup);
+      if (speaks) barrier_arrive(C::kTaskFree + 8 * slot_of<2>(task_number));  // all have read it
+      return;
+    }
+    const int head0 = task.head + head_of(first_row()), head1 = task.head + head_of(first_row() + 8);
     float f0 = 1.f, f1 = 1.f;
-    if (p.sinks) add_sink(p.sinks[task.head] * kLog2e, f0, f1);
+    if (p.sinks) {
+      add_sink(p.sinks[head0] * kLog2e, m0, l0, f0);
+      add_sink(p.sinks[head1] * kLog2e, m1, l1, f1);
+    }
     f0 = l0 == 0 ? 0.f : f0 * rcp_fast(l0), f1 = l1 == 0 ? 0.f : f1 * rcp_fast(l1);  // a NaN stays one
     if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
 
-    const int row = row_of(task), query = row + first_row();
     if (!C::kSumByMma && p.lse.data && first_column() == 0) {
+      const int query0 = row_of(task) + query_of(first_row()), query1 = row_of(task) + query_of(first_row() + 8);
       float* const lse = static_cast<float*>(p.lse.data) + (p.cu_seqlens_q ? 0 : task.batch * p.lse.stride[0]) +
-                         (int64_t{task.q_row} + query) * p.lse.stride[1] + task.head * p.lse.stride[2];
-      if (query < task.queries) lse[0] = l0 == 0 ? -kInf : from_log2<C::kGeneral>(m0 + log2_fast(l0));
-      if (query + 8 < task.queries)
-        lse[8 * p.lse.stride[1]] = l1 == 0 ? -kInf : from_log2<C::kGeneral>(m1 + log2_fast(l1));
+                         task.q_row * p.lse.stride[1];
+      if (query0 < task.queries)
+        lse[query0 * p.lse.stride[1] + head0 * p.lse.stride[2]] =
+            l0 == 0 ? -kInf : from_log2<C::kGeneral>(m0 + log2_fast(l0));
+      if (query1 < task.queries)
+        lse[query1 * p.lse.stride[1] + head1 * p.lse.stride[2]] =
+            l1 == 0 ? -kInf : from_log2<C::kGeneral>(m1 + log2_fast(l1));
     }
     if constexpr (C::kQSlots > 1) {
       stage(f0, f1);
@@ -355,28 +375,48 @@ struct Consumer {
   // O straight from registers, so that the next queries can come where the last ones were: four lanes that share a row
   // exchange their columns for 8 in a row each.
   FW_METHOD void store(const ForwardTask& task, float f0, float f1) const {
-    const int place = thread_again() % 4, query = row_of(task) + first_row();
+    const int place = thread_again() % 4;
     const Sequence seq = {task.batch, p.cu_seqlens_q ? 0 : task.batch, task.q_row, 0, 0, 0, 0};
-    uint16_t* const rows = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, seq, query, task.head) + 8 * place;
-    FW_UNROLL for (int k = 0; k < C::kDimV / 32; ++k) {
-      FW_UNROLL for (int i = 0; i < 2; ++i) {
+    FW_UNROLL for (int i = 0; i < 2; ++i) {
+      const int query = row_of(task) + query_of(first_row() + 8 * i), head = task.head + head_of(first_row() + 8 * i);
+      uint16_t* const row = static_cast<uint16_t*>(p.o.data) + query_offset(p.o, seq, query, head) + 8 * place;
+      FW_UNROLL for (int k = 0; k < C::kDimV / 32; ++k) {
         uint32_t x[4];
         FW_UNROLL for (int j = 0; j < 4; ++j) {
           const float f = i ? f1 : f0;
           x[j] = Element::pack(o[16 * k + 4 * j + 2 * i] * f, o[16 * k + 4 * j + 2 * i + 1] * f);
         }
         transpose_quad(x, place);
-        if (query + 8 * i < task.queries && 32 * k + 8 * place < p.dim_v)
-          *reinterpret_cast<uint4*>(rows + 8 * i * p.o.stride[1] + 32 * k) = make_uint4(x[0], x[1], x[2], x[3]);
+        if (query < task.queries && 32 * k + 8 * place < p.dim_v)
+          *reinterpret_cast<uint4*>(row + 32 * k) = make_uint4(x[0], x[1], x[2], x[3]);
       }
     }
   }
+
+  // What this part of the keys gives, for the kernel that combines the parts.
+  FW_METHOD void store_part(const ForwardTask& task) const {
+    const int heads = p.heads_q / p.heads_k, splits = args.schedule.splits;
+    const int64_t rows_max = int64_t{p.seqlen_q} * heads;
+    const abi::PartialResults parts(args.shared, int64_t{p.batch} * p.heads_k * rows_max, splits, p.dim_v);
+    const int64_t part = (blockIdx.x + task_number * gridDim.x) % uint32_t(splits);
+    FW_UNROLL for (int i = 0; i < 2; ++i) {
+      const int query = row_of(task) + query_of(first_row() + 8 * i), head = task.head + head_of(first_row() + 8 * i);
+      if (query >= task.queries) continue;
+      const int64_t row = (int64_t{task.batch} * p.heads_k + head / heads) * rows_max + query * heads + head % heads;
+      const int64_t place = part * parts.rows + row;
+      if (first_column() == 0) parts.m[place] = i ? m1 : m0, parts.l[place] = i ? l1 : l0;
+      float* const to = parts.o + place * p.dim_v + first_column();
+      FW_UNROLL for (int k = 0; k < C::kDimV / 8; ++k) if (8 * k < p.dim_v) * reinterpret_cast<float2*>(to + 8 * k) =
+          make_float2(o[4 * k + 2 * i], o[4 * k + 2 * i + 1]);
+    }
+  }
+
   // One more weight, of nothing.
-  FW_METHOD void add_sink(float sink, float& f0, float& f1) {
-    const float n0 = finite(fmaxf(m0, sink)), n1 = finite(fmaxf(m1, sink));
-    f0 = exp2_fast(m0 - n0), f1 = exp2_fast(m1 - n1);
-    l0 = l0 * f0 + exp2_fast(sink - n0), l1 = l1 * f1 + exp2_fast(sink - n1);
-    m0 = n0, m1 = n1;
+  FW_METHOD static void add_sink(float sink, float& m, float& l, float& factor) {
+    const float n = finite(fmaxf(m, sink));
+    factor = exp2_fast(m - n);
+    l = l * factor + exp2_fast(sink - n);
+    m = n;
   }
 
   FW_METHOD void run() {
@@ -432,13 +472,13 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
   __syncthreads();
   if (warpgroup == 0) {
     give_registers<C::kProducerRegisters>();
-    const Producer<C> producer(args.params, maps);
+    const Producer<C> producer(args, maps);
     if (wave_index() == 0) producer.tasks_and_queries(reinterpret_cast<uint32_t*>(args.shared));
     if (wave_index() == 1) producer.template blocks<false>();
     if (wave_index() == 2) producer.template blocks<true>();
   } else {
     take_registers<C::kConsumerRegisters>();
-    Consumer<C>(args.params, maps, warpgroup - 1).run();
+    Consumer<C>(args, maps, warpgroup - 1).run();
   }
 }
 

@@ -16,35 +16,50 @@ FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const Forw
 template <class C>
 struct Producer {
   const Params& p;
+  const abi::Schedule& schedule;
   const TensorMaps& maps;
   const int lane;
 
-  FW_METHOD Producer(const Params& params, const TensorMaps& tensor_maps)
-      : p(params), maps(tensor_maps), lane(lane_index()) {}
+  FW_METHOD Producer(const GpuArguments& args, const TensorMaps& tensor_maps)
+      : p(args.params), schedule(args.schedule), maps(tensor_maps), lane(lane_index()) {}
 
-  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts.
+  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts. Packed: tasks are few, and go by
+  // number.
   FW_METHOD void tasks_and_queries(uint32_t* taken) const {
-    const TaskOrder order(p, C::kTileQ);
+    const int tile_queries = C::kConsumers * head_rows<C>(schedule);
+    const uint32_t parts = C::kPacked ? schedule.splits : 1;
+    const TaskOrder order(p, tile_queries, C::kPacked ? schedule.heads_per_task : 1);
     uint32_t index = blockIdx.x;
     for (uint32_t n = 0;; ++n) {
-      const TaskOrder::Place at = order.at(index);
+      const TaskOrder::Place at = order.at(index / parts);
       if (at.batch < 0) {
         publish({.query = -1}, n);
         break;
       }
       const Sequence seq = sequence_of(p, at.batch);
-      ForwardTask task = {int32_t(at.block * C::kTileQ), at.head,           at.batch, int32_t(seq.q_row),
-                          int32_t(seq.queries),          int32_t(seq.keys), 0,        0};
-      const BlockKeys seen(p, task.queries, task.keys, task.query, min(C::kTileQ, task.queries - task.query));
+      ForwardTask task = {int32_t(at.block * tile_queries),
+                          at.head,
+                          at.batch,
+                          int32_t(seq.q_row),
+                          int32_t(seq.queries),
+                          int32_t(seq.keys),
+                          0,
+                          0};
+      const BlockKeys seen(p, task.queries, task.keys, task.query, min(tile_queries, task.queries - task.query));
       task.first_block = seen.some_first / C::kTileK;
       // Without a key, one block of which no row sees any: every task has scores and an output.
       task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
+      if (parts > 1) take_part(task, int32_t(index % parts), int32_t(parts), C::kTileK);
       publish(task, n);
       load_queries(task, n);
       // The next one is asked for when its queries can come in time, not sooner: the CTAs are to end together.
       barrier_wait(C::kAsk, n & 1);
-      if (lane == 0) index = gridDim.x + atomicAdd(taken, 1u);
-      index = __shfl_sync(kAllLanes, index, 0);
+      if constexpr (C::kPacked) {
+        index += gridDim.x;
+      } else {
+        if (lane == 0) index = gridDim.x + atomicAdd(taken, 1u);
+        index = __shfl_sync(kAllLanes, index, 0);
+      }
     }
   }
 
@@ -128,7 +143,7 @@ struct Producer {
       barrier_wait(C::kQFree + 8 * slot, parity_of<C::kQSlots>(n) ^ 1);
       if (lane == 0) {
         barrier_expect(full, C::kQBytes);
-        const MapPlace at = {first.row + task.query + 64 * w, first.fine, first.coarse};
+        const MapPlace at = {first.row + task.query + head_rows<C>(schedule) * w, first.fine, first.coarse};
         FW_UNROLL for (int panel = 0; panel < C::kPanelsQk; ++panel)
             tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, full, panel * kPanel, task.head,
                      at, kEvictFirst);

@@ -23,6 +23,15 @@ FW_DEVICE ForwardTask load_task(uint32_t at) {
   return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 }
 
+// The blocks of keys of one of so many parts. A part that has none takes one block past the end, of which no row sees
+// any: every task has scores and an output.
+FW_DEVICE void take_part(ForwardTask& t, int32_t part, int32_t parts, int32_t tile_k) {
+  const int32_t blocks = t.last_block - t.first_block + 1, each = (blocks + parts - 1) / parts, end = t.last_block;
+  t.first_block += part * each;
+  t.last_block = min(t.first_block + each - 1, end);
+  if (t.first_block > end) t.first_block = t.last_block = (t.keys + tile_k - 1) / tile_k;
+}
+
 FW_DEVICE int32_t clamped(int64_t x, int32_t most) { return x < 0 ? 0 : x > most ? most : int32_t(x); }
 
 // Keys that every query of [query, query + rows) sees, and those that some of them see.
@@ -71,12 +80,13 @@ FW_DEVICE RaggedTile ragged_tile(const int32_t* cu_seqlens, int32_t batch, int32
 // Sequences of different lengths come one after another, head by head.
 struct TaskOrder {
   const Params& p;
-  const uint32_t tile_q;
-  uint32_t blocks, columns, together;  // columns: pairs of sequence and head
+  const uint32_t tile_q, heads_of_tile;
+  uint32_t blocks, columns, together;  // columns: pairs of sequence and head, or heads of a tile
 
-  FW_METHOD TaskOrder(const Params& params, int tile) : p(params), tile_q(tile) {
+  FW_METHOD TaskOrder(const Params& params, int tile_queries, int tile_heads)
+      : p(params), tile_q(tile_queries), heads_of_tile(tile_heads) {
     blocks = (uint32_t(p.seqlen_q) + tile_q - 1) / tile_q;
-    columns = uint32_t(p.heads_q) * uint32_t(p.batch);
+    columns = heads() * uint32_t(p.batch);
     together = 1;
     if (p.window_right < abi::kNoWindow || p.window_left < abi::kNoWindow) {
       constexpr uint64_t kBytesOfL2 = 32 << 20;
@@ -96,14 +106,15 @@ struct TaskOrder {
     const uint32_t group = index / (together * blocks), in_group = index - group * together * blocks;
     const uint32_t first = group * together, width = columns - first < together ? columns - first : together;
     const uint32_t step = in_group / width, column = first + in_group - step * width;
-    const uint32_t batch = column / uint32_t(p.heads_q);
-    return {blocks - 1 - step, int32_t(column - batch * p.heads_q), int32_t(batch)};
+    const uint32_t batch = column / heads();
+    return {blocks - 1 - step, int32_t((column - batch * heads()) * heads_of_tile), int32_t(batch)};
   }
 
  private:
+  FW_METHOD uint32_t heads() const { return uint32_t(p.heads_q) / heads_of_tile; }
   FW_METHOD Place at_varlen(uint32_t index) const {
-    const RaggedTile t = ragged_tile(p.cu_seqlens_q, p.batch, p.heads_q, tile_q, index);
-    return {t.tiles - 1 - t.tile, t.head, t.batch};
+    const RaggedTile t = ragged_tile(p.cu_seqlens_q, p.batch, heads(), tile_q, index);
+    return {t.tiles - 1 - t.tile, int32_t(t.head * heads_of_tile), t.batch};
   }
 };
 

@@ -24,6 +24,9 @@ abi::Params params_of(const Rotary& rotary);
 using TensorMapDescriptions = std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)>;
 TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Params& params);
 
+// Work::kPackedSplits: heads whose rows lie in one tile. As many of those that share a key head as are a power of two.
+int32_t packed_heads(int32_t heads_q, int32_t heads_k);
+
 uint32_t features_of(const Problem& problem);  // Feature bits the problem needs
 
 // Why a row does not take a problem: the rule and its numbers, all that a choice needs. Sentences are for who asks.
@@ -49,7 +52,8 @@ struct Reason {
     kFarRows,
     kHeadDims,
     kRowAddresses,
-    kAnyOrder,  // it could, but is made for sums in any order
+    kManyBlocks,  // it could, but is made for too few blocks of queries to fill the GPU
+    kAnyOrder,    // it could, but is made for sums in any order
     kNoCode,
     kOnlyForced,
     kSlowPath,
@@ -101,6 +105,9 @@ struct Step {
 
 abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);  // one of these two:
 abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+// Whether a kernel by Work::kPackedSplits is expected to be faster than one that takes blocks of one head with all
+// keys.
+bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule schedule(const Rotary& rotary);
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);

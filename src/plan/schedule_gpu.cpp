@@ -52,6 +52,62 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   return s;
 }
 
+// The time of workgroups that each take all blocks of keys of a part, one after another, in units of a block. Starting
+// and ending a part takes as long as some blocks; combining them a launch, and their sums in fp32 written and read.
+struct SplitCost {
+  int64_t workgroups, key_blocks, tile_bytes, parts_bytes;
+  static constexpr int64_t kEnds = 4, kLaunch = 3;
+
+  int64_t of(int64_t tasks, int64_t splits) const {
+    const int64_t alone = ceil_div(tasks * splits, workgroups) * (ceil_div(key_blocks, splits) + kEnds);
+    if (splits == 1) return alone;
+    return alone + kLaunch + ceil_div(2 * splits * parts_bytes, tile_bytes * workgroups);
+  }
+};
+
+struct PackedBlocks {
+  int32_t heads;   // of a tile
+  int64_t blocks;  // tiles of rows
+  SplitCost cost;
+
+  PackedBlocks(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+    const fw_attention& a = problem.a;
+    heads = packed_heads(static_cast<int32_t>(a.heads_q), static_cast<int32_t>(a.heads_k));
+    const int64_t queries = row.tile_q / heads;
+    blocks = ceil_div(a.seqlen_q, queries) * (a.heads_q / heads) * a.batch;
+    const abi::Params p = params_of(problem);
+    const int64_t keys = std::max<int64_t>(a.seqlen_k + a.seqlen_new, 1);
+    const int64_t seen = std::min(keys, std::min(p.window_left, keys) + std::min(p.window_right, keys) + queries);
+    cost = {.workgroups = device.compute_units,
+            .key_blocks = ceil_div(seen, row.tile_k),
+            .tile_bytes = row.tile_k * (a.dim_qk + a.dim_v) * 2,
+            .parts_bytes = a.batch * a.heads_q * a.seqlen_q * a.dim_v * 4};
+  }
+  // The number of parts that takes the least time.
+  int64_t best() const {
+    int64_t best = 1;
+    for (int64_t splits = 2; splits <= std::min(kMaxSplits, cost.key_blocks / 2); ++splits) {
+      if (cost.of(blocks, splits) < cost.of(blocks, best)) best = splits;
+    }
+    return best;
+  }
+};
+
+abi::Schedule packed_splits(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  const PackedBlocks packed(problem, device, row);
+  const int64_t splits = a.num_splits > 0 ? a.num_splits : packed.best();
+  abi::Schedule s = one_part(problem, row.tile_q,
+                             std::max<int64_t>(std::min<int64_t>(packed.blocks * splits, device.compute_units), 1));
+  s.splits = static_cast<int32_t>(splits);
+  s.heads_per_task = packed.heads;
+  if (splits > 1) {
+    s.workspace_bytes =
+        abi::PartialResults(nullptr, a.batch * a.heads_q * a.seqlen_q, splits, static_cast<int>(a.dim_v)).bytes;
+  }
+  return s;
+}
+
 // Where lengths are in device memory, the kernel shares the keys out itself: splits = 0 leaves that to it.
 abi::Schedule line(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
@@ -131,6 +187,8 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       s.workspace_bytes = kCounterBytes;
       return s;
     }
+    case Work::kPackedSplits:
+      return packed_splits(problem, device, row);
     case Work::kKeyTiles:
       return key_tiles(problem, device, row, 1);
     case Work::kKeyPairs:
@@ -141,6 +199,19 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       break;
   }
   return one_part(problem, 1, a.batch * (a.seqlen_q + a.seqlen_new));
+}
+
+int32_t packed_heads(int32_t heads_q, int32_t heads_k) {
+  const int32_t group = heads_q / heads_k;
+  return std::min(group & -group, 64);
+}
+
+bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  const PackedBlocks packed(problem, device, row);
+  const int64_t splits = a.num_splits > 0 ? a.num_splits : packed.best();
+  const int64_t unpacked = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
+  return 10 * packed.cost.of(packed.blocks, splits) < 9 * packed.cost.of(unpacked, 1);
 }
 
 int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule) {

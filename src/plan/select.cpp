@@ -35,6 +35,12 @@ Reason too_little_lds(const KernelRow& row, const DeviceInfo& device) {
   return {Reason::kLds, "", device.lds_bytes, row.lds_bytes};
 }
 
+// Made for few blocks of queries, which it cuts into parts of the keys.
+Reason many_blocks(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
+  if ((row.needs & kPrefersFewBlocks) == 0 || splits_pay(problem, device, row)) return {};
+  return {Reason::kManyBlocks};
+}
+
 // The last question of all, so that it is asked of few rows.
 Reason missing_code(const KernelRow& row, const DeviceInfo& device) {
   return device.code.has(row.source) ? Reason{} : Reason{Reason::kNoCode};
@@ -189,6 +195,7 @@ Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& d
   if (const Reason reason = plain_reason(row, problem.a, device); reason.refuses()) return reason;
   if (const uint32_t missing = features_of(problem) & ~row.features) return {Reason::kFeatures, "", 0, missing};
   if (const Reason reason = unmet_need(row, problem); reason.refuses()) return reason;
+  if (const Reason reason = many_blocks(row, problem, device); reason.refuses()) return reason;
   return missing_code(row, device);
 }
 
@@ -213,13 +220,13 @@ namespace {
 
 // Whether the row refuses nothing but the number of queries or the order of sums, which it can do with all the same.
 bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
-  if (reason.rule != Reason::kMadeForLess && reason.rule != Reason::kMadeForMore && reason.rule != Reason::kAnyOrder) {
-    return false;
-  }
+  const bool could = reason.rule == Reason::kMadeForLess || reason.rule == Reason::kMadeForMore ||
+                     reason.rule == Reason::kManyBlocks || reason.rule == Reason::kAnyOrder;
+  if (!could) return false;
   Problem fewer = problem;
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
-  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns};
+  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks};
   if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }

@@ -95,6 +95,8 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "takes head dimensions that are " + bytes_multiple(reason.limit);
     case Reason::kRowAddresses:
       return "takes " + name + " with rows at " + bytes_multiple(reason.limit);
+    case Reason::kManyBlocks:
+      return "is made for blocks of queries too few to fill the GPU, and keys enough to attend to in parts";
     case Reason::kAnyOrder:
       return "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one";
     case Reason::kNoCode:

@@ -7,14 +7,14 @@ namespace flashwave {
 namespace {
 
 abi::TensorMapDescription describe(const char* name, const abi::Tensor& t, const void* data, int64_t rows, int64_t dim,
-                                   int64_t heads, int64_t box_rows) {
+                                   int64_t heads, int64_t box_rows, int64_t box_heads = 1) {
   const auto bytes = [&](int i) { return static_cast<uint64_t>(t.stride[i]) * 2; };
   return {.tensor = name,
           .base = reinterpret_cast<uintptr_t>(data),
           .dims = {static_cast<uint64_t>(dim), static_cast<uint64_t>(rows), static_cast<uint64_t>(heads),
                    uint64_t{1} << 30, uint64_t{1} << 30},
           .strides = {bytes(1), bytes(2), 16, uint64_t{1} << 34},
-          .box = {abi::kTensorMapColumns, static_cast<uint32_t>(box_rows), 1, 1, 1}};
+          .box = {abi::kTensorMapColumns, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_heads), 1, 1}};
 }
 
 }  // namespace
@@ -25,11 +25,13 @@ TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Para
   const int64_t box = backward ? abi::kTensorMapQueries : abi::key_map_box(p, row.tile_k);
   // Without keys there may be no k and v; their maps are not used then.
   const auto data = [&](const abi::Tensor& t) { return t.data ? t.data : p.o.data; };
+  const int64_t packed = row.work == Work::kPackedSplits ? packed_heads(p.heads_q, p.heads_k) : 1;
+  const int64_t box_q = abi::kTensorMapQueries / packed;
   const abi::Tensor& o = backward ? p.d_o : p.o;
-  return {describe("q", p.q, data(p.q), queries, p.dim_qk, p.heads_q, abi::kTensorMapQueries),
+  return {describe("q", p.q, data(p.q), queries, p.dim_qk, p.heads_q, box_q, packed),
           describe("k", p.k, data(p.k), keys, p.dim_qk, p.heads_k, box),
           describe("v", p.v, data(p.v), keys, p.dim_v, p.heads_k, box),
-          describe(backward ? "d_o" : "o", o, data(o), queries, p.dim_v, p.heads_q, abi::kTensorMapQueries)};
+          describe(backward ? "d_o" : "o", o, data(o), queries, p.dim_v, p.heads_q, box_q, packed)};
 }
 
 }  // namespace flashwave
