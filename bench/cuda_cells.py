@@ -129,6 +129,48 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
     )
 
 
+# ----------------------------------------------------------------------------------------------------------- modifiers
+
+_SOFTCAP, _SCORES_OF = 30.0, 4.0  # q is drawn so large that scores come near the cap
+
+
+def _check_capped(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, call: Callable[[], Tensor]) -> None:
+    """The first and the last head of a sequence in fp64, by the rule of docs/numerics.md."""
+    out = call()
+    for head in (0, q.shape[2] - 1):
+        results = []
+        for dtype in (torch.float64, q.dtype):
+            q_, k_, v_ = (x[-1, :, head].to(dtype) for x in (q, k, v))
+            scores = _SOFTCAP * torch.tanh(q_ @ k_.T * _scale(q) / _SOFTCAP)
+            if causal:
+                scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+            results.append(
+                (torch.softmax(scores if dtype == torch.float64 else scores.float(), -1).to(dtype) @ v_).double()
+            )
+        reference, naive = results
+        error, allowed = (out[-1, :, head].double() - reference).abs().max(), 2 * (naive - reference).abs().max()
+        if not error <= allowed:
+            raise WrongResult(f"{name}: off by {float(error):.3g}, {float(allowed):.3g} is allowed")
+
+
+def softcap(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
+    shape, (q, k, v) = _drawn(seqlen, dim, causal, dtype, 3)
+    q = q * _SCORES_OF
+    mask = "causal" if causal else "full"
+    name = f"d={dim} s={seqlen} b={shape.batch} {mask} softcap"
+
+    def ours() -> Tensor:
+        return flash_attn_func(q, k, v, causal=causal, softcap=_SOFTCAP)
+
+    calls: dict[str, Sequence[Call]] = {OURS: [ours]}
+    calls["flashwave, no softcap"] = [lambda: flash_attn_func(q, k, v, causal=causal)]
+    if flash3_is_here():
+        calls["FlashAttention-3"] = [lambda: torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal, softcap=_SOFTCAP)]
+    repeats = max(1, round(2e-3 / (shape.flops(FORWARD) / 500e12)))
+    right = lambda: _check_capped(name, q, k, v, causal, ours)  # noqa: E731
+    return Cell("softcap", name, shape.flops(FORWARD) / 1e12, "TFLOP/s", calls, right, repeats=repeats)
+
+
 # ------------------------------------------------------------------------------------------------------------ backward
 
 
@@ -358,7 +400,7 @@ def tiny(batch: int, heads: int, heads_k: int, keys: int, dim: int) -> Cell:
 
 # --------------------------------------------------------------------------------------------------------------- lists
 
-GROUPS = ("prefill", "growing", "backward", "deterministic", "triton", "decode", "chunks", "tiny")
+GROUPS = ("prefill", "growing", "backward", "deterministic", "triton", "decode", "chunks", "softcap", "tiny")
 _FEW_QUERIES = 8
 _RAGGED = [100 + (16284 * n) // 63 for n in range(64)]
 _PREFILL = [512, 1024, 2048, 4096, 8192, 16384]
@@ -372,6 +414,8 @@ def cells(groups: Sequence[str], quick: bool, dtype: torch.dtype, classic: str |
             for seqlen in (2048, 16384) if quick else _PREFILL:
                 todo["prefill"].append(lambda s=seqlen, d=dim, c=causal: prefill(s, d, c, dtype))
                 todo["backward"].append(lambda s=seqlen, d=dim, c=causal: backward_alone(s, d, c, dtype))
+            for seqlen in (16384,) if quick else (2048, 8192):
+                todo["softcap"].append(lambda s=seqlen, d=dim, c=causal: softcap(s, d, c, dtype))
             for seqlen in (16384,) if quick else (1024, 4096, 16384):
                 todo["deterministic"].append(lambda s=seqlen, d=dim, c=causal: backward_alone(s, d, c, dtype, True))
         todo["growing"].append(lambda c=causal: growing(c, dtype, classic))

@@ -53,6 +53,7 @@ enum Needs : uint32_t {
   kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8
   kNeedsGradientMaps = 1u << 16,  // q, k, v, d_o described by tensor maps; o, dq, dk, dv: as kNeeds16Bytes
   kNeedsUnpaddedPages = 1u << 9,  // block_table: no left pad
+  kNeedsSoftcap = 1u << 19,       // softcap > 0
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
@@ -64,12 +65,15 @@ enum Needs : uint32_t {
   kPrefersSeveralRows = 1u << 13,
   // Nor this: made for blocks of queries too few to fill the GPU; forced by name it takes any number.
   kPrefersFewBlocks = 1u << 17,
+  // Nor this: made for at most kFewRows rows, or kVeryFewRows of head dims above 128, where the GPU has a kernel by
+  // Work::kPackedSplits for more; else, and forced by name, it takes any number.
+  kPrefersFewRows = 1u << 18,
   // Nor this: the slow path of its device, which takes any problem, is tried last, and uses no matrix unit or vector
   // tile. FW_NO_SLOW_PATH excludes it.
   kIsSlowPath = 1u << 14,
 };
 
-inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefersSeveralRows
+inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefersFewRows, kPrefersSeveralRows
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).
 enum class Work : uint8_t {

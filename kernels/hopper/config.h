@@ -5,13 +5,16 @@
 
 namespace flashwave {
 
-template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, bool kGeneral_,
+// What a kernel can do to scores: all modifiers and dropout, the softcap alone, nothing.
+enum class Scores { kPlain, kCapped, kGeneral };
+
+template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, Scores kScores_,
           bool kSumByMma_, bool kPacked_>
 struct ForwardConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileQ = kTileQ_, kTileK = kTileK_, kThreads = kThreads_;
-  static constexpr bool kGeneral = kGeneral_;  // scores may be modified, weights dropped
+  static constexpr bool kGeneral = kScores_ == Scores::kGeneral, kCapped = kScores_ == Scores::kCapped;
   // Row sums are one more column of the second product, of ones: that saves an addition per score, but they are the
   // sums of rounded weights, too rough for LSE.
   static constexpr bool kSumByMma = kSumByMma_;
@@ -36,7 +39,9 @@ struct ForwardConfig {
   static constexpr bool fits(int q_slots, int stages) {
     return q_slots * kConsumers * kQBytes + stages * (kKBytes + kVBytes) + kOtherBytes <= kMostBytes;
   }
-  static constexpr int kStages = fits(2, 4) ? 4 : 2, kQSlots = fits(2, kStages) ? 2 : 1;
+  // Packed: hardly a workgroup has a second task, and the time is that of reading keys.
+  static constexpr int kStages = kPacked ? (fits(1, 4) ? 4 : fits(1, 3) ? 3 : 2) : fits(2, 4) ? 4 : 2;
+  static constexpr int kQSlots = !kPacked && fits(2, kStages) ? 2 : 1;
   static_assert(fits(kQSlots, kStages));
 
   static constexpr uint32_t kQ = kSharedBase, kK = kQ + kQSlots * kConsumers * kQBytes, kV = kK + kStages * kKBytes,

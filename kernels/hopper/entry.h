@@ -6,14 +6,21 @@
 #include "kernels/hopper/element.h"
 #include "kernels/hopper/fwd.h"
 
+namespace flashwave {
+constexpr Scores scores_of(uint32_t features) {
+  const uint32_t modifiers = features & kScoreModifiers;
+  return modifiers == 0 ? Scores::kPlain : modifiers == kSoftcap ? Scores::kCapped : Scores::kGeneral;
+}
+}  // namespace flashwave
+
 #define FW_HOPPER_FORWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,           \
                           lds_bytes, features, needs, work)                                                            \
   extern "C" __global__ void __launch_bounds__(threads, 1)                                                             \
       name(const __grid_constant__ flashwave::GpuArguments args, const __grid_constant__ flashwave::TensorMaps maps) { \
     using namespace flashwave;                                                                                         \
-    using Config = ForwardConfig<ElementOf<(dtypes)>::Type, dim_qk, dim_v, tile_q, tile_k, threads,                    \
-                                 ((features) & kScoreModifiers) != 0, ((needs) & kNeedsNoLse) != 0,                    \
-                                 Work::work == Work::kPackedSplits>;                                                   \
+    using Config =                                                                                                     \
+        ForwardConfig<ElementOf<(dtypes)>::Type, dim_qk, dim_v, tile_q, tile_k, threads, scores_of(features),          \
+                      ((needs) & kNeedsNoLse) != 0, Work::work == Work::kPackedSplits>;                                \
     static_assert(Config::kSharedBytes == lds_bytes);                                                                  \
     forward<Config>(args, maps);                                                                                       \
   }

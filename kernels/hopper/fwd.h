@@ -24,9 +24,10 @@ struct Consumer {
   const GpuArguments& args;
   const Params& p;
   const TensorMaps& maps;
-  const int group;    // which consumer
-  const bool speaks;  // one thread of the warpgroup does
-  const float scale;  // of a score, to units of log2
+  const int group;           // which consumer
+  const bool speaks;         // one thread of the warpgroup does
+  const float scale;         // of a score, to units of log2
+  const float to_tanh, cap;  // softcap: of a score to tanh's argument, of tanh to units of log2
   // Blocks whose output is done. Scores run one block ahead of it: all counts and places in the rings follow from this.
   uint32_t done = 0;
 
@@ -47,7 +48,9 @@ struct Consumer {
         maps(tensor_maps),
         group(consumer),
         speaks(thread_index() % kWarpgroup == 0),
-        scale(C::kGeneral ? 1.f : p.softmax_scale * kLog2e) {}
+        scale(C::kGeneral || C::kCapped ? 1.f : p.softmax_scale * kLog2e),
+        to_tanh(C::kCapped ? p.softmax_scale / p.softcap : 0.f),
+        cap(C::kCapped ? p.softcap * kLog2e : 0.f) {}
 
   FW_METHOD void wait_k(uint32_t n) const {
     barrier_wait(C::kKFull + 8 * slot_of<C::kStages>(n), parity_of<C::kStages>(n));
@@ -174,6 +177,10 @@ struct Consumer {
     }
   }
 
+  // Softcap by the tanh of the special function unit, whose error is below that of rounding a score to 16 bits
+  // (docs/numerics.md).
+  FW_METHOD void cap_scores() { FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = tanh_fast(s[i] * to_tanh) * cap; }
+
   // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: P may be too large.
   template <bool kWatched>
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
@@ -182,8 +189,12 @@ struct Consumer {
     FW_UNROLL for (int k = 0; k < C::kTileK / 16; ++k) {
       FW_UNROLL for (int i = 0; i < 4; ++i) {
         const float r = i & 1 ? r1 : r0;
-        const float e0 = exp2_fast(__fmaf_rn(s[8 * k + 2 * i], scale, -r));
-        const float e1 = exp2_fast(__fmaf_rn(s[8 * k + 2 * i + 1], scale, -r));
+        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1];
+        if constexpr (C::kCapped && kWatched) {  // of a block that is not masked: s stays as it is
+          s0 = tanh_fast(s0 * to_tanh), s1 = tanh_fast(s1 * to_tanh);
+        }
+        const float c = C::kCapped && kWatched ? cap : scale;
+        const float e0 = exp2_fast(__fmaf_rn(s0, c, -r)), e1 = exp2_fast(__fmaf_rn(s1, c, -r));
         if constexpr (!C::kSumByMma) (i & 1 ? x1 : x0) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
@@ -208,6 +219,7 @@ struct Consumer {
   // What is done to the scores of a block before the softmax, and to its weights after the sum.
   FW_METHOD void modify(int block) {
     if constexpr (C::kGeneral) score_rows(block).modify(s);
+    if constexpr (C::kCapped) cap_scores();
     if (block >= open_last || block < open_first) mask(block);
   }
   FW_METHOD void drop(int block) {
@@ -243,6 +255,7 @@ struct Consumer {
       if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
+      if constexpr (C::kCapped) cap_scores();
       rescale(raise_reference());
       x = exponentials(weights);
     }

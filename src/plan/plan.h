@@ -46,6 +46,7 @@ struct Reason {
     kScale,
     kPageSize,
     kPagesWithLeftpad,
+    kSoftcap,
     kLse,
     kRounding,
     kFewColumns,

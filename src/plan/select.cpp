@@ -35,12 +35,6 @@ Reason too_little_lds(const KernelRow& row, const DeviceInfo& device) {
   return {Reason::kLds, "", device.lds_bytes, row.lds_bytes};
 }
 
-// Made for few blocks of queries, which it cuts into parts of the keys.
-Reason many_blocks(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
-  if ((row.needs & kPrefersFewBlocks) == 0 || splits_pay(problem, device, row)) return {};
-  return {Reason::kManyBlocks};
-}
-
 // The last question of all, so that it is asked of few rows.
 Reason missing_code(const KernelRow& row, const DeviceInfo& device) {
   return device.code.has(row.source) ? Reason{} : Reason{Reason::kNoCode};
@@ -128,6 +122,7 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsUnpaddedPages) && problem.paged() && a.leftpad_k != nullptr) {
     return {Reason::kPagesWithLeftpad};
   }
+  if ((row.needs & kNeedsSoftcap) && !(a.softcap > 0)) return {Reason::kSoftcap};
   if ((row.needs & kNeedsNoLse) && a.lse.data != nullptr) return {Reason::kLse};
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) return {Reason::kRounding};
   if ((row.needs & kNeeds8Columns) && (a.dim_qk < 8 || a.dim_v < 8)) return {Reason::kFewColumns, "", 8, 0};
@@ -141,6 +136,24 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   if (row.needs & (kNeeds16Bytes | kNeedsTensorMaps | kNeedsGradientMaps)) return misaligned(a, 16);
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return {};
+}
+
+// Made for few blocks of queries, which it cuts into parts of the keys.
+Reason many_blocks(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
+  if ((row.needs & kPrefersFewBlocks) == 0 || splits_pay(problem, device, row)) return {};
+  return {Reason::kManyBlocks};
+}
+
+// Made for few rows, where another kernel packs more of them into its tiles.
+Reason many_rows(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
+  if ((row.needs & kPrefersFewRows) == 0) return {};
+  const Reason reason = too_large("seqlen_q * heads_q / heads_k", problem.a.seqlen_q * problem.group(),
+                                  problem.a.dim_qk > 128 ? kVeryFewRows : kFewRows, Reason::kMadeForLess);
+  if (!reason.refuses()) return {};
+  const auto packs = [&](const KernelRow& other) {
+    return other.work == Work::kPackedSplits && !why_not(other, problem, device).refuses();
+  };
+  return std::ranges::any_of(catalog_of(row_kind(device)), packs) ? reason : Reason{};
 }
 
 // The reasons that need no more than a look at the row and a number or two, in the order they are told.
@@ -196,6 +209,7 @@ Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& d
   if (const uint32_t missing = features_of(problem) & ~row.features) return {Reason::kFeatures, "", 0, missing};
   if (const Reason reason = unmet_need(row, problem); reason.refuses()) return reason;
   if (const Reason reason = many_blocks(row, problem, device); reason.refuses()) return reason;
+  if (const Reason reason = many_rows(row, problem, device); reason.refuses()) return reason;
   return missing_code(row, device);
 }
 
@@ -226,7 +240,7 @@ bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem
   Problem fewer = problem;
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
-  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks};
+  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks | kPrefersFewRows};
   if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }

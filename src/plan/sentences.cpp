@@ -83,6 +83,8 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "takes a page_size that is a multiple of " + limit + ", got " + got;
     case Reason::kPagesWithLeftpad:
       return "does not take leftpad_k together with block_table";
+    case Reason::kSoftcap:
+      return "is made for a softcap, and there is none";
     case Reason::kLse:
       return "sums rounded weights, too rough for lse";
     case Reason::kRounding:

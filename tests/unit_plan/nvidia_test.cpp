@@ -249,6 +249,58 @@ TEST_F(NvidiaPlan, SplitsAreReportedWhereTheKernelChoosesThem) {
   EXPECT_EQ(plan.splits, 3);
 }
 
+Problem chunk_problem(int64_t queries, int64_t keys, int64_t heads_q, int64_t heads_k) {
+  Problem p = forward_problem(queries);
+  p.a.batch = 1, p.a.seqlen_k = keys, p.a.heads_q = heads_q, p.a.heads_k = heads_k;
+  p.a.dim_qk = p.a.dim_v = 128;
+  p.a.q = p.a.o = tensor(FW_BF16, queries * heads_q * 128, heads_q * 128, 128);
+  p.a.k = p.a.v = tensor(FW_BF16, keys * heads_k * 128, heads_k * 128, 128);
+  return p;
+}
+
+// Blocks of queries that leave most of the GPU idle: heads share tiles, and keys are attended to in parts.
+TEST_F(NvidiaPlan, AChunkOfQueriesOnALongCacheIsCutIntoPartsOfTheKeys) {
+  Problem problem = chunk_problem(32, 32768, 32, 8);
+  expect_chosen(problem, hopper(), "hopper_fwd_bf16_d128_m128n128_packed");
+  Plan plan;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.heads_per_task, 4) << "all that share a key head";
+  EXPECT_EQ(plan.splits, 16) << "8 tiles of 32 queries of 4 heads, 132 workgroups";
+  EXPECT_EQ(plan.schedule.tasks, 128);
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(plan.after[0].row->op, Op::kCombine);
+  EXPECT_GE(plan.workspace_bytes(), size_t{16} * 32 * 32 * 128 * 4);
+  const TensorMapDescriptions maps = describe_tensor_maps(*plan.selection.row, params_of(problem));
+  EXPECT_EQ(maps[0].box[1], 16u);
+  EXPECT_EQ(maps[0].box[2], 4u);
+  EXPECT_EQ(maps[1].box[2], 1u);
+
+  problem.a.num_splits = 3;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.splits, 3);
+  problem.a.num_splits = 0;
+
+  ASSERT_TRUE(make_plan(chunk_problem(32, 32768, 24, 4), hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.heads_per_task, 2) << "of 6 that share a key head";
+  ASSERT_TRUE(make_plan(chunk_problem(32, 32768, 128, 1), hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.heads_per_task, 64);
+}
+
+TEST_F(NvidiaPlan, PackedRowsAreForWhatDecodingAndWholeBlocksAreNot) {
+  expect_chosen(chunk_problem(4, 32768, 32, 8), hopper(), "ampere_decode_bf16_d128");
+  expect_chosen(chunk_problem(5, 32768, 32, 8), hopper(), "hopper_fwd_bf16_d128_m128n128_packed");
+  expect_chosen(chunk_problem(16, 32768, 32, 32), hopper(), "ampere_decode_bf16_d128");
+  expect_chosen(chunk_problem(16, 32768, 32, 8), ampere(), "ampere_decode_bf16_d128_small");
+  const Problem many = chunk_problem(8192, 8192, 32, 8);
+  EXPECT_EQ(select(many, hopper()).row->name, std::string_view("hopper_fwd_bf16_d128_m128n128"));
+  EXPECT_EQ(select(many, hopper(), {.force_kernel = "hopper_fwd_bf16_d128_m128n128_packed"}).row->work,
+            Work::kPackedSplits);
+  Problem capped = chunk_problem(32, 32768, 32, 8);
+  capped.a.softcap = 30;
+  expect_chosen(capped, hopper(), "hopper_fwd_bf16_d128_m128n128_general");
+  EXPECT_NE(select(many, hopper(), {.force_kernel = "ampere_decode_bf16_d128"}).row, nullptr);
+}
+
 // A kernel that prefers other problems is better than none, and than the slow path.
 TEST_F(NvidiaPlan, AnUnwillingKernelIsNotLost) {
   DeviceInfo device = ampere();
