@@ -38,10 +38,7 @@ FW_DEVICE BlockRange block_range(const BackwardTask& t, int first_key) {
 }
 
 // Rows of k and v of the sequence from key 0 on.
-FW_DEVICE int32_t stored_rows(const Params& p, int32_t b) {
-  const int32_t stored = p.cu_seqlens_k ? p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b] : p.seqlen_k;
-  return stored - (p.leftpad_k ? p.leftpad_k[b] : 0);
-}
+FW_DEVICE int32_t stored_rows(const Params& p, int32_t b) { return int32_t(room_of(p, b) - left_pad(p, b)); }
 
 // The tile that begins with `key`. The blocks of queries that see some key of it are those that a query block's own
 // keys say (turn_of): both follow from the same two edges.

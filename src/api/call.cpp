@@ -4,7 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/defaults.h"
@@ -57,6 +59,34 @@ Status clear_view(const Call& call, const View& view, const std::vector<char>& z
     }
   }
   return {};
+}
+
+// Reads the index arrays from the GPU's memory, and waits for that.
+Status check_indices_of_gpu(const Call& call) {
+  Problem problem = call.problem;
+  fw_attention& a = problem.a;
+  std::list<std::vector<int32_t>> read;
+  const auto fetch = [&](const int32_t*& array, int64_t count) -> Status {
+    if (array == nullptr || count <= 0) return {};
+    std::vector<int32_t>& copy = read.emplace_back(static_cast<size_t>(count));
+    const Status status =
+        call.device->copy(copy.data(), array, copy.size() * sizeof(int32_t), FW_DEVICE_TO_HOST, call.exec.stream);
+    array = copy.data();
+    return status;
+  };
+  const int64_t columns = a.page_size > 0 ? (a.seqlen_k + a.page_size - 1) / a.page_size : 0;
+  const std::pair<const int32_t**, int64_t> arrays[] = {
+      {&a.cu_seqlens_q, a.batch + 1},
+      {&a.cu_seqlens_k, a.batch + 1},
+      {&a.seqused_k, a.batch},
+      {&a.leftpad_k, a.batch},
+      {&a.cache_batch_idx, a.batch},
+      {&a.block_table, columns > 0 ? (a.batch - 1) * a.block_table_stride + columns : 0}};
+  for (const auto& [array, count] : arrays) {
+    if (const Status status = fetch(*array, count); !status.ok()) return status;
+  }
+  if (const Status status = call.device->synchronize(call.exec.stream); !status.ok()) return status;
+  return validate_indices(problem);
 }
 
 }  // namespace
@@ -171,6 +201,9 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   if (status = read_exec(exec, call); !status.ok()) return status;
   status = check == Check::kStructs ? validate_structs(problem) : validate(problem, call->info().host_memory);
   if (!status.ok()) return status;
+  if (check == Check::kEverything && !call->info().host_memory && !problem.empty() && index_checks_wanted()) {
+    if (status = check_indices_of_gpu(*call); !status.ok()) return status;
+  }
   normalize(problem);
   if (fast_rounding_wanted()) problem.a.flags |= FW_FAST_ROUNDING;
   // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.

@@ -84,6 +84,8 @@ Status forced_kernel(Op op, std::string* name) {
 
 bool debug_wanted() { return switched_on("FLASH_ATTENTION_DEBUG"); }
 
+bool index_checks_wanted() { return switched_on("FLASHWAVE_CHECK_INDEXES"); }
+
 bool fast_rounding_wanted() { return switched_on("FLASHWAVE_FAST_ROUNDING"); }
 
 }  // namespace flashwave::api

@@ -21,6 +21,7 @@ Status forced_kernel(Op op, std::string* name);
 
 // Switches are on for 1, true, on and yes, in any case.
 bool debug_wanted();          // FLASH_ATTENTION_DEBUG
+bool index_checks_wanted();   // FLASHWAVE_CHECK_INDEXES: lengths and places in a GPU's memory are read and checked
 bool fast_rounding_wanted();  // FLASHWAVE_FAST_ROUNDING: as if every call had FW_FAST_ROUNDING
 
 }  // namespace flashwave::api
