@@ -26,12 +26,11 @@ class WaveChecker {
  public:
   explicit WaveChecker(const CheckOptions& options);
   ~WaveChecker();
-  // Before and after the instruction executes. `before` sees register state as the instruction will read it.
+  // Before and after the instruction executes. `before` sees register state as the instruction will read it. Where
+  // register numbers count on from M0, `in` has those it means.
   void start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);  // how many registers the launch filled in
   void before(Wave& wave, const Instruction& in);
   void after(Wave& wave, const Instruction& in);
-  // VGPRs written by an instruction that neither of them saw.
-  void defined(u16 first, int count);
   // For LDS: the number of LDS instructions / direct-to-LDS loads issued, and how many have been waited for.
   u32 lds_issued() const;
   u32 lds_done() const;

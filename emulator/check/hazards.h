@@ -13,7 +13,7 @@ struct RegisterState;
 // by running its pass on pairs of instructions. Jumps to other functions forget everything, as the compiler does.
 class HazardTracker {
  public:
-  void start(const Target& target, const RegisterUseTable& table);
+  void start(const Target& target);
   // `suspect`: a register of the instruction is hazardous in `words`.
   void before(const Wave& wave, const Instruction& in, const RegisterUse& use, RegisterState* words, bool suspect) {
     if (cdna_) {
@@ -67,7 +67,6 @@ class HazardTracker {
   int matrix_overwrite_states(const Matrix& first) const;
   int gfx908_states(const Matrix& first, const RegisterUse& use, bool accumulator, bool written) const;
 
-  const RegisterUseTable* table_ = nullptr;
   int cdna_ = 0;
   Family family_ = Family::gfx9;
   u64 time_ = 0;

@@ -103,8 +103,8 @@ void HazardTracker::check_matrix(const Wave& wave, const Instruction& in, const 
   if (first_matrix_ != had) rebuild(words);
   if (!(use.traits & (kValu | kVmem | kLds))) return;
 
-  const RegisterRange* reads = table_->read_ranges(use);
-  const RegisterRange* writes = table_->write_ranges(use);
+  const RegisterRange* reads = use.read_range();
+  const RegisterRange* writes = use.write_range();
   // As the compiler does, only the last instruction that wrote (or accumulated) the register counts.
   auto newest = [&](auto matches) -> const Matrix* {
     for (u32 i = last_matrix_; i != first_matrix_; --i) {

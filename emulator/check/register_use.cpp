@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/opcode.h"
+#include "core/indexing.h"
 
 namespace emu {
 namespace {
@@ -37,6 +37,18 @@ u8 matrix_passes(const Instruction& in, Name name, const Target& target, bool dg
 class Builder {
  public:
   Builder(RegisterUseTable& table, const Target& target) : table_(table), target_(target) {}
+
+  // Once all instructions were added and nothing moves any more.
+  void link() {
+    const RegisterWord* words = table_.words.data();
+    const RegisterRange* ranges = table_.ranges.data();
+    for (RegisterUse& use : table_.use) {
+      use.words = words;
+      use.ranges = ranges;
+      words += use.read_words + use.write_words;
+      ranges += use.read_ranges + use.write_ranges;
+    }
+  }
 
   void add(const Instruction& in) {
     use_ = RegisterUse{};
@@ -127,7 +139,7 @@ class Builder {
     if (name.starts_with("ds_write") || name.starts_with("ds_store")) return {in.dest_count + 1, 2};
     if (name.starts_with("scratch_store")) return {in.dest_count + 1, 1};
     if (name.starts_with("buffer_store") && !in.offen && !in.idxen) return {in.dest_count, 1};  // gfx90a: the stack
-    if (name == "v_writelane_b32" || name.find("_movrel") != Name::npos) return {in.dest_count, 1};
+    if (name == "v_writelane_b32") return {in.dest_count, 1};
     return {0, 0};
   }
 
@@ -140,10 +152,11 @@ class Builder {
   }
 
   static Undefined undefined_rule(const Instruction& in) {
-    static constexpr std::array<Name, 14> copies = {
-        "v_mov_b32",         "v_mov_b64",  "v_mov_b16",      "v_accvgpr_read_b32",  "v_accvgpr_write_b32",
-        "v_accvgpr_mov_b32", "s_mov_b32",  "s_mov_b64",      "v_readfirstlane_b32", "v_readlane_b32",
-        "v_swap_b32",        "v_swap_b16", "v_accvgpr_read", "v_accvgpr_write"};
+    static constexpr std::array<Name, 18> copies = {
+        "v_mov_b32",         "v_mov_b64",     "v_mov_b16",      "v_accvgpr_read_b32",  "v_accvgpr_write_b32",
+        "v_accvgpr_mov_b32", "s_mov_b32",     "s_mov_b64",      "v_readfirstlane_b32", "v_readlane_b32",
+        "v_swap_b32",        "v_swap_b16",    "v_accvgpr_read", "v_accvgpr_write",     "v_movrels_b32",
+        "v_movreld_b32",     "s_movrels_b32", "s_movreld_b32"};
     static constexpr std::array<Name, 6> selects = {"v_cndmask_b32", "v_cndmask_b16", "v_perm_b32",
                                                     "s_cselect_b32", "s_cselect_b64", "v_bfi_b32"};
     static constexpr std::array<Name, 11> low_from_low = {
@@ -164,6 +177,7 @@ class Builder {
     if (name.starts_with("v_cmpx") || name.find("saveexec") != Name::npos || name.find("wrexec") != Name::npos) {
       write(scalar(kExec));
     }
+    if (name == "s_set_gpr_idx_on" || name == "s_set_gpr_idx_idx" || name == "s_set_gpr_idx_mode") write(scalar(kM0));
     if (in.to_lds || name.find("load_lds") != Name::npos) read(scalar(kM0));
   }
 
@@ -339,13 +353,12 @@ class Builder {
   }
 
   void finish() {
-    use_.first_word = static_cast<u32>(table_.words.size());
-    for (const RegisterRange& r : reads_) add_bits(table_.words, use_.first_word, r);
-    use_.read_words = static_cast<u8>(table_.words.size() - use_.first_word);
+    const size_t first = table_.words.size();
+    for (const RegisterRange& r : reads_) add_bits(table_.words, first, r);
+    use_.read_words = static_cast<u8>(table_.words.size() - first);
     const size_t from = table_.words.size();
     for (const RegisterRange& r : writes_) add_bits(table_.words, from, r);
     use_.write_words = static_cast<u8>(table_.words.size() - from);
-    use_.first_range = static_cast<u32>(table_.ranges.size());
     use_.read_ranges = static_cast<u8>(reads_.size());
     use_.write_ranges = static_cast<u8>(writes_.size());
     table_.ranges.insert(table_.ranges.end(), reads_.begin(), reads_.end());
@@ -367,9 +380,24 @@ const RegisterUseTable& register_use_of(const Program& program) {
     Builder builder(*table, *program.target);
     table->use.reserve(program.code.size());
     for (const Instruction& in : program.code) builder.add(in);
+    builder.link();
     program.register_use = std::move(table);
   });
   return *program.register_use;
+}
+
+const RegisterUse& indexed_use_of(const Program& program, const Instruction& in, const Indexing& indexing) {
+  const RegisterUseTable& table = register_use_of(program);
+  if (!indexing.index || !indexing.operands) return table.use[in.index];
+  const std::lock_guard lock(table.mutex);
+  std::unique_ptr<RegisterUseTable>& one = table.indexed[{in.index, indexing.index, indexing.operands}];
+  if (!one) {
+    one = std::make_unique<RegisterUseTable>();
+    Builder builder(*one, *program.target);
+    builder.add(indexing.apply(program.code[in.index]));
+    builder.link();
+  }
+  return one->use.front();
 }
 
 std::string register_name(int reg) {

@@ -94,7 +94,7 @@ void WaveChecker::State::wait(const Instruction& in, WaitKind kind) {
 }
 
 void WaveChecker::State::issue(const Instruction& in, const RegisterUse& use) {
-  const RegisterRange* writes = table->write_ranges(use);
+  const RegisterRange* writes = use.write_range();
   const bool loads = use.write_ranges > 0 && !in.to_lds;
   if (use.counters & kCountsLoad) {
     ++vmem.issued;
@@ -143,9 +143,9 @@ void WaveChecker::State::report_loading(Wave& wave, const Instruction& in, const
       word.loading_lds &= ~bit;
     }
   };
-  const RegisterRange* reads = table->read_ranges(use);
+  const RegisterRange* reads = use.read_range();
   for (int i = 0; i < use.read_ranges; ++i) check(reads[i], false);
-  const RegisterRange* writes = table->write_ranges(use);
+  const RegisterRange* writes = use.write_range();
   for (int i = 0; i < use.write_ranges; ++i) check(writes[i], true);
 }
 

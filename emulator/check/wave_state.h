@@ -47,6 +47,13 @@ struct WaveChecker::State {
   bool leaves_undefined = false;
   HazardTracker hazards;
 
+  const RegisterUse& use_of(const Wave& wave, const Instruction& in) const {
+    const RegisterUse& use = table->use[in.index];
+    if (wave.indexing || (use.traits & kRelative)) [[unlikely]]
+      return use_by_index(wave, in, use);
+    return use;
+  }
+  const RegisterUse& use_by_index(const Wave& wave, const Instruction& in, const RegisterUse& named) const;
   // waits.cpp
   void wait(const Instruction& in, WaitKind kind);
   void issue(const Instruction& in, const RegisterUse& use);
@@ -55,7 +62,6 @@ struct WaveChecker::State {
   // registers.cpp
   void start_registers(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);
   void examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use);
-  void define_indexed(const Wave& wave, const Instruction& in);
   bool undefined(int reg) const { return words[reg / 64].undefined >> (reg % 64) & 1; }
 };
 

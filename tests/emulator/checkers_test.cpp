@@ -199,6 +199,40 @@ TEST(Registers, RelativeMovesDefineWhatTheyWrite) {
   expect_clean({"gfx1100", index + "v_mov_b32 v43, 1\nv_movrels_b32_e32 v5, v40\nv_add_nc_u32_e32 v6, 1, v5\n"});
 }
 
+TEST(Registers, IndexedOnesAreTheOnesMeant) {
+  const std::string on = "s_mov_b32 s8, 2\ns_set_gpr_idx_on s8, gpr_idx(", off = "s_set_gpr_idx_off\n";
+  const std::string use = "v_add_u32 v6, 1, v7\n";
+  for (const char* target : {"gfx908", "gfx90a", "gfx942", "gfx950"}) {
+    // A destination that is not indexed is written as ever; a source that is, is another register.
+    const std::string source = on + "SRC0)\nv_add_u32 v7, v40, v1\n" + off;
+    expect_rule({target, "v_mov_b32 v40, 1\n" + source + use, "v_mov_b32 v42, 1\n" + source + use, Check::uninitialised,
+                 "VGPR v42 read before it was ever written"});
+    const std::string both = "v_mov_b32 v8, 0\n" + on + "SRC1,DST)\nv_mul_f32 v5, v1, v6\n" + off;
+    expect_rule({target, both + "v_add_u32 v6, 1, v5\n", both + use, Check::uninitialised, "VGPR v5 read"});
+    // Copies are followed as elsewhere.
+    const std::string copy = on + "SRC0)\nv_mov_b32 v7, v40\n" + off;
+    expect_rule({target, copy + use, copy + "v_mov_b32 v7, 0\n" + use, Check::uninitialised, "VGPR v7 read"});
+  }
+}
+
+TEST(Registers, IndexedOnesAreWaitedFor) {
+  const std::string on = "s_mov_b32 s8, 2\ns_set_gpr_idx_on s8, gpr_idx(", off = "s_set_gpr_idx_off\n";
+  const std::string load = "global_load_dword v42, v[2:3], off\nv_mov_b32 v40, 0\n", wait = "s_waitcnt vmcnt(0)\n";
+  for (const std::string use : {"SRC0)\nv_mov_b32 v7, v40\n", "DST)\nv_mov_b32 v40, v1\n"}) {
+    expect_rule(
+        {"gfx942", load + on + use + off, load + wait + on + use + off, Check::wait,
+         use.starts_with("SRC") ? "VGPR v42 read before vmcnt wait" : "VGPR v42 overwritten before vmcnt wait"});
+  }
+  // The register named is another one.
+  expect_clean(
+      {"gfx942", "global_load_dword v40, v[2:3], off\nv_mov_b32 v42, 0\n" + on + "SRC0)\nv_mov_b32 v7, v40\n"});
+  // Relative moves of RDNA.
+  const std::string rdna = "s_mov_b32 m0, 2\nv_mov_b32 v40, 0\nglobal_load_b32 v42, v[2:3], off\n";
+  for (const std::string move : {"v_movrels_b32_e32 v5, v40\n", "v_movreld_b32_e32 v40, v0\n"}) {
+    expect_rule({"gfx1100", rdna + move, rdna + wait + move, Check::wait, "VGPR v42 "});
+  }
+}
+
 // --- LDS -------------------------------------------------------------------------------------------------------------
 
 // Wave 0 (or all) write; the address of another wave's bytes is v1 with the wave's bit flipped.

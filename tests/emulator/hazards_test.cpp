@@ -157,6 +157,18 @@ INSTANTIATE_TEST_SUITE_P(
         Pair{"gfx950", "v_mov_b32 v5, 0", "v_permlane32_swap_b32 v5, v6", 2},
         Pair{"gfx950", kCmpx, "v_permlane32_swap_b32 v5, v6", 4}));
 
+TEST(HazardRegisters, IndexedOnesAreTheOnesMeant) {
+  const std::string mfma = std::string(kMfma16) + "\ns_mov_b32 s20, 24\ns_set_gpr_idx_on s20, gpr_idx(SRC0)";
+  EXPECT_NE(reports("gfx942", mfma, 4, "v_mov_b32 v80, v41"), "");
+  EXPECT_EQ(reports("gfx942", mfma, 5, "v_mov_b32 v80, v41"), "");
+  EXPECT_EQ(reports("gfx942", mfma, 0, "v_mov_b32 v80, v65"), "");  // v89
+  const std::string exp = "s_mov_b32 s20, 2\ns_set_gpr_idx_on s20, gpr_idx(DST)\nv_exp_f32 v5, v6\ns_set_gpr_idx_off";
+  EXPECT_EQ(reports("gfx942", "s_nop 0\n" + exp, 0, "v_add_f32 v9, v7, v8"), "");
+  const std::string still_on = "s_mov_b32 s20, 2\ns_set_gpr_idx_on s20, gpr_idx(SRC0,DST)\nv_exp_f32 v5, v6";
+  EXPECT_NE(reports("gfx942", still_on, 0, "v_add_f32 v9, v5, v8"), "");
+  EXPECT_EQ(reports("gfx942", still_on, 0, "v_add_f32 v9, v7, v8"), "");
+}
+
 // --- RDNA ------------------------------------------------------------------------------------------------------------
 
 TEST(Rdna, TranscendentalResultsNeedAWait) {
