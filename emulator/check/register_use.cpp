@@ -90,32 +90,65 @@ class Builder {
     return {static_cast<u16>(kScalarBase + reg), static_cast<u8>(pair ? 2 : 1)};
   }
 
+  // On CDNA, whose registers have error correction, an instruction that loads half of one fills all of it (LLVM
+  // d16PreservesUnusedBits).
+  RegisterRange range_of(const Instruction& in, int i) const {
+    RegisterRange range = range_of(in.operand[i]);
+    if (range.count == 1 && in.operand[i].is_vgpr() && target_.is_rdna()) range.halves = halves_of(in, i);
+    return range;
+  }
+  static u8 halves_of(const Instruction& in, int i) {
+    const Operand& o = in.operand[i];
+    if (o.half != Half::whole) return o.half == Half::low ? kLowHalf : kHighHalf;
+    const Name name = name_of(in);
+    const int source = i - in.dest_count;
+    auto chosen = [source](u8 select) { return select >> source & 1 ? kHighHalf : kLowHalf; };
+    if (name.starts_with("v_fma_mix")) {
+      if (source < 0) {
+        return name.starts_with("v_fma_mixlo") ? kLowHalf : name.starts_with("v_fma_mixhi") ? kHighHalf : kBothHalves;
+      }
+      return in.op_sel_hi >> source & 1 ? chosen(in.op_sel) : kBothHalves;
+    }
+    if (source >= 0 && is_pair_of_halves(in, source)) return chosen(in.op_sel) | chosen(in.op_sel_hi);
+    const bool buffer = name.starts_with("buffer_"), load = name.find("_load_") != Name::npos;
+    if (i != (load ? 0 : in.dest_count + (buffer ? 0 : 1))) return kBothHalves;
+    if (name.find("d16_hi") != Name::npos) return kHighHalf;
+    if (name.find("d16") != Name::npos) return kLowHalf;
+    return name.ends_with("store_b8") || name.ends_with("store_b16") ? kLowHalf : kBothHalves;
+  }
+  static bool is_pair_of_halves(const Instruction& in, int source) {
+    if (!in.opcode || !(in.opcode->modifiers & kTakesPacked)) return false;
+    const Name signature = in.opcode->signature;
+    const size_t at = signature.find('=') + 1 + static_cast<size_t>(source);
+    return at < signature.size() && Name("HWB").find(signature[at]) != Name::npos;
+  }
+
   void operands(const Instruction& in) {
     const u32 flags = in.opcode ? in.opcode->flags : 0;
     const auto [data, data_count] = data_operands(in);
     for (int i = in.dest_count; i < in.operand_count; ++i) {
-      const RegisterRange range = i == in.dest_count ? first_source(in) : range_of(in.operand[i]);
+      const RegisterRange range = i == in.dest_count ? first_source(in) : range_of(in, i);
       if (i >= data && i < data + data_count && range.count) {
         if (!use_.data_ranges++) use_.data_range = static_cast<u8>(reads_.size());
       }
       read(range);
     }
-    for (int i = 0; i < in.dest_count && i < in.operand_count; ++i) write(range_of(in.operand[i]));
+    for (int i = 0; i < in.dest_count && i < in.operand_count; ++i) write(range_of(in, i));
     if ((flags & kReadsDest) && in.dest_count && !is_partial_read(in)) {
       use_.accumulator = static_cast<u8>(reads_.size());
-      read(range_of(in.operand[0]));
+      read(range_of(in, 0));
     }
     if (flags & kWritesSource0) {
-      write(range_of(in.operand[in.dest_count]));
-      read(range_of(in.operand[0]));
+      write(range_of(in, in.dest_count));
+      read(range_of(in, 0));
     }
     if (flags & kReadsVcc) read(scalar(kVcc));
   }
 
   // The first source, or the half of it that a bit field of known place lies in: offset in bits 5:0 of the second,
   // width in bits 22:16 (s_bfe_u64, s_bfe_i64). Compilers extend the low half of a pair whose high half holds nothing.
-  static RegisterRange first_source(const Instruction& in) {
-    RegisterRange range = range_of(in.operand[in.dest_count]);
+  RegisterRange first_source(const Instruction& in) const {
+    RegisterRange range = range_of(in, in.dest_count);
     const Name name = name_of(in);
     if ((name == "s_bfe_u64" || name == "s_bfe_i64") && in.operand[in.dest_count + 1].is_constant() &&
         range.count == 2) {

@@ -21,9 +21,12 @@ struct RegisterWord {
   u32 word = 0;
 };
 
+enum RegisterHalf : u8 { kLowHalf = 1, kHighHalf = 2, kBothHalves = 3 };
+
 struct RegisterRange {
   u16 first = 0;
   u8 count = 0;
+  u8 halves = kBothHalves;  // of RDNA's registers, whose halves are loaded apart
   bool overlaps(const RegisterRange& o) const { return first < o.first + o.count && o.first < first + count; }
   bool operator==(const RegisterRange&) const = default;
 };

@@ -19,13 +19,26 @@ struct WaitCounter {
   static constexpr u32 kLoads = 256;
   Load load[kLoads];
   u32 first = 0, last = 0;
-  // Of the last load into each register.
-  u32 sequence[kScalarBase + kScalarRegisters] = {};
+  // Of the last load into each half of a register.
+  struct Halves {
+    u32 low = 0, high = 0;
+  };
+  Halves sequence[kScalarBase + kScalarRegisters] = {};
 
   bool idle() const { return issued == done; }
+  // The halves of a register that are still being loaded.
+  u8 loading(int reg) const {
+    const Halves& h = sequence[reg];
+    return (h.low > done ? kLowHalf : 0) | (h.high > done ? kHighHalf : 0);
+  }
+  // They count as loaded, so that a mistake is reported once.
+  void forget(int reg, u8 halves) {
+    if (halves & kLowHalf) sequence[reg].low = 0;
+    if (halves & kHighHalf) sequence[reg].high = 0;
+  }
 };
 
-// Registers, 64 to a word: why one may not be read or overwritten just now.
+// Registers, 64 to a word: why one, or half of it, may not be read or overwritten just now.
 struct RegisterState {
   u64 loading_vmem = 0;  // a load waits on vmcnt or loadcnt
   u64 loading_lds = 0;   // on lgkmcnt, dscnt or kmcnt

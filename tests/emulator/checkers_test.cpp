@@ -135,6 +135,48 @@ TEST(Waits, Gfx12HasACounterForEachKind) {
                "VGPR v7 read before loadcnt"});
 }
 
+TEST(Waits, HalvesOfRdnaRegistersAreLoadedApart) {
+  for (const std::string target : {"gfx1100", "gfx1201"}) {
+    const bool gfx11 = target == "gfx1100";
+    const std::string low = "global_load_d16_b16 v5, v[2:3], off\n";
+    const std::string high = "global_load_d16_hi_b16 v5, v[2:3], off offset:2\n", loads = low + high;
+    const std::string first = gfx11 ? "s_waitcnt vmcnt(1)\n" : "s_wait_loadcnt 0x1\n";
+    const std::string all = gfx11 ? "s_waitcnt vmcnt(0)\n" : "s_wait_loadcnt 0x0\n";
+    // One half is there, the other is not: by name, by the instruction, and by op_sel.
+    const std::pair<std::string, std::string> uses[] = {
+        {"v_add_f16 v6.l, v5.h, v5.h\n", "v_add_f16 v6.l, v5.l, v5.l\n"},
+        {"ds_store_b16_d16_hi v1, v5\n", "ds_store_b16 v1, v5\n"},
+        {"ds_store_b8_d16_hi v1, v5\n", "ds_store_b8 v1, v5\n"},
+        {"global_store_d16_hi_b16 v[2:3], v5, off\n", "global_store_b16 v[2:3], v5, off\n"},
+        {"v_pk_add_f16 v6, v5, v5\n", "v_pk_add_f16 v6, v5, v5 op_sel_hi:[0,0]\n"},
+        {"v_fma_mix_f32 v6, v5, v1, v1 op_sel:[1,0,0] op_sel_hi:[1,0,0]\n",
+         "v_fma_mix_f32 v6, v5, v1, v1 op_sel_hi:[1,0,0]\n"},
+        {"v_mov_b16 v5.h, 0\n", "v_mov_b16 v5.l, 0\n"}};
+    for (const auto& [wrong, right] : uses) {
+      expect_rule({target.c_str(), loads + first + wrong, loads + first + right + all + wrong, Check::wait, "VGPR v5",
+                   1, 1024});
+    }
+    // All of it, and each half from another unit.
+    const std::string use = "v_add_nc_u32_e32 v6, 1, v5\n", lds = "ds_store_b32 v1, v1\nds_load_u16_d16_hi v5, v1\n";
+    expect_rule({target.c_str(), loads + first + use, loads + all + use, Check::wait, "VGPR v5 read before"});
+    const std::string lds_wait = gfx11 ? "s_waitcnt lgkmcnt(0)\n" : "s_wait_dscnt 0x0\n";
+    expect_rule({target.c_str(), low + lds + lds_wait + use, low + lds + lds_wait + all + use, Check::wait,
+                 "VGPR v5 read before", 1, 1024});
+    expect_clean({target, low + lds + lds_wait + "v_add_f16 v6.l, v5.h, v5.h\n", 1, 1024});
+    expect_rule({target.c_str(), low + lds + "v_mov_b16 v5.l, 0\n", low + lds + all + "v_mov_b16 v5.l, 0\n",
+                 Check::wait, "VGPR v5.l overwritten before", 1, 1024});
+    // Bytes fill halves too.
+    expect_clean({target, "global_load_d16_hi_u8 v5, v[2:3], off\nv_mov_b16 v5.l, 0\n"});
+    // One mistake does not hide the other.
+    expect_rule({target.c_str(), loads + "v_mov_b16 v5.l, 0\nv_mov_b16 v5.h, 0\n", loads + all, Check::wait,
+                 "VGPR v5.h overwritten before"});
+  }
+  // CDNA fills whole registers.
+  expect_rule({"gfx942", "global_load_short_d16 v5, v[2:3], off\nds_write_b16_d16_hi v1, v5\n",
+               "global_load_short_d16 v5, v[2:3], off\ns_waitcnt vmcnt(0)\nds_write_b16_d16_hi v1, v5\n", Check::wait,
+               "VGPR v5 read before vmcnt wait", 1, 1024});
+}
+
 TEST(Waits, FlatLoadsCountInBoth) {
   const std::string load = "flat_load_dword v5, v[2:3]\n", use = "v_add_u32 v6, 1, v5\n";
   expect_rule({"gfx942", load + "s_waitcnt lgkmcnt(0)\n" + use, load + "s_waitcnt vmcnt(0) lgkmcnt(0)\n" + use,
