@@ -12,6 +12,10 @@
  *             hardware, which counts arrivals
  *   count     1: also count bank conflicts and bytes (slower); 0 (default): instructions only
  *   model     1: also model how the first workgroup's instructions issue (implies count); 0 (default)
+ *   order     of the waves of a workgroup: waves (default): one after the other, each up to its next barrier; lockstep:
+ *             every wave one instruction in turn, whatever seed says; compare: both, from the same memory and with one
+ *             workgroup at a time. A launch whose memory differs afterwards is reported, and a report of a race says
+ *             whether it does. What the first order leaves is kept
  *   seed      0 (default): waves and workgroups in order; else a random interleaving of both
  *   reverse   1: workgroups from last to first; 0 (default)
  *   threads   workgroups that run at a time; 0 (default): one per core

@@ -27,6 +27,8 @@ const char* const kRunHelp =
     "  --model          how the instructions of the first workgroup might issue, for ranking only\n"
     "  --numerics N     how matrix instructions round sums: chain (default) or hardware\n"
     "  --trace FILE     every instruction with what it wrote, FILE - for standard output\n"
+    "  --order ORDER    of the waves of a workgroup: waves (default: one after the other, up to its next barrier),\n"
+    "                   lockstep (every wave one instruction in turn), or compare (both; says whether they differ)\n"
     "  --seed N         random order of waves and workgroups; --reverse: workgroups from last to first\n"
     "  --threads N      workgroups at a time (default: one per core)\n"
     "  --print N TYPE   the first N elements of each buffer afterwards\n\n";
@@ -120,6 +122,8 @@ RunOptions read_options(const CommandLine& line) {
   }
   options.count = line.has("--counters") || line.has("--model");
   options.trace = line.has("--model");
+  const std::string wrong_order = hip::parse_order(line.value("--order", "waves"), &options.order);
+  if (!wrong_order.empty()) throw UsageError("--order " + wrong_order);
   options.seed = parse_unsigned(line.value("--seed", "0"), "--seed");
   options.reverse = line.has("--reverse");
   options.threads = static_cast<int>(std::min<u64>(parse_unsigned(line.value("--threads", "0"), "--threads"), 1024));
@@ -158,6 +162,7 @@ int run_command(const std::vector<std::string>& words) {
                                  {"--numerics", 1},
                                  {"--model", 0},
                                  {"--trace", 1},
+                                 {"--order", 1},
                                  {"--seed", 1},
                                  {"--reverse", 0},
                                  {"--threads", 1},
@@ -190,6 +195,9 @@ int run_command(const std::vector<std::string>& words) {
   }
   write_files(arguments.buffers);
   if (result.error.empty()) print_counts(line, *program, result);
+  if (result.orders == OrdersCompared::same) {
+    std::printf("order: the result is the same with waves one after the other and in lockstep\n");
+  }
   std::fflush(stdout);
   for (const Report& report : result.reports) std::fprintf(stderr, "%s\n", report.text().c_str());
   if (!result.error.empty()) std::fprintf(stderr, "flashwave-emu: %s\n", result.error.c_str());

@@ -446,6 +446,79 @@ TEST(Barriers, OneThatNeverCompletes) {
   EXPECT_NE(stuck.reports[0].message.find("never signal"), std::string::npos) << texts(stuck.reports);
 }
 
+// --- the order of waves ----------------------------------------------------------------------------------------------
+
+// Each wave writes its bytes of LDS and reads the other's, without a barrier between: right if they are abreast.
+const std::string kAbreast = std::string(kOther) +
+                             "ds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\nds_read_b32 v5, v7\n"
+                             "s_waitcnt lgkmcnt(0)\n";
+const char* const kStoreIt = "global_store_dword v1, v5, s[4:5]\n";
+
+TEST(Order, LockstepIsOneInstructionInTurn) {
+  for (const emu::WaveOrder order : {emu::WaveOrder::waves, emu::WaveOrder::lockstep}) {
+    emu::RunOptions options;
+    options.order = order;
+    options.check = false;
+    std::vector<int> waves;
+    emu::u32 last = 0;  // what the first lane of wave 0 has read
+    options.on_instruction = [&](const emu::Wave& wave, const emu::Instruction&) {
+      waves.push_back(wave.id);
+      if (wave.id == 0 && wave.state == emu::WaveState::done) last = wave.vgpr[5][0];
+    };
+    const std::string then = "s_barrier\ns_nop 0\n";
+    EXPECT_EQ(launch({"gfx942", kAbreast + then, 3, 1024}, options).error, "");
+    const bool lockstep = order == emu::WaveOrder::lockstep;
+    EXPECT_EQ(last, lockstep ? 64u : ~0u);
+    ASSERT_EQ(waves.size() % 3, 0u);
+    for (size_t i = 0; i < waves.size() && lockstep; ++i) ASSERT_EQ(waves[i], static_cast<int>(i % 3)) << i;
+  }
+}
+
+TEST(Order, ComparedOrdersSayWhetherTheResultDiffers) {
+  emu::RunOptions compare;
+  compare.order = emu::WaveOrder::compare;
+  auto says = [](const emu::LaunchResult& result, Check check, const std::string& what) {
+    return std::any_of(result.reports.begin(), result.reports.end(),
+                       [&](const Report& r) { return r.check == check && r.text().find(what) != std::string::npos; });
+  };
+  const emu::LaunchResult differs = launch({"gfx942", kAbreast + kStoreIt, 2, 512}, compare);
+  EXPECT_EQ(differs.orders, emu::OrdersCompared::different);
+  EXPECT_TRUE(says(differs, Check::lds_race, "; the result differs in lockstep")) << texts(differs.reports);
+  EXPECT_TRUE(says(differs, Check::order, "bytes differ in lockstep, the first in the buffer [kernel] address 0x"))
+      << texts(differs.reports);
+  const emu::LaunchResult unused = launch({"gfx942", kAbreast, 2, 512}, compare);
+  EXPECT_EQ(unused.orders, emu::OrdersCompared::same);
+  EXPECT_TRUE(says(unused, Check::lds_race, "; the result is the same in lockstep")) << texts(unused.reports);
+  EXPECT_FALSE(says(unused, Check::order, ""));
+  compare.check = false;
+  const emu::LaunchResult unchecked = launch({"gfx942", kAbreast + kStoreIt, 2, 512}, compare);
+  EXPECT_TRUE(says(unchecked, Check::order, "depends on the order of waves")) << texts(unchecked.reports);
+  // A wave that ends only in one of the orders.
+  compare.instruction_limit = 1000;
+  const std::string first_only = "v_readfirstlane_b32 s9, v0\ns_cmp_eq_u32 s9, 0\ns_cselect_b32 s8, s8, -1\n";
+  const std::string waits =
+      kAbreast + "v_readfirstlane_b32 s8, v5\n" + first_only + "s_cmp_lg_u32 s8, -1\n1:\ns_cbranch_scc1 1b\n";
+  EXPECT_TRUE(says(launch({"gfx942", waits, 2, 512}, compare), Check::order, "in lockstep the kernel does not finish"));
+}
+
+TEST(Order, ComparedOrdersStartFromTheSameMemory) {
+  // A counter in memory that both waves raise: one launch's worth, whatever the order.
+  const std::string count = "v_mov_b32 v8, 1\nv_mov_b32 v9, 0\nglobal_atomic_add v9, v8, s[4:5]\n";
+  const std::string load = "global_load_dword v5, v9, s[4:5]\ns_waitcnt vmcnt(0)\n";
+  emu::u32 seen[2] = {};
+  emu::RunOptions options;
+  for (emu::u32& value : seen) {
+    options.on_instruction = [&](const emu::Wave& wave, const emu::Instruction&) {
+      if (wave.id == 1 && wave.state == emu::WaveState::done) value = wave.vgpr[5][0];
+    };
+    const emu::LaunchResult result = launch({"gfx942", count + "s_barrier\n" + load, 2}, options);
+    EXPECT_EQ(result.error + texts(result.reports), "");
+    options.order = emu::WaveOrder::compare;
+  }
+  EXPECT_EQ(seen[1], seen[0] + 128);
+  expect_clean({"gfx942", count + "s_barrier\n" + load, 2}, {.order = emu::WaveOrder::compare});
+}
+
 // --- reports ---------------------------------------------------------------------------------------------------------
 
 TEST(Reports, OnePerInstructionAndRule) {

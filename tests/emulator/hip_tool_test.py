@@ -153,8 +153,14 @@ class Run(unittest.TestCase):
         common = ("run", KERNELS, "--kernel", "scale", "--grid", 4, "--block", 64, "--print", 256, "f32", "buf:1K",
                   "buf:1K:randn32", "i32:256", "f32:3")  # fmt: skip
         expected = run(*common).stdout
-        for options in (("--seed", 5), ("--reverse",), ("--threads", 1)):
+        for options in (("--seed", 5), ("--reverse",), ("--threads", 1), ("--order", "lockstep")):
             self.assertEqual(run(*common, *options).stdout, expected)
+        compared = run(*common, "--order", "compare")
+        self.assertEqual(compared.returncode, 0)
+        self.assertEqual(compared.stdout, expected + "order: the result is the same with waves one after the other and in lockstep\n")  # fmt: skip
+        answer = run(*common, "--order", "random")
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("--order must be waves, lockstep or compare", answer.stderr)
 
 
 if __name__ == "__main__":
