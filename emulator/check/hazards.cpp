@@ -21,8 +21,9 @@ bool reads_half(const Instruction& in, u16 reg, Half half) {
 
 }  // namespace
 
-void HazardTracker::start(const Target& target) {
+void HazardTracker::start(const Target& target, const CheckOptions& options) {
   *this = HazardTracker{};
+  close_vector_ = options.close_vector_hazards;
   cdna_ = target.cdna;
   family_ = target.family;
 }
@@ -122,14 +123,14 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
       }
       // What v_accvgpr_write of gfx908 leaves in an AGPR has rules of its own (gfx908_states).
       const bool own_rules = cdna_ == 1 && (before & kAccWrite);
-      if (matrix && plain && !own_rules && states < 2 && reads_any(use, *first.use, true)) {
+      if (close_vector_ && matrix && plain && !own_rules && states < 2 && reads_any(use, *first.use, true)) {
         need(2, "MFMA reads a VGPR that the VALU wrote");
       }
       if (traits & kPermlaneSwap) {
         if (before & kWritesExecByValu) need(4, "permlane swap after v_cmpx");
         if (reads_any(use, *first.use, true)) need(2, "permlane swap of a VGPR that the VALU wrote");
       }
-      if (cdna_ >= 3 && (traits & kValu) && !(traits & kMfma)) {
+      if (cdna_ >= 3 && close_vector_ && (traits & kValu) && !(traits & kMfma)) {
         if ((before & kTransTrait) && !(traits & kTransTrait) && reads_any(use, *first.use, true)) {
           need(1, "VALU reads the result of a transcendental");
         }
@@ -144,7 +145,9 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
           }
         }
         if ((traits & kReadLane) && reads_any(use, *first.use, true)) need(1, "v_readlane of a VGPR the VALU wrote");
-        if ((traits & (kReadLane | kWriteLane)) && wrote_exec) need(4, "lane access after the VALU wrote EXEC");
+      }
+      if (cdna_ >= 3 && (traits & (kReadLane | kWriteLane)) && wrote_exec) {
+        need(4, "lane access after the VALU wrote EXEC");
       }
     }
     if ((traits & kDppTrait) && !(before & kMfma) && reads_any(use, *first.use, true)) {

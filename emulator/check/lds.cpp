@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "check/checker.h"
+#include "check/pending_reads.h"
 
 namespace emu {
 namespace {
@@ -85,6 +86,7 @@ struct LdsChecker::State {
   std::vector<SignalHistory> history;  // of each wave
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
   std::vector<u32> read_sequence;      // strict mode: of the last read of each dword by each wave
+  std::vector<ReadHistory> reads;      // of each wave, in programs that load straight to LDS
   std::vector<Suspicion> suspicions;
   std::vector<Overwrite> overwrites;  // of one instruction: overwriter, overwriting, at time overwritten_at
   const Wave* overwriter = nullptr;
@@ -100,12 +102,13 @@ struct LdsChecker::State {
   bool strict = false;
   const Limit* limits = nullptr;
 
-  State(const CheckOptions& o, size_t bytes, int waves)
+  State(const CheckOptions& o, size_t bytes, int waves, bool loads_to_lds)
       : options(o),
         cells((bytes + 3) / 4),
         history(static_cast<size_t>(waves)),
         barrier_at(SignalHistory::kKept, kAll),
         read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 * static_cast<size_t>(waves) : 0),
+        reads(loads_to_lds ? static_cast<size_t>(waves) : 0),
         strict(o.strict_write_after_read) {}
 
   u32 done_at_signal(int other, u32 number, bool vmem) const {
@@ -268,6 +271,48 @@ struct LdsChecker::State {
     }
   }
 
+  void keep_read(const u32* address, u64 lanes, u32 bytes) {
+    ReadHistory& latest = reads[static_cast<size_t>(wave->id)];
+    PendingRead& read = latest.read[latest.count++ % ReadHistory::kKept];
+    read.sequence = mine.sequence();
+    read.signals = signals;
+    read.bytes = bytes;
+    read.lanes = lanes;
+    read.first = kAll;
+    read.end = 0;
+    for (; lanes; lanes &= lanes - 1) {
+      const int lane = __builtin_ctzll(lanes);
+      read.address[lane] = address[lane];
+      read.first = std::min(read.first, address[lane]);
+      read.end = std::max(read.end, address[lane] + bytes);
+    }
+  }
+
+  // A direct-to-LDS load over bytes whose read had not been waited for: by this wave now, by another before the barrier
+  // that orders the two. Without such a barrier it is a race, which check_write sees.
+  void check_pending_reads(const u32* address, u64 lanes, u32 bytes) {
+    for (size_t reader = 0; reader < reads.size(); ++reader) {
+      const bool own = reader == static_cast<size_t>(wave->id);
+      const u32 done = own ? wave->checker->lds_done() : done_at_signal(static_cast<int>(reader), passed, false);
+      const ReadHistory& latest = reads[reader];
+      const u32 kept = std::min(latest.count, ReadHistory::kKept);
+      for (u32 i = 1; i <= kept; ++i) {
+        const PendingRead& read = latest.read[(latest.count - i) % ReadHistory::kKept];
+        if (read.sequence <= done) break;
+        if ((!own && read.signals >= passed) || !read.overlaps(address, lanes, bytes)) continue;
+        const int lane = __builtin_ctzll(lanes);
+        if (own) {
+          report(Check::wait, "LDS overwritten by a direct-to-LDS load before the read of it was waited for",
+                 address[lane], lane);
+        } else {
+          report_other("LDS overwritten by a direct-to-LDS load after a barrier which came before a wait for the read",
+                       static_cast<int>(reader), address[lane], lane);
+        }
+        return;
+      }
+    }
+  }
+
   u32& last_read(u32 address, int reader) {
     return read_sequence[address / 4 * history.size() + static_cast<size_t>(reader)];
   }
@@ -372,8 +417,8 @@ struct LdsChecker::State {
   }
 };
 
-LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
-    : state_(new State(options, lds_bytes, waves)) {}
+LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves, bool loads_to_lds)
+    : state_(new State(options, lds_bytes, waves, loads_to_lds)) {}
 LdsChecker::~LdsChecker() {
   state_->report_overwrites(nullptr);
   state_->report_suspicions(-1);
@@ -395,6 +440,13 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
   const u32 sequence = (from_memory ? checker.vmem_issued() : checker.lds_issued()) + 1;
   s.update_limits();
   s.mine = Write::make(sequence, s.signals, wave.id, from_memory, kind == AccessKind::atomic);
+  if (!s.reads.empty()) {
+    if (from_memory) {
+      s.check_pending_reads(address, lanes, bytes);
+    } else if (kind != AccessKind::write) {
+      s.keep_read(address, lanes, bytes);
+    }
+  }
   switch (kind) {
     case AccessKind::read:
       return s.run<AccessKind::read>(address, lanes, bytes);

@@ -211,7 +211,10 @@ class Builder {
       write(scalar(kExec));
     }
     if (name == "s_set_gpr_idx_on" || name == "s_set_gpr_idx_idx" || name == "s_set_gpr_idx_mode") write(scalar(kM0));
-    if (in.to_lds || name.find("load_lds") != Name::npos) read(scalar(kM0));
+    if (in.to_lds || name.find("load_lds") != Name::npos) {
+      read(scalar(kM0));
+      table_.loads_to_lds = true;
+    }
   }
 
   void counters(const Instruction& in) {

@@ -135,6 +135,7 @@ struct RegisterUseTable {
   std::vector<RegisterUse> use;  // by Instruction::index
   std::vector<RegisterWord> words;
   std::vector<RegisterRange> ranges;
+  bool loads_to_lds = false;  // some instruction does
 
   // Of instructions with indexed registers, one at a time as they are met.
   mutable std::mutex mutex;

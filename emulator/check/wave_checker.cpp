@@ -17,7 +17,7 @@ void WaveChecker::start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs) 
   s.stores_issued = 0;
   s.leaves_undefined = false;
   s.start_registers(wave, initial_sgprs, initial_vgprs);
-  s.hazards.start(*wave.target);
+  s.hazards.start(*wave.target, s.options);
 }
 
 const RegisterUse& WaveChecker::State::use_by_index(const Wave& wave, const Instruction& in,
@@ -77,7 +77,10 @@ void WaveChecker::after(Wave& wave, const Instruction& in) {
   if (use.counters) s.issue(in, use);
   if (use.wait != WaitKind::none) s.wait(in, use.wait);
   if (s.options.on(Check::hazard)) {
-    s.hazards.after(in, use, s.words, in.cls == Class::branch && wave.pc != in.index + 1);
+    // A barrier of a single wave waits for nobody.
+    const bool paused = (in.cls == Class::branch && wave.pc != in.index + 1) ||
+                        (in.cls == Class::barrier && wave.state == WaveState::at_barrier && wave.group->wave_count > 1);
+    s.hazards.after(in, use, s.words, paused);
   }
 }
 

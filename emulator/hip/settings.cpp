@@ -53,6 +53,8 @@ constexpr Option kOptions[] = {
      [](const std::string& value, Settings* s) { return parse_checks(value, &s->checks.enabled); }},
     {"strict", "FLASHWAVE_EMU_STRICT",
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->checks.strict_write_after_read); }},
+    {"hazards", "FLASHWAVE_EMU_HAZARDS",
+     [](const std::string& value, Settings* s) { return parse_hazards(value, &s->checks.close_vector_hazards); }},
     {"barriers", "FLASHWAVE_EMU_BARRIERS",
      [](const std::string& value, Settings* s) {
        if (value != "same" && value != "counted") return must_be("same or counted", value);
@@ -135,6 +137,12 @@ std::string set_option(const std::string& name, const std::string& value) {
     names += (names.empty() ? "" : ", ") + std::string(option.name);
   }
   return "there is no option '" + name + "'; there are: " + names;
+}
+
+std::string parse_hazards(const std::string& value, bool* close_vector) {
+  if (value != "compiler" && value != "assembly") return must_be("compiler or assembly", value);
+  *close_vector = value == "compiler";
+  return "";
 }
 
 std::string parse_order(const std::string& value, WaveOrder* order) {

@@ -26,6 +26,8 @@ Settings current_settings();
 // Empty, or what is wrong with the name or the value.
 std::string set_option(const std::string& name, const std::string& value);
 
+// "compiler" or "assembly", as CheckOptions::close_vector_hazards. Empty, or what is wrong.
+std::string parse_hazards(const std::string& value, bool* close_vector);
 // "waves", "lockstep" or "compare". Empty, or what is wrong.
 std::string parse_order(const std::string& value, WaveOrder* order);
 

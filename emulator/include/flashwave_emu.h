@@ -7,7 +7,9 @@
  *             fails with hipErrorIllegalAddress.
  *   checks    which checkers are on: names with commas between them, or all (default)
  *   strict    1: also demand that a wave's reads of LDS have been waited for before a barrier after which another wave
- *             overwrites them, although the LDS unit works in order; 0 (default)
+ *             overwrites them with LDS instructions, although the LDS unit works in order; 0 (default)
+ *   hazards   compiler (default): all wait states that LLVM keeps between instructions; assembly: not those between
+ *             neighbouring vector instructions, which hand-written kernels often leave out
  *   barriers  same (default): the waves of a workgroup must meet at one barrier instruction; counted: at any, as on the
  *             hardware, which counts arrivals
  *   count     1: also count bank conflicts and bytes (slower); 0 (default): instructions only

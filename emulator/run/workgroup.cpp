@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "check/register_use.h"
 #include "core/errors.h"
 #include "run/step.h"
 
@@ -49,7 +50,8 @@ void WorkgroupRunner::run(const u32 id[3], u64 seed, std::vector<std::vector<u32
   group_.lds.assign(group_.kernel->lds_bytes + shape_.dynamic_lds, 0xff);
   std::unique_ptr<LdsChecker> lds_checker;
   if (options_.check) {
-    lds_checker = std::make_unique<LdsChecker>(options_.checks, group_.lds.size(), group_.wave_count);
+    lds_checker = std::make_unique<LdsChecker>(options_.checks, group_.lds.size(), group_.wave_count,
+                                               register_use_of(program_).loads_to_lds);
     checkers_.clear();
     for (auto& wave : waves_) {
       checkers_.push_back(std::make_unique<WaveChecker>(options_.checks));

@@ -23,6 +23,7 @@ const char* const kRunHelp =
     "  --arch A         which code object of an offload bundle\n"
     "  --check LIST     only these checkers (all, wait, lds_race, uninitialised, bounds, ...)\n"
     "  --no-check       none but bounds\n"
+    "  --hazards WHOSE  wait states that a compiler (default) keeps, or those that hand-written assembly does\n"
     "  --counters       print what was executed; --json as one JSON object\n"
     "  --model          how the instructions of the first workgroup might issue, for ranking only\n"
     "  --numerics N     how matrix instructions round sums: chain (default) or hardware\n"
@@ -120,6 +121,9 @@ RunOptions read_options(const CommandLine& line) {
     const std::string wrong = hip::parse_checks(line.value("--check", ""), &options.checks.enabled);
     if (!wrong.empty()) throw UsageError("--check " + wrong);
   }
+  const std::string wrong_hazards =
+      hip::parse_hazards(line.value("--hazards", "compiler"), &options.checks.close_vector_hazards);
+  if (!wrong_hazards.empty()) throw UsageError("--hazards " + wrong_hazards);
   options.count = line.has("--counters") || line.has("--model");
   options.trace = line.has("--model");
   const std::string wrong_order = hip::parse_order(line.value("--order", "waves"), &options.order);
@@ -157,6 +161,7 @@ int run_command(const std::vector<std::string>& words) {
                                  {"--arch", 1},
                                  {"--check", 1},
                                  {"--no-check", 0},
+                                 {"--hazards", 1},
                                  {"--counters", 0},
                                  {"--json", 0},
                                  {"--numerics", 1},

@@ -403,6 +403,36 @@ TEST(Lds, DirectLoads) {
                Check::lds_race, "before vmcnt waited for the load", 2, 512});
 }
 
+TEST(Lds, DirectLoadsOverBytesThatAreBeingRead) {
+  const std::string setup = std::string(kOther) +
+                            "s_mov_b32 s8, s4\ns_mov_b32 s9, s5\ns_mov_b32 s10, 0x10000\ns_mov_b32 s11, 0x00020000\n"
+                            "v_readfirstlane_b32 s12, v1\ns_nop 0\ns_mov_b32 m0, s12\n"
+                            "ds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\ns_barrier\n";
+  const std::string wait = "s_waitcnt lgkmcnt(0)\n", barrier = "s_barrier\n";
+  const std::string load = "buffer_load_dword v1, s[8:11], 0 offen lds\n";  // over this wave's bytes
+  for (const char* target : {"gfx90a", "gfx942", "gfx950"}) {
+    // Another wave reads them. Its wait must come before the barrier; no other option is needed.
+    const std::string other = setup + "ds_read_b32 v5, v7\n";
+    expect_rule(
+        {target, other + barrier + load + wait, other + wait + barrier + load, Check::lds_race,
+         "LDS overwritten by a direct-to-LDS load after a barrier which came before a wait for the read of wave", 2,
+         512});
+    // This wave does.
+    const std::string own = setup + "ds_read_b32 v5, v1\n";
+    expect_rule({target, own + load, own + wait + load, Check::wait,
+                 "LDS overwritten by a direct-to-LDS load before the read of it was waited for", 2, 512});
+    // Other bytes, and LDS instructions, which are in order with the reads.
+    expect_clean({target, setup + "ds_read_b32 v5, v1\ns_add_u32 m0, s12, 512\ns_nop 0\n" + load, 2, 1024});
+    expect_clean({target, other + barrier + "ds_write_b32 v1, v0\n" + wait, 2, 512});
+  }
+  // Reads after the last wait count, those before it do not: two instructions are in flight at the barrier.
+  const std::string far = "v_add_u32 v8, 0x200, v1\nds_write_b32 v8, v0\n" + setup + "v_add_u32 v9, 0x200, v7\n";
+  const std::string reads = "ds_read_b32 v5, v7\nds_read_b32 v6, v9\n";
+  expect_rule({"gfx942", far + "ds_read_b32 v6, v9\nds_read_b32 v5, v7\ns_waitcnt lgkmcnt(1)\n" + barrier + load,
+               far + reads + "s_waitcnt lgkmcnt(1)\n" + barrier + load, Check::lds_race,
+               "came before a wait for the read", 2, 1024});
+}
+
 TEST(Lds, SplitBarriersOfGfx12) {
   const std::string other = "v_xor_b32 v7, 0x80, v1\nds_store_b32 v1, v0\n", wait = "s_wait_dscnt 0x0\n";
   const std::string signal = "s_barrier_signal -1\n", pass = "s_barrier_wait -1\n", read = "ds_load_b32 v5, v7\n";

@@ -160,6 +160,7 @@ TEST(Options, AreCheckedByNameAndValue) {
                      {"threads", "1025", "1024"},
                      {"seed", "1x", "1x"},
                      {"reverse", "", "0 or 1"},
+                     {"hazards", "none", "compiler or assembly"},
                      {"order", "random", "waves, lockstep or compare"},
                      {"numerics", "double", "chain or hardware"}};
   for (const auto& c : wrong) {

@@ -129,6 +129,8 @@ class Run(unittest.TestCase):
         self.assertIn("read before it was ever written", run(*wrong).stderr)
         self.assertEqual(run(*wrong, "--no-check").returncode, 0)
         self.assertEqual(run(*wrong, "--check", "wait,lds_race").returncode, 0)
+        self.assertEqual(run(*wrong, "--hazards", "assembly").returncode, 1)
+        self.assertIn("--hazards must be compiler or assembly", run(*wrong, "--hazards", "none").stderr)
 
     def test_trace(self):
         answer = run("run", KERNELS, "--kernel", "lookup", "--trace", "-", "buf:256")
