@@ -77,7 +77,7 @@ void HazardTracker::remember(const Instruction& in, const RegisterUse& use, Regi
   m = {time_, &use, use.write_range()[0], {}, in.opcode};
   if (use.accumulator != 0xff) m.accumulator = use.read_range()[use.accumulator];
   for (const RegisterRange& range : {m.result, m.accumulator}) {
-    for (int r = range.first; r < range.first + range.count; ++r) words[r / 64].hazardous |= 1ull << r % 64;
+    each_word(range, [&](u32 word, u64 bits) { words[word].hazardous |= bits; });
   }
 }
 

@@ -5,6 +5,10 @@
 #include <array>
 #include <cstring>
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 #include "check/checker.h"
 #include "check/pending_reads.h"
 
@@ -32,10 +36,78 @@ struct Write {
   bool atomic() const { return bits >> kAtomic & 1; }
 };
 
-struct Cell {
+struct alignas(16) Cell {
   Write write;
   // Waves that have read since, and the number of barriers they had signalled (the latest such number only).
   u32 readers = 0, reader_signals = 0;
+};
+
+// Marks cells as read by a wave, if one write made all of them and no reader has signalled more barriers than it.
+// Readers since an earlier signal are forgotten.
+class ReadMark {
+ public:
+  ReadMark(u32 signals, u32 bit) : signals_(signals), bit_(bit) { written_by({~0ull}); }  // by nobody
+
+#ifdef __AVX2__
+  void written_by(Write w) {
+    // {write, readers, reader_signals}
+    marked_ = _mm256_set_epi64x(0, static_cast<i64>(w.bits), 0, static_cast<i64>(w.bits));
+    marked_ = _mm256_or_si256(marked_, _mm256_set_epi32(static_cast<i32>(signals_), static_cast<i32>(bit_), 0, 0,
+                                                        static_cast<i32>(signals_), static_cast<i32>(bit_), 0, 0));
+  }
+  template <u32 Dwords>
+  bool set(Cell* cell) const {
+    if constexpr (Dwords == 1) {
+      const __m128i c = _mm_load_si128(reinterpret_cast<const __m128i*>(cell));
+      const __m128i marked = _mm256_castsi256_si128(marked_);
+      const __m128i same = _mm_cmpeq_epi32(c, marked), later = _mm_cmpgt_epi32(c, marked);
+      // Both dwords of the write are the same, and the signals not more.
+      const int bits = _mm_movemask_ps(_mm_castsi128_ps(_mm_blend_epi32(same, later, 8)));
+      if ((bits & 0b1011) != 0b0011) return false;
+      const __m128i kept = _mm_and_si128(c, _mm_shuffle_epi32(same, 0xff));
+      _mm_store_si128(reinterpret_cast<__m128i*>(cell),
+                      _mm_or_si128(marked, _mm_blend_epi32(_mm_setzero_si128(), kept, 4)));
+      return true;
+    } else {
+      __m256i c[Dwords / 2], same[Dwords / 2];
+      __m256i wrong = _mm256_setzero_si256();
+      for (u32 i = 0; i < Dwords / 2; ++i) {
+        c[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(cell + 2 * i));
+        same[i] = _mm256_cmpeq_epi32(c[i], marked_);
+        const __m256i different = _mm256_xor_si256(c[i], marked_), later = _mm256_cmpgt_epi32(c[i], marked_);
+        wrong = _mm256_or_si256(wrong, _mm256_blend_epi32(different, later, 0b10001000));
+      }
+      const __m256i tested = _mm256_set_epi32(-1, 0, -1, -1, -1, 0, -1, -1);  // all but the readers
+      if (!_mm256_testz_si256(wrong, tested)) return false;
+      for (u32 i = 0; i < Dwords / 2; ++i) {
+        const __m256i kept = _mm256_and_si256(c[i], _mm256_shuffle_epi32(same[i], 0xff));
+        const __m256i readers = _mm256_blend_epi32(_mm256_setzero_si256(), kept, 0b01000100);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(cell + 2 * i), _mm256_or_si256(marked_, readers));
+      }
+      return true;
+    }
+  }
+
+ private:
+  __m256i marked_;
+#else
+  void written_by(Write w) { write_ = w; }
+  template <u32 Dwords>
+  bool set(Cell* cell) const {
+    for (u32 i = 0; i < Dwords; ++i) {
+      if (cell[i].write.bits != write_.bits || cell[i].reader_signals > signals_) return false;
+    }
+    for (u32 i = 0; i < Dwords; ++i) {
+      cell[i].readers = cell[i].reader_signals == signals_ ? cell[i].readers | bit_ : bit_;
+      cell[i].reader_signals = signals_;
+    }
+    return true;
+  }
+
+ private:
+  Write write_;
+#endif
+  u32 signals_, bit_;
 };
 
 // Which writes of a wave another one may read: those before a barrier both know of, and waited for by then.
@@ -278,14 +350,7 @@ struct LdsChecker::State {
     read.signals = signals;
     read.bytes = bytes;
     read.lanes = lanes;
-    read.first = kAll;
-    read.end = 0;
-    for (; lanes; lanes &= lanes - 1) {
-      const int lane = __builtin_ctzll(lanes);
-      read.address[lane] = address[lane];
-      read.first = std::min(read.first, address[lane]);
-      read.end = std::max(read.end, address[lane] + bytes);
-    }
+    std::memcpy(read.address, address, static_cast<size_t>(wave->lanes) * sizeof *address);
   }
 
   // A direct-to-LDS load over bytes whose read had not been waited for: by this wave now, by another before the barrier
@@ -367,35 +432,46 @@ struct LdsChecker::State {
     cell = {Write{last}, 0, signals};
   }
 
-  // Marks cells as read if all were last written by `good` and read, if at all, since the same barrier; false and
-  // nothing done otherwise. Most of the time that checking takes is spent here.
-  bool read_like(Cell* cell, u32 count, u64 good) const {
-    u64 different = 0;
-    for (u32 i = 0; i < count; ++i) {
-      different |= (cell[i].write.bits ^ good) | (cell[i].reader_signals ^ signals);
+  // The usual read: Dwords at each lane's address, all written by few instructions. Most of the time that checking
+  // takes is spent here. Returns the lanes that must be looked at closely.
+  template <u32 Dwords>
+  u64 read_in_rows(const u32* address, u64 lanes) {
+    Cell* const all = cells.data();
+    ReadMark mark(signals, bit);
+    u64 left = 0;
+    for (; lanes; lanes &= lanes - 1) {
+      const int lane = __builtin_ctzll(lanes);
+      const u32 from = address[lane];
+      if (from & 3) {
+        left |= 1ull << lane;
+        continue;
+      }
+      Cell* cell = all + from / 4;
+      if (mark.set<Dwords>(cell)) continue;
+      const Write w = cell->write;
+      if (w.valid() && limits[limit_index(w)].allows(w)) {
+        mark.written_by(w);
+        if (mark.set<Dwords>(cell)) continue;
+      }
+      left |= 1ull << lane;
     }
-    if (different) return false;
-    for (u32 i = 0; i < count; ++i) cell[i].readers |= bit;
-    return true;
+    return left;
   }
 
   template <AccessKind kind>
   void run(const u32* address, u64 lanes, u32 bytes) {
-    u64 good = 0;  // the last write found in order: neighbours are mostly of the same instruction
+    if (kind == AccessKind::read && !strict) {
+      if (bytes == 16) lanes = read_in_rows<4>(address, lanes);
+      if (bytes == 8) lanes = read_in_rows<2>(address, lanes);
+      if (bytes == 4) lanes = read_in_rows<1>(address, lanes);
+    }
     for (; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctzll(lanes);
       u32 from = address[lane];
       const u32 end = from + bytes;
       if (((from | bytes) & 3) == 0) [[likely]] {
-        if (kind == AccessKind::read && good && bytes >= 16 && read_like(&cells[from / 4], bytes / 4, good)) continue;
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
-          if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
-            cell->readers |= bit;
-          } else if (in_order<kind>(*cell)) {
-            good = strict ? 0 : cell->write.bits;
-          } else {
-            touch_any<kind>(*cell, from, 4, lane);
-          }
+          if (!in_order<kind>(*cell)) touch_any<kind>(*cell, from, 4, lane);
         }
         continue;
       }

@@ -21,7 +21,7 @@ void HazardTracker::rebuild(RegisterState* words) {
   for (u32 i = first_matrix_; i != last_matrix_; ++i) {
     const Matrix& m = matrix_[i % kMatrices];
     for (const RegisterRange& range : {m.result, m.accumulator}) {
-      for (int r = range.first; r < range.first + range.count; ++r) words[r / 64].hazardous |= 1ull << r % 64;
+      each_word(range, [&](u32 word, u64 bits) { words[word].hazardous |= bits; });
     }
   }
 }

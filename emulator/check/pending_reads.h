@@ -1,6 +1,8 @@
 // Reads of LDS that may not have returned yet.
 #pragma once
 
+#include <algorithm>
+
 #include "core/wave.h"
 
 namespace emu {
@@ -9,12 +11,17 @@ namespace emu {
 // nothing but a wait orders the two.
 struct PendingRead {
   u32 sequence = 0, signals = 0;
-  u32 first = 0, end = 0;  // the lowest address, and one past the highest
   u32 bytes = 0;
   u64 lanes = 0;
   u32 address[kLanes];
 
   bool overlaps(const u32* other, u64 other_lanes, u32 other_bytes) const {
+    u32 first = ~0u, end = 0;
+    for (u64 left = lanes; left; left &= left - 1) {
+      const u32 mine = address[__builtin_ctzll(left)];
+      first = std::min(first, mine);
+      end = std::max(end, mine + bytes);
+    }
     for (; other_lanes; other_lanes &= other_lanes - 1) {
       const u32 begin = other[__builtin_ctzll(other_lanes)];
       if (begin >= end || begin + other_bytes <= first) continue;

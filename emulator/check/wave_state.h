@@ -1,6 +1,8 @@
 // What WaveChecker keeps of a wave. Each part has a file of its own: waits.cpp, registers.cpp, hazards.cpp.
 #pragma once
 
+#include <algorithm>
+
 #include "check/checker.h"
 #include "check/hazards.h"
 #include "check/register_use.h"
@@ -45,6 +47,16 @@ struct RegisterState {
   u64 undefined = 0;     // never written, or a copy of such a one
   u64 hazardous = 0;     // result or accumulator of a matrix instruction that may still run
 };
+
+// Calls f(word, bits) for each word that registers of the range are in.
+template <class F>
+inline void each_word(const RegisterRange& range, F f) {
+  for (u32 first = range.first, end = static_cast<u32>(range.first) + range.count; first < end;) {
+    const u32 next = std::min(end, (first / 64 + 1) * 64);
+    f(first / 64, (~0ull >> (64 - (next - first))) << first % 64);
+    first = next;
+  }
+}
 
 struct WaveChecker::State {
   explicit State(const CheckOptions& o) : options(o) {}
