@@ -20,6 +20,7 @@ constexpr u32 kAll = ~0u;
 // The last write of a byte, in one word so that equal ones compare at once.
 struct Write {
   u64 bits = 0;  // 0: never written
+  bool operator==(const Write&) const = default;
   static constexpr int kSignals = 32, kWave = 54, kMemory = 60, kAtomic = 61, kValid = 62, kSplit = 63;
   static constexpr u64 kSignalMask = (1ull << (kWave - kSignals)) - 1;
 
@@ -40,6 +41,7 @@ struct alignas(16) Cell {
   Write write;
   // Waves that have read since, and the number of barriers they had signalled (the latest such number only).
   u32 readers = 0, reader_signals = 0;
+  bool operator==(const Cell&) const = default;
 };
 
 // Marks cells as read by a wave, if one write made all of them and no reader has signalled more barriers than it.
@@ -348,14 +350,18 @@ struct LdsChecker::State {
     PendingRead& read = latest.read[latest.count++ % ReadHistory::kKept];
     read.sequence = mine.sequence();
     read.signals = signals;
+    const LdsRow row(address, lanes, bytes, *wave);
     read.bytes = bytes;
     read.lanes = lanes;
+    read.first = row.first;
+    read.end = row.end;
     std::memcpy(read.address, address, static_cast<size_t>(wave->lanes) * sizeof *address);
   }
 
   // A direct-to-LDS load over bytes whose read had not been waited for: by this wave now, by another before the barrier
   // that orders the two. Without such a barrier it is a race, which check_write sees.
   void check_pending_reads(const u32* address, u64 lanes, u32 bytes) {
+    const LdsRow row(address, lanes, bytes, *wave);
     for (size_t reader = 0; reader < reads.size(); ++reader) {
       const bool own = reader == static_cast<size_t>(wave->id);
       const u32 done = own ? wave->checker->lds_done() : done_at_signal(static_cast<int>(reader), passed, false);
@@ -364,7 +370,7 @@ struct LdsChecker::State {
       for (u32 i = 1; i <= kept; ++i) {
         const PendingRead& read = latest.read[(latest.count - i) % ReadHistory::kKept];
         if (read.sequence <= done) break;
-        if ((!own && read.signals >= passed) || !read.overlaps(address, lanes, bytes)) continue;
+        if ((!own && read.signals >= passed) || !read.overlaps(row)) continue;
         const int lane = __builtin_ctzll(lanes);
         if (own) {
           report(Check::wait, "LDS overwritten by a direct-to-LDS load before the read of it was waited for",
@@ -416,9 +422,16 @@ struct LdsChecker::State {
     }
     const u64 index = static_cast<u32>(cell.write.bits);
     std::array<Cell, 4>& byte = split[index];
-    for (u32 b = 0; b < bytes; ++b) {
-      Cell& one = byte[address % 4 + b];
-      if (!in_order<kind>(one)) touch<kind>(one, address + b, 1, lane);
+    Cell* const first = &byte[address % 4];
+    const Cell before = *first;
+    const bool plain = in_order<kind>(*first);
+    if (!plain) touch<kind>(*first, address, 1, lane);
+    for (u32 b = 1; b < bytes; ++b) {
+      if (plain && first[b] == before) {  // as the first of them
+        first[b] = *first;
+      } else if (!in_order<kind>(first[b])) {
+        touch<kind>(first[b], address + b, 1, lane);
+      }
     }
     if (kind == AccessKind::read) return;
     // Bytes that one wave wrote since its last barrier, all unread, are one again: the last of the writes counts.

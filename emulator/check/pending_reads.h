@@ -9,25 +9,43 @@ namespace emu {
 
 // A read of LDS, kept while it may not have returned: a direct-to-LDS load comes by another way than the LDS unit's, so
 // nothing but a wait orders the two.
+struct LdsRow {  // what one instruction accesses
+  const u32* address = nullptr;
+  u64 lanes = 0;
+  u32 bytes = 0;
+  u32 first = ~0u, end = 0;  // the lowest address, and one past the highest
+
+  LdsRow(const u32* a, u64 active, u32 size, const Wave& wave) : address(a), lanes(active), bytes(size) {
+    u32 last = 0;
+    if (active == wave.full_mask) {  // in vector code
+      for (int l = 0; l < wave.lanes; ++l) {
+        first = std::min(first, a[l]);
+        last = std::max(last, a[l]);
+      }
+    } else {
+      for (u64 left = active; left; left &= left - 1) {
+        first = std::min(first, a[__builtin_ctzll(left)]);
+        last = std::max(last, a[__builtin_ctzll(left)]);
+      }
+    }
+    end = last + size;
+  }
+};
+
 struct PendingRead {
   u32 sequence = 0, signals = 0;
-  u32 bytes = 0;
+  u32 bytes = 0, first = 0, end = 0;
   u64 lanes = 0;
   u32 address[kLanes];
 
-  bool overlaps(const u32* other, u64 other_lanes, u32 other_bytes) const {
-    u32 first = ~0u, end = 0;
-    for (u64 left = lanes; left; left &= left - 1) {
-      const u32 mine = address[__builtin_ctzll(left)];
-      first = std::min(first, mine);
-      end = std::max(end, mine + bytes);
-    }
-    for (; other_lanes; other_lanes &= other_lanes - 1) {
-      const u32 begin = other[__builtin_ctzll(other_lanes)];
-      if (begin >= end || begin + other_bytes <= first) continue;
+  bool overlaps(const LdsRow& other) const {
+    if (other.first >= end || other.end <= first) return false;
+    for (u64 theirs = other.lanes; theirs; theirs &= theirs - 1) {
+      const u32 begin = other.address[__builtin_ctzll(theirs)];
+      if (begin >= end || begin + other.bytes <= first) continue;
       for (u64 left = lanes; left; left &= left - 1) {
         const u32 mine = address[__builtin_ctzll(left)];
-        if (mine < begin + other_bytes && begin < mine + bytes) return true;
+        if (mine < begin + other.bytes && begin < mine + bytes) return true;
       }
     }
     return false;

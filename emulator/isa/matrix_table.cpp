@@ -1,8 +1,7 @@
 // The rows of matrix instructions, compiled for the CPU at hand.
-#include <cstdlib>
-#include <cstring>
 #include <vector>
 
+#include "core/cpu.h"
 #include "core/opcode.h"
 
 namespace emu {
@@ -22,21 +21,6 @@ EMU_MATRIX_ROWS
 
 namespace {
 
-bool cpu_is_wide() {
-#ifdef __x86_64__
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vbmi");
-#else
-  return false;
-#endif
-}
-
-// FLASHWAVE_EMU_AVX512=0: as on a CPU without it.
-bool use_wide() {
-  const char* value = std::getenv("FLASHWAVE_EMU_AVX512");
-  return cpu_is_wide() && !(value && std::strcmp(value, "0") == 0);
-}
-
 template <class... Rows>
 std::vector<Opcode> joined(const Rows&... rows) {
   std::vector<Opcode> all;
@@ -48,15 +32,15 @@ std::vector<Opcode> joined(const Rows&... rows) {
 
 std::span<const Opcode> mfma_opcodes() {
   static const std::vector<Opcode> all =
-      use_wide() ? joined(matrix::wide::dense_mfma_opcodes(), matrix::wide::sparse_mfma_opcodes(),
-                          matrix::wide::scaled_mfma_opcodes())
-                 : joined(matrix::narrow::dense_mfma_opcodes(), matrix::narrow::sparse_mfma_opcodes(),
-                          matrix::narrow::scaled_mfma_opcodes());
+      cpu_has_avx512() ? joined(matrix::wide::dense_mfma_opcodes(), matrix::wide::sparse_mfma_opcodes(),
+                                matrix::wide::scaled_mfma_opcodes())
+                       : joined(matrix::narrow::dense_mfma_opcodes(), matrix::narrow::sparse_mfma_opcodes(),
+                                matrix::narrow::scaled_mfma_opcodes());
   return all;
 }
 
 std::span<const Opcode> wmma_opcodes() {
-  return use_wide() ? matrix::wide::all_wmma_opcodes() : matrix::narrow::all_wmma_opcodes();
+  return cpu_has_avx512() ? matrix::wide::all_wmma_opcodes() : matrix::narrow::all_wmma_opcodes();
 }
 
 }  // namespace emu
