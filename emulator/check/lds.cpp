@@ -120,13 +120,14 @@ struct LdsChecker::State {
     cell.reader_signals = signals;
     return true;
   }
+  bool may_overwrite(const Write& w) const {
+    const Limit& limit = limits[limit_index(w)];
+    return w.signals() < limit.signals && !(w.from_memory() && w.sequence() > limit.sequence);
+  }
   bool write_in_order(Cell& cell) const {
     const Write& w = cell.write;
     if (w.split() || strict || ((cell.readers & ~bit) && cell.reader_signals >= passed)) return false;
-    if (w.valid()) {
-      const Limit& limit = limits[limit_index(w)];
-      if (w.signals() >= limit.signals || (w.from_memory() && w.sequence() > limit.sequence)) return false;
-    }
+    if (w.valid() && !may_overwrite(w)) return false;
     cell = {mine, 0, signals};
     return true;
   }
@@ -347,12 +348,11 @@ struct LdsChecker::State {
     cell = {Write{last}, 0, signals};
   }
 
-  // The usual read: Dwords at each lane's address, all written by few instructions. Most of the time that checking
+  // The usual access: Dwords at each lane's address, all written by few instructions. Most of the time that checking
   // takes is spent here. Returns the lanes that must be looked at closely.
-  template <u32 Dwords>
-  u64 read_in_rows(const u32* address, u64 lanes) {
+  template <u32 Dwords, class Mark, class Allowed>
+  u64 in_rows(const u32* address, u64 lanes, Mark mark, Allowed allowed) {
     Cell* const all = cells.data();
-    ReadMark mark(signals, bit);
     u64 left = 0;
     for (; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctzll(lanes);
@@ -362,23 +362,33 @@ struct LdsChecker::State {
         continue;
       }
       Cell* cell = all + from / 4;
-      if (mark.set<Dwords>(cell)) continue;
+      if (mark.template set<Dwords>(cell)) continue;
       const Write w = cell->write;
-      if (w.valid() && limits[limit_index(w)].allows(w)) {
+      if (allowed(w)) {
         mark.written_by(w);
-        if (mark.set<Dwords>(cell)) continue;
+        if (mark.template set<Dwords>(cell)) continue;
       }
       left |= 1ull << lane;
     }
     return left;
   }
+  template <u32 Dwords, AccessKind kind>
+  u64 in_rows(const u32* address, u64 lanes) {
+    if constexpr (kind == AccessKind::read) {
+      return in_rows<Dwords>(address, lanes, ReadMark(signals, bit),
+                             [this](Write w) { return w.valid() && limits[limit_index(w)].allows(w); });
+    } else {
+      return in_rows<Dwords>(address, lanes, WriteMark(mine, signals, passed),
+                             [this](Write w) { return !w.split() && (!w.valid() || may_overwrite(w)); });
+    }
+  }
 
   template <AccessKind kind>
   void run(const u32* address, u64 lanes, u32 bytes) {
-    if (kind == AccessKind::read && !strict) {
-      if (bytes == 16) lanes = read_in_rows<4>(address, lanes);
-      if (bytes == 8) lanes = read_in_rows<2>(address, lanes);
-      if (bytes == 4) lanes = read_in_rows<1>(address, lanes);
+    if constexpr (kind != AccessKind::atomic) {
+      if (bytes == 16 && !strict) lanes = in_rows<4, kind>(address, lanes);
+      if (bytes == 8 && !strict) lanes = in_rows<2, kind>(address, lanes);
+      if (bytes == 4 && !strict) lanes = in_rows<1, kind>(address, lanes);
     }
     for (; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctzll(lanes);

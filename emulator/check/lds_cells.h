@@ -104,4 +104,29 @@ class ReadMark {
   u32 signals_, bit_;
 };
 
+// Marks cells as written, if one earlier write made all of them and their readers, if any, came before the last barrier
+// that was passed.
+class WriteMark {
+ public:
+  WriteMark(Write mine, u32 signals, u32 passed) : mine_{mine, 0, signals}, passed_(passed) {}
+  void written_by(Write w) { before_ = w; }
+  template <u32 Dwords>
+  bool set(Cell* cell) const {
+    u64 different = 0;
+    u32 earlier = ~0u;
+    for (u32 i = 0; i < Dwords; ++i) {
+      different |= cell[i].write.bits ^ before_.bits;
+      earlier &= static_cast<u32>(cell[i].reader_signals < passed_);
+    }
+    if (different || !earlier) return false;
+    for (u32 i = 0; i < Dwords; ++i) cell[i] = mine_;
+    return true;
+  }
+
+ private:
+  Cell mine_;
+  Write before_{~0ull};  // nobody's
+  u32 passed_;
+};
+
 }  // namespace emu
