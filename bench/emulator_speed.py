@@ -20,7 +20,7 @@ import sys
 import time
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, which is CPU time too
-import numpy as np  # noqa: E402
+import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "emulator"))
@@ -31,7 +31,7 @@ import shipped  # noqa: E402
 ATTENTION = {"attention_64": 64, "attention_64_causal": 64, "attention_128": 128}
 LENGTH = 512
 SHIPPED = r"_fwd_bf16_d128_m\d+n\d+$"
-MIXTURES = "mix_f16 mix_fp8 mix_fp8_16x16 mix_f16_deep mix_bf16_deep_16x16 mix_f8f6f4".split()
+MIXTURES = ["mix_f16", "mix_fp8", "mix_fp8_16x16", "mix_f16_deep", "mix_bf16_deep_16x16", "mix_f8f6f4"]
 
 
 def attention(session, arch, kernel):

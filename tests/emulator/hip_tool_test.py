@@ -159,7 +159,8 @@ class Run(unittest.TestCase):
             self.assertEqual(run(*common, *options).stdout, expected)
         compared = run(*common, "--order", "compare")
         self.assertEqual(compared.returncode, 0)
-        self.assertEqual(compared.stdout, expected + "order: the result is the same with waves one after the other and in lockstep\n")  # fmt: skip
+        verdict = "order: the result is the same with waves one after the other and in lockstep\n"
+        self.assertEqual(compared.stdout, expected + verdict)
         answer = run(*common, "--order", "random")
         self.assertEqual(answer.returncode, 2)
         self.assertIn("--order must be waves, lockstep or compare", answer.stderr)

@@ -11,7 +11,9 @@ from references import BF16, F16, F32, F64, I32, I64, U32, U64, attention_refere
 # --- sums, scans, transposes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"seed": 7}, {"reverse": 1}, {"order": "lockstep"}, {"order": "compare"}],
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"seed": 7}, {"reverse": 1}, {"order": "lockstep"}, {"order": "compare"}],
     ids=["in-order", "interleaved", "reversed", "lockstep", "compared"],
 )
 def test_sum_shuffle(gpu, options):
