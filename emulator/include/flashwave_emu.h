@@ -24,7 +24,8 @@
  *   numerics  how matrix instructions round sums: chain (default: one multiply-add after the other), or hardware (bit
  *             for bit as real ones do, where that has been published; slower)
  *   log       1: reports are also written to stderr; 0 (default)
- * And FLASHWAVE_EMU_ARCH: the GPUs that hipGetDeviceCount counts, with commas between them (default gfx942).
+ * And FLASHWAVE_EMU_ARCH: the GPUs that hipGetDeviceCount counts, with commas between them (default gfx942);
+ * FLASHWAVE_EMU_AVX512=0: as on a CPU without AVX-512 (slower, with the same results).
  */
 #ifndef FLASHWAVE_EMU_H
 #define FLASHWAVE_EMU_H

@@ -159,6 +159,29 @@ inline void widen_f16(const u32* row, float* low, float* high) {
 #endif
 }
 
+template <int Lanes, bool Flush>
+inline void widen_bf16(const u32* row, float* low, float* high) {
+#if defined(EMU_MATRIX_WIDE)
+  const auto store = [](float* to, __m512i bits) {
+    if constexpr (Flush) {
+      bits = _mm512_maskz_mov_epi32(_mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)), bits);
+    }
+    _mm512_storeu_si512(to, bits);
+  };
+  for (int l = 0; l < Lanes; l += 16) {
+    const __m512i x = _mm512_loadu_si512(row + l);
+    store(low + l, _mm512_slli_epi32(x, 16));
+    store(high + l, _mm512_and_si512(x, _mm512_set1_epi32(static_cast<i32>(0xffff0000))));
+  }
+#else
+  for (int l = 0; l < Lanes; ++l) {
+    const u32 first = row[l] << 16, second = row[l] & 0xffff0000u;
+    low[l] = as_f32(Flush && !(first & 0x7f800000) ? 0 : first);
+    high[l] = as_f32(Flush && !(second & 0x7f800000) ? 0 : second);
+  }
+#endif
+}
+
 // Without branches and tables, so that loops over it become vector code.
 template <Element Type>
 constexpr float widen_small(u32 code) {
@@ -241,13 +264,7 @@ inline void convert(const u32 (*__restrict registers)[kLanes], Converted<T, PerL
   } else if constexpr (Type == Element::f16) {
     for (int e = 0; e < PerLane; e += 2) widen_f16<Lanes, Flush>(registers[e / 2], out.value[e], out.value[e + 1]);
   } else if constexpr (Type == Element::bf16) {
-    for (int e = 0; e < PerLane; e += 2) {
-      for (int l = 0; l < Lanes; ++l) {
-        const u32 low = registers[e / 2][l] << 16, high = registers[e / 2][l] & 0xffff0000u;
-        out.value[e][l] = as_f32(Flush && !(low & 0x7f800000) ? 0 : low);
-        out.value[e + 1][l] = as_f32(Flush && !(high & 0x7f800000) ? 0 : high);
-      }
-    }
+    for (int e = 0; e < PerLane; e += 2) widen_bf16<Lanes, Flush>(registers[e / 2], out.value[e], out.value[e + 1]);
   } else if constexpr (is_integer(Type)) {
     constexpr bool kSigned = Type == Element::i8 || Type == Element::i4;
     for (int e = 0; e < PerLane; ++e) {

@@ -1,30 +1,37 @@
-// The rows of matrix instructions, compiled for the CPU at hand.
+// The rows of matrix instructions, as compiled for the CPU at hand.
 #include <vector>
 
 #include "core/cpu.h"
 #include "core/opcode.h"
-
-namespace emu {
 
 #define EMU_MATRIX_ROWS                          \
   std::span<const Opcode> dense_mfma_opcodes();  \
   std::span<const Opcode> sparse_mfma_opcodes(); \
   std::span<const Opcode> scaled_mfma_opcodes(); \
   std::span<const Opcode> all_wmma_opcodes();
-namespace matrix::narrow {
+namespace emu::matrix::narrow {
 EMU_MATRIX_ROWS
 }
-namespace matrix::wide {
+#ifdef __x86_64__
+namespace emu::matrix::wide {
 EMU_MATRIX_ROWS
 }
+#endif
 #undef EMU_MATRIX_ROWS
 
+namespace emu {
 namespace {
 
-template <class... Rows>
-std::vector<Opcode> joined(const Rows&... rows) {
+#ifdef __x86_64__
+namespace wide = matrix::wide;
+#else
+namespace wide = matrix::narrow;
+#endif
+namespace narrow = matrix::narrow;
+
+std::vector<Opcode> joined(std::initializer_list<std::span<const Opcode>> parts) {
   std::vector<Opcode> all;
-  (all.insert(all.end(), rows.begin(), rows.end()), ...);
+  for (const std::span<const Opcode> part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 
@@ -32,15 +39,14 @@ std::vector<Opcode> joined(const Rows&... rows) {
 
 std::span<const Opcode> mfma_opcodes() {
   static const std::vector<Opcode> all =
-      cpu_has_avx512() ? joined(matrix::wide::dense_mfma_opcodes(), matrix::wide::sparse_mfma_opcodes(),
-                                matrix::wide::scaled_mfma_opcodes())
-                       : joined(matrix::narrow::dense_mfma_opcodes(), matrix::narrow::sparse_mfma_opcodes(),
-                                matrix::narrow::scaled_mfma_opcodes());
+      cpu_has_avx512()
+          ? joined({wide::dense_mfma_opcodes(), wide::sparse_mfma_opcodes(), wide::scaled_mfma_opcodes()})
+          : joined({narrow::dense_mfma_opcodes(), narrow::sparse_mfma_opcodes(), narrow::scaled_mfma_opcodes()});
   return all;
 }
 
 std::span<const Opcode> wmma_opcodes() {
-  return cpu_has_avx512() ? matrix::wide::all_wmma_opcodes() : matrix::narrow::all_wmma_opcodes();
+  return cpu_has_avx512() ? wide::all_wmma_opcodes() : narrow::all_wmma_opcodes();
 }
 
 }  // namespace emu
