@@ -9,8 +9,9 @@ namespace emu {
 // Which checks are on; bits 1 << Check. Off costs nothing.
 struct CheckOptions {
   u32 enabled = (1u << static_cast<int>(Check::count)) - 1;
-  // Also demand that a wave's LDS reads had returned before a barrier lets others overwrite the bytes. Hand-written
-  // pipelines rely on the LDS unit being in order here, so this is off by default.
+  // Also demand that a wave's LDS reads had returned before a barrier lets others overwrite the bytes by LDS
+  // instructions. Hand-written pipelines rely on the LDS unit being in order here, so this is off by default.
+  // Direct-to-LDS loads are not in that order and are always looked at.
   bool strict_write_after_read = false;
   // Waves that meet at one barrier must be at the same instruction. Pipelines whose waves do different work may turn
   // this off: the hardware counts arrivals only.
@@ -18,6 +19,9 @@ struct CheckOptions {
   // Also say so when a wave ends having passed fewer barriers than others. Legal (an ended wave holds nobody up), and
   // usual where whole waves leave early.
   bool skipped_barriers = false;
+  // Rules on neighbouring vector instructions, one or two wait states apart, which compilers keep and hand-written
+  // assembly often does not (check/hazards.cpp).
+  bool close_vector_hazards = true;
   bool on(Check check) const { return enabled >> static_cast<int>(check) & 1; }
 };
 
@@ -26,12 +30,11 @@ class WaveChecker {
  public:
   explicit WaveChecker(const CheckOptions& options);
   ~WaveChecker();
-  // Before and after the instruction executes. `before` sees register state as the instruction will read it.
+  // Before and after the instruction executes. `before` sees register state as the instruction will read it. Where
+  // register numbers count on from M0, `in` has those it means.
   void start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);  // how many registers the launch filled in
   void before(Wave& wave, const Instruction& in);
   void after(Wave& wave, const Instruction& in);
-  // VGPRs written by an instruction that neither of them saw.
-  void defined(u16 first, int count);
   // For LDS: the number of LDS instructions / direct-to-LDS loads issued, and how many have been waited for.
   u32 lds_issued() const;
   u32 lds_done() const;
@@ -49,7 +52,7 @@ class WaveChecker {
 // have been waited for before that signal. Other ways to order waves (flags in LDS that are polled) are not understood.
 class LdsChecker {
  public:
-  LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves);
+  LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves, bool loads_to_lds);
   ~LdsChecker();
   // Within the instruction's execution: its own sequence number is one past those issued.
   void access(Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes, AccessKind kind,

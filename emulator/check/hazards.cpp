@@ -21,9 +21,9 @@ bool reads_half(const Instruction& in, u16 reg, Half half) {
 
 }  // namespace
 
-void HazardTracker::start(const Target& target, const RegisterUseTable& table) {
+void HazardTracker::start(const Target& target, const CheckOptions& options) {
   *this = HazardTracker{};
-  table_ = &table;
+  close_vector_ = options.close_vector_hazards;
   cdna_ = target.cdna;
   family_ = target.family;
 }
@@ -45,12 +45,12 @@ void HazardTracker::report(const Wave& wave, const Instruction& in, const std::s
 }
 
 bool HazardTracker::writes(const RegisterUse& producer, const RegisterRange& range) const {
-  const RegisterRange* w = table_->write_ranges(producer);
+  const RegisterRange* w = producer.write_range();
   return std::any_of(w, w + producer.write_ranges, [&](const RegisterRange& r) { return r.overlaps(range); });
 }
 
 bool HazardTracker::reads_any(const RegisterUse& consumer, const RegisterUse& producer, bool vector_only) const {
-  const RegisterRange* r = table_->read_ranges(consumer);
+  const RegisterRange* r = consumer.read_range();
   return std::any_of(r, r + consumer.read_ranges, [&](const RegisterRange& range) {
     return (!vector_only || range.first < kScalarBase) && writes(producer, range);
   });
@@ -74,10 +74,10 @@ void HazardTracker::remember(const Instruction& in, const RegisterUse& use, Regi
   if (!use.write_ranges) return;
   if (last_matrix_ - first_matrix_ == kMatrices) ++first_matrix_;
   Matrix& m = matrix_[last_matrix_++ % kMatrices];
-  m = {time_, &use, table_->write_ranges(use)[0], {}, in.opcode};
-  if (use.accumulator != 0xff) m.accumulator = table_->read_ranges(use)[use.accumulator];
+  m = {time_, &use, use.write_range()[0], {}, in.opcode};
+  if (use.accumulator != 0xff) m.accumulator = use.read_range()[use.accumulator];
   for (const RegisterRange& range : {m.result, m.accumulator}) {
-    for (int r = range.first; r < range.first + range.count; ++r) words[r / 64].hazardous |= 1ull << r % 64;
+    each_word(range, [&](u32 word, u64 bits) { words[word].hazardous |= bits; });
   }
 }
 
@@ -85,7 +85,7 @@ void HazardTracker::remember(const Instruction& in, const RegisterUse& use, Regi
 void HazardTracker::check_short(const Wave& wave, const Instruction& in, const RegisterUse& use) {
   const u32 traits = use.traits;
   const RegisterRange exec{kScalarBase + kExec, 2}, vcc{kScalarBase + kVcc, 2};
-  const RegisterRange* reads = table_->read_ranges(use);
+  const RegisterRange* reads = use.read_range();
   const u32 kept = std::min(recent_count_, kRecent);
   for (u32 i = 1; i <= kept; ++i) {
     const Recent& first = recent_[(recent_count_ - i) % kRecent];
@@ -123,14 +123,14 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
       }
       // What v_accvgpr_write of gfx908 leaves in an AGPR has rules of its own (gfx908_states).
       const bool own_rules = cdna_ == 1 && (before & kAccWrite);
-      if (matrix && plain && !own_rules && states < 2 && reads_any(use, *first.use, true)) {
+      if (close_vector_ && matrix && plain && !own_rules && states < 2 && reads_any(use, *first.use, true)) {
         need(2, "MFMA reads a VGPR that the VALU wrote");
       }
       if (traits & kPermlaneSwap) {
         if (before & kWritesExecByValu) need(4, "permlane swap after v_cmpx");
         if (reads_any(use, *first.use, true)) need(2, "permlane swap of a VGPR that the VALU wrote");
       }
-      if (cdna_ >= 3 && (traits & kValu) && !(traits & kMfma)) {
+      if (cdna_ >= 3 && close_vector_ && (traits & kValu) && !(traits & kMfma)) {
         if ((before & kTransTrait) && !(traits & kTransTrait) && reads_any(use, *first.use, true)) {
           need(1, "VALU reads the result of a transcendental");
         }
@@ -145,7 +145,9 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
           }
         }
         if ((traits & kReadLane) && reads_any(use, *first.use, true)) need(1, "v_readlane of a VGPR the VALU wrote");
-        if ((traits & (kReadLane | kWriteLane)) && wrote_exec) need(4, "lane access after the VALU wrote EXEC");
+      }
+      if (cdna_ >= 3 && (traits & (kReadLane | kWriteLane)) && wrote_exec) {
+        need(4, "lane access after the VALU wrote EXEC");
       }
     }
     if ((traits & kDppTrait) && !(before & kMfma) && reads_any(use, *first.use, true)) {
@@ -153,7 +155,7 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
     }
     if ((before & kBigStore) && (traits & kValu)) {
       // The store's data are its vector reads beyond the address; overwriting the address is harmless but rare.
-      const RegisterRange* stored = table_->read_ranges(*first.use);
+      const RegisterRange* stored = first.use->read_range();
       for (int r = 0; r < first.use->read_ranges; ++r) {
         if (stored[r].first < kScalarBase && stored[r].count > 2 && writes(use, stored[r])) {
           need(cdna_ >= 3 ? 2 : 1, "VALU overwrites the data of a store that may not have read it");
@@ -170,7 +172,7 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
 // before it needs a v_nop between (RDNA3 ISA "WMMA", LLVM fixWMMAHazards); so does v_permlane after v_cmpx, with
 // something other than a v_nop (LLVM fixVcmpxPermlaneHazards).
 void HazardTracker::check_rdna(const Wave& wave, const Instruction& in, const RegisterUse& use) {
-  const RegisterRange* reads = table_->read_ranges(use);
+  const RegisterRange* reads = use.read_range();
   if (live_transcendentals_ && family_ == Family::gfx11) {
     for (u32 i = 0; i < live_transcendentals_; ++i) {
       const Transcendental& t = transcendental_[(transcendentals_ - 1 - i) % 2];
@@ -185,7 +187,7 @@ void HazardTracker::check_rdna(const Wave& wave, const Instruction& in, const Re
     }
   }
   if ((use.traits & kWmma) && last_vector_ && (last_vector_->traits & kWmma)) {
-    const RegisterRange result = table_->write_ranges(*last_vector_)[0];
+    const RegisterRange result = last_vector_->write_range()[0];
     for (int r = 0; r < use.read_ranges; ++r) {
       if (r != use.accumulator && reads[r].overlaps(result)) {
         report(wave, in, "WMMA reads the result of the WMMA before it as A or B", 0, 1);
@@ -207,7 +209,7 @@ void HazardTracker::remember_rdna(const Instruction& in, const RegisterUse& use)
   last_vector_ = &use;
   if (!(use.traits & kVNop)) last_real_vector_ = &use;
   if (in.cls != Class::transcendental || !use.write_ranges) return;
-  transcendental_[transcendentals_++ % 2] = {table_->write_ranges(use)[0], in.operand[0].half, vectors_ - 1};
+  transcendental_[transcendentals_++ % 2] = {use.write_range()[0], in.operand[0].half, vectors_ - 1};
   live_transcendentals_ = std::min<u32>(live_transcendentals_ + 1, 2);
 }
 

@@ -6,36 +6,13 @@
 #include <cstring>
 
 #include "check/checker.h"
+#include "check/lds_cells.h"
+#include "check/pending_reads.h"
 
 namespace emu {
 namespace {
 
 constexpr u32 kAll = ~0u;
-
-// The last write of a byte, in one word so that equal ones compare at once.
-struct Write {
-  u64 bits = 0;  // 0: never written
-  static constexpr int kSignals = 32, kWave = 54, kMemory = 60, kAtomic = 61, kValid = 62, kSplit = 63;
-  static constexpr u64 kSignalMask = (1ull << (kWave - kSignals)) - 1;
-
-  static Write make(u32 sequence, u32 signals, int wave, bool from_memory, bool atomic) {
-    return {sequence | (signals & kSignalMask) << kSignals | static_cast<u64>(wave) << kWave |
-            static_cast<u64>(from_memory) << kMemory | static_cast<u64>(atomic) << kAtomic | 1ull << kValid};
-  }
-  bool valid() const { return bits >> kValid & 1; }
-  bool split() const { return bits >> kSplit & 1; }
-  u32 sequence() const { return static_cast<u32>(bits); }
-  u32 signals() const { return static_cast<u32>(bits >> kSignals & kSignalMask); }
-  int wave() const { return static_cast<int>(bits >> kWave & 63); }
-  bool from_memory() const { return bits >> kMemory & 1; }
-  bool atomic() const { return bits >> kAtomic & 1; }
-};
-
-struct Cell {
-  Write write;
-  // Waves that have read since, and the number of barriers they had signalled (the latest such number only).
-  u32 readers = 0, reader_signals = 0;
-};
 
 // Which writes of a wave another one may read: those before a barrier both know of, and waited for by then.
 struct Limit {
@@ -85,6 +62,7 @@ struct LdsChecker::State {
   std::vector<SignalHistory> history;  // of each wave
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
   std::vector<u32> read_sequence;      // strict mode: of the last read of each dword by each wave
+  std::vector<ReadHistory> reads;      // of each wave, in programs that load straight to LDS
   std::vector<Suspicion> suspicions;
   std::vector<Overwrite> overwrites;  // of one instruction: overwriter, overwriting, at time overwritten_at
   const Wave* overwriter = nullptr;
@@ -100,12 +78,13 @@ struct LdsChecker::State {
   bool strict = false;
   const Limit* limits = nullptr;
 
-  State(const CheckOptions& o, size_t bytes, int waves)
+  State(const CheckOptions& o, size_t bytes, int waves, bool loads_to_lds)
       : options(o),
         cells((bytes + 3) / 4),
         history(static_cast<size_t>(waves)),
         barrier_at(SignalHistory::kKept, kAll),
         read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 * static_cast<size_t>(waves) : 0),
+        reads(loads_to_lds ? static_cast<size_t>(waves) : 0),
         strict(o.strict_write_after_read) {}
 
   u32 done_at_signal(int other, u32 number, bool vmem) const {
@@ -141,13 +120,14 @@ struct LdsChecker::State {
     cell.reader_signals = signals;
     return true;
   }
+  bool may_overwrite(const Write& w) const {
+    const Limit& limit = limits[limit_index(w)];
+    return w.signals() < limit.signals && !(w.from_memory() && w.sequence() > limit.sequence);
+  }
   bool write_in_order(Cell& cell) const {
     const Write& w = cell.write;
     if (w.split() || strict || ((cell.readers & ~bit) && cell.reader_signals >= passed)) return false;
-    if (w.valid()) {
-      const Limit& limit = limits[limit_index(w)];
-      if (w.signals() >= limit.signals || (w.from_memory() && w.sequence() > limit.sequence)) return false;
-    }
+    if (w.valid() && !may_overwrite(w)) return false;
     cell = {mine, 0, signals};
     return true;
   }
@@ -268,6 +248,45 @@ struct LdsChecker::State {
     }
   }
 
+  void keep_read(const u32* address, u64 lanes, u32 bytes) {
+    ReadHistory& latest = reads[static_cast<size_t>(wave->id)];
+    PendingRead& read = latest.read[latest.count++ % ReadHistory::kKept];
+    read.sequence = mine.sequence();
+    read.signals = signals;
+    const LdsRow row(address, lanes, bytes, *wave);
+    read.bytes = bytes;
+    read.lanes = lanes;
+    read.first = row.first;
+    read.end = row.end;
+    std::memcpy(read.address, address, static_cast<size_t>(wave->lanes) * sizeof *address);
+  }
+
+  // A direct-to-LDS load over bytes whose read had not been waited for: by this wave now, by another before the barrier
+  // that orders the two. Without such a barrier it is a race, which check_write sees.
+  void check_pending_reads(const u32* address, u64 lanes, u32 bytes) {
+    const LdsRow row(address, lanes, bytes, *wave);
+    for (size_t reader = 0; reader < reads.size(); ++reader) {
+      const bool own = reader == static_cast<size_t>(wave->id);
+      const u32 done = own ? wave->checker->lds_done() : done_at_signal(static_cast<int>(reader), passed, false);
+      const ReadHistory& latest = reads[reader];
+      const u32 kept = std::min(latest.count, ReadHistory::kKept);
+      for (u32 i = 1; i <= kept; ++i) {
+        const PendingRead& read = latest.read[(latest.count - i) % ReadHistory::kKept];
+        if (read.sequence <= done) break;
+        if ((!own && read.signals >= passed) || !read.overlaps(row)) continue;
+        const int lane = __builtin_ctzll(lanes);
+        if (own) {
+          report(Check::wait, "LDS overwritten by a direct-to-LDS load before the read of it was waited for",
+                 address[lane], lane);
+        } else {
+          report_other("LDS overwritten by a direct-to-LDS load after a barrier which came before a wait for the read",
+                       static_cast<int>(reader), address[lane], lane);
+        }
+        return;
+      }
+    }
+  }
+
   u32& last_read(u32 address, int reader) {
     return read_sequence[address / 4 * history.size() + static_cast<size_t>(reader)];
   }
@@ -306,9 +325,16 @@ struct LdsChecker::State {
     }
     const u64 index = static_cast<u32>(cell.write.bits);
     std::array<Cell, 4>& byte = split[index];
-    for (u32 b = 0; b < bytes; ++b) {
-      Cell& one = byte[address % 4 + b];
-      if (!in_order<kind>(one)) touch<kind>(one, address + b, 1, lane);
+    Cell* const first = &byte[address % 4];
+    const Cell before = *first;
+    const bool plain = in_order<kind>(*first);
+    if (!plain) touch<kind>(*first, address, 1, lane);
+    for (u32 b = 1; b < bytes; ++b) {
+      if (kind == AccessKind::write && plain && first[b] == before) {  // as the first of them
+        first[b] = {mine, 0, signals};
+      } else if (!in_order<kind>(first[b])) {
+        touch<kind>(first[b], address + b, 1, lane);
+      }
     }
     if (kind == AccessKind::read) return;
     // Bytes that one wave wrote since its last barrier, all unread, are one again: the last of the writes counts.
@@ -322,35 +348,55 @@ struct LdsChecker::State {
     cell = {Write{last}, 0, signals};
   }
 
-  // Marks cells as read if all were last written by `good` and read, if at all, since the same barrier; false and
-  // nothing done otherwise. Most of the time that checking takes is spent here.
-  bool read_like(Cell* cell, u32 count, u64 good) const {
-    u64 different = 0;
-    for (u32 i = 0; i < count; ++i) {
-      different |= (cell[i].write.bits ^ good) | (cell[i].reader_signals ^ signals);
+  // The usual access: Dwords at each lane's address, all written by few instructions. Most of the time that checking
+  // takes is spent here. Returns the lanes that must be looked at closely.
+  template <u32 Dwords, class Mark, class Allowed>
+  u64 in_rows(const u32* address, u64 lanes, Mark mark, Allowed allowed) {
+    Cell* const all = cells.data();
+    u64 left = 0;
+    for (; lanes; lanes &= lanes - 1) {
+      const int lane = __builtin_ctzll(lanes);
+      const u32 from = address[lane];
+      if (from & 3) {
+        left |= 1ull << lane;
+        continue;
+      }
+      Cell* cell = all + from / 4;
+      if (mark.template set<Dwords>(cell)) continue;
+      const Write w = cell->write;
+      if (allowed(w)) {
+        mark.written_by(w);
+        if (mark.template set<Dwords>(cell)) continue;
+      }
+      left |= 1ull << lane;
     }
-    if (different) return false;
-    for (u32 i = 0; i < count; ++i) cell[i].readers |= bit;
-    return true;
+    return left;
+  }
+  template <u32 Dwords, AccessKind kind>
+  u64 in_rows(const u32* address, u64 lanes) {
+    if constexpr (kind == AccessKind::read) {
+      return in_rows<Dwords>(address, lanes, ReadMark(signals, bit),
+                             [this](Write w) { return w.valid() && limits[limit_index(w)].allows(w); });
+    } else {
+      return in_rows<Dwords>(address, lanes, WriteMark(mine, signals, passed),
+                             [this](Write w) { return !w.split() && (!w.valid() || may_overwrite(w)); });
+    }
   }
 
   template <AccessKind kind>
   void run(const u32* address, u64 lanes, u32 bytes) {
-    u64 good = 0;  // the last write found in order: neighbours are mostly of the same instruction
+    if constexpr (kind != AccessKind::atomic) {
+      if (bytes == 16 && !strict) lanes = in_rows<4, kind>(address, lanes);
+      if (bytes == 8 && !strict) lanes = in_rows<2, kind>(address, lanes);
+      if (bytes == 4 && !strict) lanes = in_rows<1, kind>(address, lanes);
+    }
     for (; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctzll(lanes);
       u32 from = address[lane];
       const u32 end = from + bytes;
       if (((from | bytes) & 3) == 0) [[likely]] {
-        if (kind == AccessKind::read && good && bytes >= 16 && read_like(&cells[from / 4], bytes / 4, good)) continue;
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
-          if (kind == AccessKind::read && cell->write.bits == good && cell->reader_signals == signals && good) {
-            cell->readers |= bit;
-          } else if (in_order<kind>(*cell)) {
-            good = strict ? 0 : cell->write.bits;
-          } else {
-            touch_any<kind>(*cell, from, 4, lane);
-          }
+          if (!in_order<kind>(*cell)) touch_any<kind>(*cell, from, 4, lane);
         }
         continue;
       }
@@ -372,8 +418,8 @@ struct LdsChecker::State {
   }
 };
 
-LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves)
-    : state_(new State(options, lds_bytes, waves)) {}
+LdsChecker::LdsChecker(const CheckOptions& options, size_t lds_bytes, int waves, bool loads_to_lds)
+    : state_(new State(options, lds_bytes, waves, loads_to_lds)) {}
 LdsChecker::~LdsChecker() {
   state_->report_overwrites(nullptr);
   state_->report_suspicions(-1);
@@ -395,6 +441,13 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
   const u32 sequence = (from_memory ? checker.vmem_issued() : checker.lds_issued()) + 1;
   s.update_limits();
   s.mine = Write::make(sequence, s.signals, wave.id, from_memory, kind == AccessKind::atomic);
+  if (!s.reads.empty()) {
+    if (from_memory) {
+      s.check_pending_reads(address, lanes, bytes);
+    } else if (kind != AccessKind::write) {
+      s.keep_read(address, lanes, bytes);
+    }
+  }
   switch (kind) {
     case AccessKind::read:
       return s.run<AccessKind::read>(address, lanes, bytes);

@@ -21,7 +21,7 @@ void HazardTracker::rebuild(RegisterState* words) {
   for (u32 i = first_matrix_; i != last_matrix_; ++i) {
     const Matrix& m = matrix_[i % kMatrices];
     for (const RegisterRange& range : {m.result, m.accumulator}) {
-      for (int r = range.first; r < range.first + range.count; ++r) words[r / 64].hazardous |= 1ull << r % 64;
+      each_word(range, [&](u32 word, u64 bits) { words[word].hazardous |= bits; });
     }
   }
 }
@@ -103,8 +103,8 @@ void HazardTracker::check_matrix(const Wave& wave, const Instruction& in, const 
   if (first_matrix_ != had) rebuild(words);
   if (!(use.traits & (kValu | kVmem | kLds))) return;
 
-  const RegisterRange* reads = table_->read_ranges(use);
-  const RegisterRange* writes = table_->write_ranges(use);
+  const RegisterRange* reads = use.read_range();
+  const RegisterRange* writes = use.write_range();
   // As the compiler does, only the last instruction that wrote (or accumulated) the register counts.
   auto newest = [&](auto matches) -> const Matrix* {
     for (u32 i = last_matrix_; i != first_matrix_; --i) {

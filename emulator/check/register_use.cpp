@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/opcode.h"
+#include "core/indexing.h"
 
 namespace emu {
 namespace {
@@ -37,6 +37,18 @@ u8 matrix_passes(const Instruction& in, Name name, const Target& target, bool dg
 class Builder {
  public:
   Builder(RegisterUseTable& table, const Target& target) : table_(table), target_(target) {}
+
+  // Once all instructions were added and nothing moves any more.
+  void link() {
+    const RegisterWord* words = table_.words.data();
+    const RegisterRange* ranges = table_.ranges.data();
+    for (RegisterUse& use : table_.use) {
+      use.words = words;
+      use.ranges = ranges;
+      words += use.read_words + use.write_words;
+      ranges += use.read_ranges + use.write_ranges;
+    }
+  }
 
   void add(const Instruction& in) {
     use_ = RegisterUse{};
@@ -78,32 +90,65 @@ class Builder {
     return {static_cast<u16>(kScalarBase + reg), static_cast<u8>(pair ? 2 : 1)};
   }
 
+  // On CDNA, whose registers have error correction, an instruction that loads half of one fills all of it (LLVM
+  // d16PreservesUnusedBits).
+  RegisterRange range_of(const Instruction& in, int i) const {
+    RegisterRange range = range_of(in.operand[i]);
+    if (range.count == 1 && in.operand[i].is_vgpr() && target_.is_rdna()) range.halves = halves_of(in, i);
+    return range;
+  }
+  static u8 halves_of(const Instruction& in, int i) {
+    const Operand& o = in.operand[i];
+    if (o.half != Half::whole) return o.half == Half::low ? kLowHalf : kHighHalf;
+    const Name name = name_of(in);
+    const int source = i - in.dest_count;
+    auto chosen = [source](u8 select) { return select >> source & 1 ? kHighHalf : kLowHalf; };
+    if (name.starts_with("v_fma_mix")) {
+      if (source < 0) {
+        return name.starts_with("v_fma_mixlo") ? kLowHalf : name.starts_with("v_fma_mixhi") ? kHighHalf : kBothHalves;
+      }
+      return in.op_sel_hi >> source & 1 ? chosen(in.op_sel) : kBothHalves;
+    }
+    if (source >= 0 && is_pair_of_halves(in, source)) return chosen(in.op_sel) | chosen(in.op_sel_hi);
+    const bool buffer = name.starts_with("buffer_"), load = name.find("_load_") != Name::npos;
+    if (i != (load ? 0 : in.dest_count + (buffer ? 0 : 1))) return kBothHalves;
+    if (name.find("d16_hi") != Name::npos) return kHighHalf;
+    if (name.find("d16") != Name::npos) return kLowHalf;
+    return name.ends_with("store_b8") || name.ends_with("store_b16") ? kLowHalf : kBothHalves;
+  }
+  static bool is_pair_of_halves(const Instruction& in, int source) {
+    if (!in.opcode || !(in.opcode->modifiers & kTakesPacked)) return false;
+    const Name signature = in.opcode->signature;
+    const size_t at = signature.find('=') + 1 + static_cast<size_t>(source);
+    return at < signature.size() && Name("HWB").find(signature[at]) != Name::npos;
+  }
+
   void operands(const Instruction& in) {
     const u32 flags = in.opcode ? in.opcode->flags : 0;
     const auto [data, data_count] = data_operands(in);
     for (int i = in.dest_count; i < in.operand_count; ++i) {
-      const RegisterRange range = i == in.dest_count ? first_source(in) : range_of(in.operand[i]);
+      const RegisterRange range = i == in.dest_count ? first_source(in) : range_of(in, i);
       if (i >= data && i < data + data_count && range.count) {
         if (!use_.data_ranges++) use_.data_range = static_cast<u8>(reads_.size());
       }
       read(range);
     }
-    for (int i = 0; i < in.dest_count && i < in.operand_count; ++i) write(range_of(in.operand[i]));
+    for (int i = 0; i < in.dest_count && i < in.operand_count; ++i) write(range_of(in, i));
     if ((flags & kReadsDest) && in.dest_count && !is_partial_read(in)) {
       use_.accumulator = static_cast<u8>(reads_.size());
-      read(range_of(in.operand[0]));
+      read(range_of(in, 0));
     }
     if (flags & kWritesSource0) {
-      write(range_of(in.operand[in.dest_count]));
-      read(range_of(in.operand[0]));
+      write(range_of(in, in.dest_count));
+      read(range_of(in, 0));
     }
     if (flags & kReadsVcc) read(scalar(kVcc));
   }
 
   // The first source, or the half of it that a bit field of known place lies in: offset in bits 5:0 of the second,
   // width in bits 22:16 (s_bfe_u64, s_bfe_i64). Compilers extend the low half of a pair whose high half holds nothing.
-  static RegisterRange first_source(const Instruction& in) {
-    RegisterRange range = range_of(in.operand[in.dest_count]);
+  RegisterRange first_source(const Instruction& in) const {
+    RegisterRange range = range_of(in, in.dest_count);
     const Name name = name_of(in);
     if ((name == "s_bfe_u64" || name == "s_bfe_i64") && in.operand[in.dest_count + 1].is_constant() &&
         range.count == 2) {
@@ -127,7 +172,7 @@ class Builder {
     if (name.starts_with("ds_write") || name.starts_with("ds_store")) return {in.dest_count + 1, 2};
     if (name.starts_with("scratch_store")) return {in.dest_count + 1, 1};
     if (name.starts_with("buffer_store") && !in.offen && !in.idxen) return {in.dest_count, 1};  // gfx90a: the stack
-    if (name == "v_writelane_b32" || name.find("_movrel") != Name::npos) return {in.dest_count, 1};
+    if (name == "v_writelane_b32") return {in.dest_count, 1};
     return {0, 0};
   }
 
@@ -140,10 +185,11 @@ class Builder {
   }
 
   static Undefined undefined_rule(const Instruction& in) {
-    static constexpr std::array<Name, 14> copies = {
-        "v_mov_b32",         "v_mov_b64",  "v_mov_b16",      "v_accvgpr_read_b32",  "v_accvgpr_write_b32",
-        "v_accvgpr_mov_b32", "s_mov_b32",  "s_mov_b64",      "v_readfirstlane_b32", "v_readlane_b32",
-        "v_swap_b32",        "v_swap_b16", "v_accvgpr_read", "v_accvgpr_write"};
+    static constexpr std::array<Name, 18> copies = {
+        "v_mov_b32",         "v_mov_b64",     "v_mov_b16",      "v_accvgpr_read_b32",  "v_accvgpr_write_b32",
+        "v_accvgpr_mov_b32", "s_mov_b32",     "s_mov_b64",      "v_readfirstlane_b32", "v_readlane_b32",
+        "v_swap_b32",        "v_swap_b16",    "v_accvgpr_read", "v_accvgpr_write",     "v_movrels_b32",
+        "v_movreld_b32",     "s_movrels_b32", "s_movreld_b32"};
     static constexpr std::array<Name, 6> selects = {"v_cndmask_b32", "v_cndmask_b16", "v_perm_b32",
                                                     "s_cselect_b32", "s_cselect_b64", "v_bfi_b32"};
     static constexpr std::array<Name, 11> low_from_low = {
@@ -164,7 +210,11 @@ class Builder {
     if (name.starts_with("v_cmpx") || name.find("saveexec") != Name::npos || name.find("wrexec") != Name::npos) {
       write(scalar(kExec));
     }
-    if (in.to_lds || name.find("load_lds") != Name::npos) read(scalar(kM0));
+    if (name == "s_set_gpr_idx_on" || name == "s_set_gpr_idx_idx" || name == "s_set_gpr_idx_mode") write(scalar(kM0));
+    if (in.to_lds || name.find("load_lds") != Name::npos) {
+      read(scalar(kM0));
+      table_.loads_to_lds = true;
+    }
   }
 
   void counters(const Instruction& in) {
@@ -339,13 +389,12 @@ class Builder {
   }
 
   void finish() {
-    use_.first_word = static_cast<u32>(table_.words.size());
-    for (const RegisterRange& r : reads_) add_bits(table_.words, use_.first_word, r);
-    use_.read_words = static_cast<u8>(table_.words.size() - use_.first_word);
+    const size_t first = table_.words.size();
+    for (const RegisterRange& r : reads_) add_bits(table_.words, first, r);
+    use_.read_words = static_cast<u8>(table_.words.size() - first);
     const size_t from = table_.words.size();
     for (const RegisterRange& r : writes_) add_bits(table_.words, from, r);
     use_.write_words = static_cast<u8>(table_.words.size() - from);
-    use_.first_range = static_cast<u32>(table_.ranges.size());
     use_.read_ranges = static_cast<u8>(reads_.size());
     use_.write_ranges = static_cast<u8>(writes_.size());
     table_.ranges.insert(table_.ranges.end(), reads_.begin(), reads_.end());
@@ -367,9 +416,24 @@ const RegisterUseTable& register_use_of(const Program& program) {
     Builder builder(*table, *program.target);
     table->use.reserve(program.code.size());
     for (const Instruction& in : program.code) builder.add(in);
+    builder.link();
     program.register_use = std::move(table);
   });
   return *program.register_use;
+}
+
+const RegisterUse& indexed_use_of(const Program& program, const Instruction& in, const Indexing& indexing) {
+  const RegisterUseTable& table = register_use_of(program);
+  if (!indexing.index || !indexing.operands) return table.use[in.index];
+  const std::lock_guard lock(table.mutex);
+  std::unique_ptr<RegisterUseTable>& one = table.indexed[{in.index, indexing.index, indexing.operands}];
+  if (!one) {
+    one = std::make_unique<RegisterUseTable>();
+    Builder builder(*one, *program.target);
+    builder.add(indexing.apply(program.code[in.index]));
+    builder.link();
+  }
+  return one->use.front();
 }
 
 std::string register_name(int reg) {

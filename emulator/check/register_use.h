@@ -1,6 +1,10 @@
 // Which registers an instruction reads and writes, and what it means to the checkers. Worked out once per program.
 #pragma once
 
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/program.h"
@@ -17,9 +21,12 @@ struct RegisterWord {
   u32 word = 0;
 };
 
+enum RegisterHalf : u8 { kLowHalf = 1, kHighHalf = 2, kBothHalves = 3 };
+
 struct RegisterRange {
   u16 first = 0;
   u8 count = 0;
+  u8 halves = kBothHalves;  // of RDNA's registers, whose halves are loaded apart
   bool overlaps(const RegisterRange& o) const { return first < o.first + o.count && o.first < first + count; }
   bool operator==(const RegisterRange&) const = default;
 };
@@ -104,8 +111,8 @@ enum HazardGroup : u8 {
 enum class MatrixKind : u8 { none, xdl, single, dgemm4, dgemm16 };
 
 struct RegisterUse {
-  u32 first_word = 0;  // in RegisterUseTable::words: reads, then writes
-  u32 first_range = 0;
+  const RegisterWord* words = nullptr;  // reads, then writes
+  const RegisterRange* ranges = nullptr;
   u8 read_words = 0, write_words = 0;
   u8 read_ranges = 0, write_ranges = 0;  // the same sets as ranges, in operand order
   u8 counters = 0;
@@ -119,21 +126,28 @@ struct RegisterUse {
   u8 wait_states = 1;
   u16 begins = 0, sensitive = 0;  // bits 1 << HazardGroup: as the first, as the second instruction of a pair
   u32 traits = 0;
+
+  const RegisterRange* read_range() const { return ranges; }
+  const RegisterRange* write_range() const { return ranges + read_ranges; }
 };
 
 struct RegisterUseTable {
   std::vector<RegisterUse> use;  // by Instruction::index
   std::vector<RegisterWord> words;
   std::vector<RegisterRange> ranges;
+  bool loads_to_lds = false;  // some instruction does
 
-  const RegisterWord* reads(const RegisterUse& u) const { return words.data() + u.first_word; }
-  const RegisterWord* writes(const RegisterUse& u) const { return reads(u) + u.read_words; }
-  const RegisterRange* read_ranges(const RegisterUse& u) const { return ranges.data() + u.first_range; }
-  const RegisterRange* write_ranges(const RegisterUse& u) const { return read_ranges(u) + u.read_ranges; }
+  // Of instructions with indexed registers, one at a time as they are met.
+  mutable std::mutex mutex;
+  mutable std::map<std::array<u32, 3>, std::unique_ptr<RegisterUseTable>> indexed;
 };
 
 // Made on first use; threads may ask at the same time.
 const RegisterUseTable& register_use_of(const Program& program);
+
+// Of an instruction whose register numbers count on from M0 by `indexing`. Stays valid as long as the program.
+struct Indexing;
+const RegisterUse& indexed_use_of(const Program& program, const Instruction& in, const Indexing& indexing);
 
 // How many instructions of each kind a wait instruction lets be outstanding; `code` is its 16-bit immediate.
 constexpr u32 kNoWait = ~0u;

@@ -22,23 +22,9 @@ void WaveChecker::State::start_registers(const Wave& wave, u32 initial_sgprs, u3
   if (wave.lanes == 32) define(kScalarBase + kVcc + 1, 1);  // a plain register nobody masks with
 }
 
-// Indexed instructions write the register M0 counts on from the one named. Which one they read is not followed.
-void WaveChecker::State::define_indexed(const Wave& wave, const Instruction& in) {
-  const u32 index = wave.sgpr[kM0] & (wave.indexing ? 0xff : ~0u);
-  for (int i = 0; i < in.dest_count; ++i) {
-    const Operand& o = in.operand[i];
-    const int limit = o.is_vgpr() ? kVectorRegisters : o.is_sgpr() ? kVcc : 0;
-    const u64 reg = static_cast<u64>(o.reg) + index;
-    if (reg >= static_cast<u64>(limit)) continue;
-    const u64 at = o.is_vgpr() ? reg : kScalarBase + reg;
-    words[at / 64].undefined &= ~(1ull << at % 64);
-  }
-}
-
 void WaveChecker::State::examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use) {
-  if (wave.indexing) return;
-  const RegisterRange* reads = table->read_ranges(use);
-  const RegisterRange* writes = table->write_ranges(use);
+  const RegisterRange* reads = use.read_range();
+  const RegisterRange* writes = use.write_range();
   auto report = [&](const RegisterRange& range) {
     for (int r = range.first; r < range.first + range.count; ++r) {
       if (!undefined(r)) continue;

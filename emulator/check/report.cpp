@@ -45,6 +45,8 @@ const char* check_name(Check check) {
       return "replication";
     case Check::hazard:
       return "hazard";
+    case Check::order:
+      return "order";
     case Check::trap:
       return "trap";
     case Check::count:
@@ -54,11 +56,15 @@ const char* check_name(Check check) {
 }
 
 std::string Report::text() const {
-  std::string line =
-      std::string(check_name(check)) + ": " + message + " [" + kernel + " at " + hex(code_address) + ": " + instruction;
-  if (source.line) line += ", " + source.file + ":" + std::to_string(source.line);
-  line += "] workgroup (" + std::to_string(workgroup[0]) + "," + std::to_string(workgroup[1]) + "," +
-          std::to_string(workgroup[2]) + ") wave " + std::to_string(wave);
+  std::string line = std::string(check_name(check)) + ": " + message + " [" + kernel;
+  if (wave >= 0) {
+    line += " at " + hex(code_address) + ": " + instruction;
+    if (source.line) line += ", " + source.file + ":" + std::to_string(source.line);
+    line += "] workgroup (" + std::to_string(workgroup[0]) + "," + std::to_string(workgroup[1]) + "," +
+            std::to_string(workgroup[2]) + ") wave " + std::to_string(wave);
+  } else {
+    line += "]";
+  }
   if (lane >= 0) line += " lane " + std::to_string(lane);
   if (has_address) line += " address " + hex(address);
   if (count > 1) line += ", " + std::to_string(count) + " times";

@@ -9,6 +9,8 @@
 namespace emu {
 namespace {
 
+const char* half_name(u8 halves) { return halves == kLowHalf ? ".l" : halves == kHighHalf ? ".h" : ""; }
+
 // Returns whether anything was retired.
 bool retire(WaitCounter& counter, u32 allowed) {
   if (counter.out_of_order > counter.done && allowed != 0) return false;
@@ -24,7 +26,7 @@ void drop_done(WaitCounter& counter, RegisterState* words) {
     const WaitCounter::Load& load = counter.load[counter.first % WaitCounter::kLoads];
     if (load.sequence > counter.done) break;
     for (int r = load.range.first; r < load.range.first + load.range.count; ++r) {
-      if (counter.sequence[r] == load.sequence) words[r / 64].*Mask &= ~(1ull << r % 64);
+      if (!counter.loading(r)) words[r / 64].*Mask &= ~(1ull << r % 64);
     }
     ++counter.first;
   }
@@ -35,7 +37,8 @@ void add_load(WaitCounter& counter, RegisterState* words, const RegisterRange& r
   if (counter.last - counter.first == WaitCounter::kLoads) ++counter.first;
   counter.load[counter.last++ % WaitCounter::kLoads] = {counter.issued, range};
   for (int r = range.first; r < range.first + range.count; ++r) {
-    counter.sequence[r] = counter.issued;
+    if (range.halves & kLowHalf) counter.sequence[r].low = counter.issued;
+    if (range.halves & kHighHalf) counter.sequence[r].high = counter.issued;
     words[r / 64].*Mask |= 1ull << r % 64;
   }
 }
@@ -94,7 +97,7 @@ void WaveChecker::State::wait(const Instruction& in, WaitKind kind) {
 }
 
 void WaveChecker::State::issue(const Instruction& in, const RegisterUse& use) {
-  const RegisterRange* writes = table->write_ranges(use);
+  const RegisterRange* writes = use.write_range();
   const bool loads = use.write_ranges > 0 && !in.to_lds;
   if (use.counters & kCountsLoad) {
     ++vmem.issued;
@@ -127,25 +130,29 @@ void WaveChecker::State::report_loading(Wave& wave, const Instruction& in, const
     for (int r = range.first; r < range.first + range.count; ++r) {
       RegisterState& word = words[r / 64];
       const u64 bit = 1ull << r % 64;
-      const bool from_vmem = word.loading_vmem & bit, from_lds = word.loading_lds & bit;
+      const bool is_scalar = r >= kScalarBase;
+      WaitCounter& other = is_scalar && family == Family::gfx12 ? scalar : lds;
+      const bool from_vmem = (word.loading_vmem & bit) && (vmem.loading(r) & range.halves);
+      const bool from_lds = (word.loading_lds & bit) && (other.loading(r) & range.halves);
       if (!from_vmem && !from_lds) continue;
       // A later load of the same kind writes the register later, so the first need not be waited for.
       const bool in_order =
           written && ((from_vmem && !from_lds && use.counters == kCountsLoad) ||
                       (from_lds && !from_vmem && use.counters == kCountsLds && lds.out_of_order <= lds.done));
       if (in_order) continue;
-      const bool is_scalar = r >= kScalarBase;
       const std::string message = std::string(is_scalar ? "SGPR " : "VGPR ") + register_name(r) +
-                                  (written ? " overwritten before " : " read before ") +
+                                  half_name(range.halves) + (written ? " overwritten before " : " read before ") +
                                   counter_name(from_vmem, is_scalar) + " wait";
       if (options.on(Check::wait)) wave.group->log->add(Check::wait, wave, in, message);
-      word.loading_vmem &= ~bit;
-      word.loading_lds &= ~bit;
+      vmem.forget(r, range.halves);
+      other.forget(r, range.halves);
+      if (!vmem.loading(r)) word.loading_vmem &= ~bit;
+      if (!other.loading(r)) word.loading_lds &= ~bit;
     }
   };
-  const RegisterRange* reads = table->read_ranges(use);
+  const RegisterRange* reads = use.read_range();
   for (int i = 0; i < use.read_ranges; ++i) check(reads[i], false);
-  const RegisterRange* writes = table->write_ranges(use);
+  const RegisterRange* writes = use.write_range();
   for (int i = 0; i < use.write_ranges; ++i) check(writes[i], true);
 }
 

@@ -1,4 +1,5 @@
 #include "check/wave_state.h"
+#include "core/indexing.h"
 #include "core/memory_map.h"
 
 namespace emu {
@@ -16,13 +17,21 @@ void WaveChecker::start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs) 
   s.stores_issued = 0;
   s.leaves_undefined = false;
   s.start_registers(wave, initial_sgprs, initial_vgprs);
-  s.hazards.start(*wave.target, *s.table);
+  s.hazards.start(*wave.target, s.options);
+}
+
+const RegisterUse& WaveChecker::State::use_by_index(const Wave& wave, const Instruction& in,
+                                                    const RegisterUse& named) const {
+  const Instruction& original = wave.group->program->code[in.index];
+  if (is_indexed(wave, in)) return indexed_use_of(*wave.group->program, in, Indexing::of_mode(wave, original));
+  if (named.traits & kRelative) return indexed_use_of(*wave.group->program, in, Indexing::of_move(wave, original));
+  return named;
 }
 
 void WaveChecker::before(Wave& wave, const Instruction& in) {
   State& s = *state_;
-  const RegisterUse& use = s.table->use[in.index];
-  const RegisterWord* word = s.table->reads(use);
+  const RegisterUse& use = s.use_of(wave, in);
+  const RegisterWord* word = use.words;
   u64 loading = 0, undefined = 0, hazardous = 0;
   for (int i = 0; i < use.read_words; ++i, ++word) {
     const RegisterState& state = s.words[word->word];
@@ -55,8 +64,8 @@ void WaveChecker::before(Wave& wave, const Instruction& in) {
 
 void WaveChecker::after(Wave& wave, const Instruction& in) {
   State& s = *state_;
-  const RegisterUse& use = s.table->use[in.index];
-  const RegisterWord* word = s.table->writes(use);
+  const RegisterUse& use = s.use_of(wave, in);
+  const RegisterWord* word = use.words + use.read_words;
   for (int i = 0; i < use.write_words; ++i, ++word) s.words[word->word].undefined &= ~word->mask;
   if (s.leaves_undefined) [[unlikely]] {
     for (int i = 0; i < kRegisterWords; ++i) {
@@ -65,17 +74,14 @@ void WaveChecker::after(Wave& wave, const Instruction& in) {
     }
     s.leaves_undefined = false;
   }
-  if (wave.indexing || (use.traits & kRelative)) [[unlikely]]
-    s.define_indexed(wave, in);
   if (use.counters) s.issue(in, use);
   if (use.wait != WaitKind::none) s.wait(in, use.wait);
   if (s.options.on(Check::hazard)) {
-    s.hazards.after(in, use, s.words, in.cls == Class::branch && wave.pc != in.index + 1);
+    // A barrier of a single wave waits for nobody.
+    const bool paused = (in.cls == Class::branch && wave.pc != in.index + 1) ||
+                        (in.cls == Class::barrier && wave.state == WaveState::at_barrier && wave.group->wave_count > 1);
+    s.hazards.after(in, use, s.words, paused);
   }
-}
-
-void WaveChecker::defined(u16 first, int count) {
-  for (int r = first; r < first + count; ++r) state_->words[r / 64].undefined &= ~(1ull << r % 64);
 }
 
 u32 WaveChecker::lds_issued() const { return state_->lds.issued; }

@@ -1,6 +1,8 @@
 // What WaveChecker keeps of a wave. Each part has a file of its own: waits.cpp, registers.cpp, hazards.cpp.
 #pragma once
 
+#include <algorithm>
+
 #include "check/checker.h"
 #include "check/hazards.h"
 #include "check/register_use.h"
@@ -19,19 +21,42 @@ struct WaitCounter {
   static constexpr u32 kLoads = 256;
   Load load[kLoads];
   u32 first = 0, last = 0;
-  // Of the last load into each register.
-  u32 sequence[kScalarBase + kScalarRegisters] = {};
+  // Of the last load into each half of a register.
+  struct Halves {
+    u32 low = 0, high = 0;
+  };
+  Halves sequence[kScalarBase + kScalarRegisters] = {};
 
   bool idle() const { return issued == done; }
+  // The halves of a register that are still being loaded.
+  u8 loading(int reg) const {
+    const Halves& h = sequence[reg];
+    return (h.low > done ? kLowHalf : 0) | (h.high > done ? kHighHalf : 0);
+  }
+  // They count as loaded, so that a mistake is reported once.
+  void forget(int reg, u8 halves) {
+    if (halves & kLowHalf) sequence[reg].low = 0;
+    if (halves & kHighHalf) sequence[reg].high = 0;
+  }
 };
 
-// Registers, 64 to a word: why one may not be read or overwritten just now.
+// Registers, 64 to a word: why one, or half of it, may not be read or overwritten just now.
 struct RegisterState {
   u64 loading_vmem = 0;  // a load waits on vmcnt or loadcnt
   u64 loading_lds = 0;   // on lgkmcnt, dscnt or kmcnt
   u64 undefined = 0;     // never written, or a copy of such a one
   u64 hazardous = 0;     // result or accumulator of a matrix instruction that may still run
 };
+
+// Calls f(word, bits) for each word that registers of the range are in.
+template <class F>
+inline void each_word(const RegisterRange& range, F f) {
+  for (u32 first = range.first, end = static_cast<u32>(range.first) + range.count; first < end;) {
+    const u32 next = std::min(end, (first / 64 + 1) * 64);
+    f(first / 64, (~0ull >> (64 - (next - first))) << first % 64);
+    first = next;
+  }
+}
 
 struct WaveChecker::State {
   explicit State(const CheckOptions& o) : options(o) {}
@@ -47,6 +72,13 @@ struct WaveChecker::State {
   bool leaves_undefined = false;
   HazardTracker hazards;
 
+  const RegisterUse& use_of(const Wave& wave, const Instruction& in) const {
+    const RegisterUse& use = table->use[in.index];
+    if (wave.indexing || (use.traits & kRelative)) [[unlikely]]
+      return use_by_index(wave, in, use);
+    return use;
+  }
+  const RegisterUse& use_by_index(const Wave& wave, const Instruction& in, const RegisterUse& named) const;
   // waits.cpp
   void wait(const Instruction& in, WaitKind kind);
   void issue(const Instruction& in, const RegisterUse& use);
@@ -55,7 +87,6 @@ struct WaveChecker::State {
   // registers.cpp
   void start_registers(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);
   void examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use);
-  void define_indexed(const Wave& wave, const Instruction& in);
   bool undefined(int reg) const { return words[reg / 64].undefined >> (reg % 64) & 1; }
 };
 

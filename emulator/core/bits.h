@@ -17,8 +17,8 @@ using i32 = int32_t;
 using i64 = int64_t;
 using f16 = _Float16;
 
-inline float as_f32(u32 bits) { return std::bit_cast<float>(bits); }
-inline u32 bits_of(float value) { return std::bit_cast<u32>(value); }
+constexpr float as_f32(u32 bits) { return std::bit_cast<float>(bits); }
+constexpr u32 bits_of(float value) { return std::bit_cast<u32>(value); }
 inline double as_f64(u64 bits) { return std::bit_cast<double>(bits); }
 inline u64 bits_of(double value) { return std::bit_cast<u64>(value); }
 inline float f32_of_f16(u32 bits) { return static_cast<float>(std::bit_cast<f16>(static_cast<u16>(bits))); }

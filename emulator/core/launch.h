@@ -17,11 +17,20 @@ struct LaunchShape {
   u32 dynamic_lds = 0;
 };
 
+// Which wave of a workgroup is next.
+enum class WaveOrder : u8 {
+  waves,     // one after the other, each up to its next barrier; a seed interleaves them
+  lockstep,  // every wave one instruction in turn
+  compare,   // both, the second from the same memory: does the result differ? What the first leaves is kept
+};
+enum class OrdersCompared : u8 { no, same, different };
+
 struct RunOptions {
   bool check = true;
   CheckOptions checks = {};
-  bool count = false;                  // bank conflicts and bytes; instructions are always counted
-  bool trace = false;                  // keep the instruction order of one workgroup for the issue model
+  bool count = false;  // bank conflicts and bytes; instructions are always counted
+  bool trace = false;  // keep the instruction order of one workgroup for the issue model
+  WaveOrder order = WaveOrder::waves;
   u64 seed = 0;                        // 0: waves and workgroups in order; else a random interleaving of both
   bool reverse = false;                // workgroups from last to first
   int threads = 0;                     // workgroups at a time; 0: one per core
@@ -32,6 +41,7 @@ struct RunOptions {
 
 struct LaunchResult {
   std::vector<Report> reports;
+  OrdersCompared orders = OrdersCompared::no;
   std::string error;                        // not empty: the kernel did not finish
   u64 instructions = 0;                     // executed by all waves
   std::vector<u64> executed;                // by instruction index

@@ -20,6 +20,7 @@ enum class Check : u8 {
   barrier,      // not every wave of the workgroup reaches it
   replication,  // gfx11 WMMA: lanes 16..31 must repeat lanes 0..15
   hazard,       // wait states the hardware does not insert
+  order,        // the result depends on the order of waves (where two were compared)
   trap,
   count
 };
@@ -33,7 +34,7 @@ struct Report {
   u64 code_address = 0;     // in the code object's image
   SourceLine source;
   u32 workgroup[3] = {0, 0, 0};
-  int wave = 0, lane = -1;  // lane -1: the whole wave
+  int wave = 0, lane = -1;  // lane -1: the whole wave; wave -1: the whole launch
   u64 address = 0;          // of memory, where the rule is about memory
   bool has_address = false;
   u64 count = 1;  // how often this instruction broke this rule

@@ -180,7 +180,7 @@ class Model {
     // Results of the scalar unit are there for the next instruction on CDNA.
     const bool waits = port_of(in.cls) == kVectorPort || (!machine_.cdna && port_of(in.cls) == kScalarPort);
     if (waits) {
-      const RegisterRange* writes = table_.write_ranges(use);
+      const RegisterRange* writes = use.write_range();
       for (int w = 0; w < use.write_ranges; ++w) {
         for (int r = writes[w].first; r < writes[w].first + writes[w].count; ++r) {
           wave.register_ready[r] = now_ + latency;
@@ -192,7 +192,7 @@ class Model {
   }
 
   bool registers_ready(const ModelWave& wave, const Instruction& in, const RegisterUse& use) const {
-    const RegisterRange* ranges = table_.read_ranges(use);
+    const RegisterRange* ranges = use.read_range();
     const int count = use.read_ranges + use.write_ranges;
     for (int i = 0; i < count; ++i) {
       const bool chained = in.cls == Class::matrix && (i == use.accumulator || i >= use.read_ranges);

@@ -137,7 +137,14 @@ hipError_t launch(hipFunction_t handle, const LaunchShape& shape, hipStream_t st
 
   const Settings settings = current_settings();
   set_matrix_numerics(settings.hardware_numerics ? MatrixNumerics::hardware : MatrixNumerics::chain);
-  const std::shared_lock lock(running());
+  // Comparing orders puts memory back to what it was, so nothing else may run then.
+  std::shared_lock with_others(running(), std::defer_lock);
+  std::unique_lock alone(running(), std::defer_lock);
+  if (settings.order == WaveOrder::compare) {
+    alone.lock();
+  } else {
+    with_others.lock();
+  }
   const LaunchResult result =
       run_kernel(program, kernel, shape, arguments.data(), arguments.size(),
                  memory_pool().regions(found.module->device, program.image), settings.run_options());

@@ -53,6 +53,8 @@ constexpr Option kOptions[] = {
      [](const std::string& value, Settings* s) { return parse_checks(value, &s->checks.enabled); }},
     {"strict", "FLASHWAVE_EMU_STRICT",
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->checks.strict_write_after_read); }},
+    {"hazards", "FLASHWAVE_EMU_HAZARDS",
+     [](const std::string& value, Settings* s) { return parse_hazards(value, &s->checks.close_vector_hazards); }},
     {"barriers", "FLASHWAVE_EMU_BARRIERS",
      [](const std::string& value, Settings* s) {
        if (value != "same" && value != "counted") return must_be("same or counted", value);
@@ -63,6 +65,8 @@ constexpr Option kOptions[] = {
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->count); }},
     {"model", "FLASHWAVE_EMU_MODEL",
      [](const std::string& value, Settings* s) { return parse_switch(value, &s->model); }},
+    {"order", "FLASHWAVE_EMU_ORDER",
+     [](const std::string& value, Settings* s) { return parse_order(value, &s->order); }},
     {"seed", "FLASHWAVE_EMU_SEED",
      [](const std::string& value, Settings* s) {
        return parse_number(value, std::numeric_limits<u64>::max(), &s->seed);
@@ -105,6 +109,7 @@ RunOptions Settings::run_options() const {
   options.checks = checks;
   options.count = count || model;  // the model needs the bank conflicts
   options.trace = model;
+  options.order = order;
   options.seed = seed;
   options.reverse = reverse;
   options.threads = threads;
@@ -132,6 +137,22 @@ std::string set_option(const std::string& name, const std::string& value) {
     names += (names.empty() ? "" : ", ") + std::string(option.name);
   }
   return "there is no option '" + name + "'; there are: " + names;
+}
+
+std::string parse_hazards(const std::string& value, bool* close_vector) {
+  if (value != "compiler" && value != "assembly") return must_be("compiler or assembly", value);
+  *close_vector = value == "compiler";
+  return "";
+}
+
+std::string parse_order(const std::string& value, WaveOrder* order) {
+  for (const auto& [name, chosen] : {std::pair("waves", WaveOrder::waves), std::pair("lockstep", WaveOrder::lockstep),
+                                     std::pair("compare", WaveOrder::compare)}) {
+    if (value != name) continue;
+    *order = chosen;
+    return "";
+  }
+  return must_be("waves, lockstep or compare", value);
 }
 
 std::string parse_checks(const std::string& list, u32* enabled) {

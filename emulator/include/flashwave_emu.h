@@ -7,18 +7,25 @@
  *             fails with hipErrorIllegalAddress.
  *   checks    which checkers are on: names with commas between them, or all (default)
  *   strict    1: also demand that a wave's reads of LDS have been waited for before a barrier after which another wave
- *             overwrites them, although the LDS unit works in order; 0 (default)
+ *             overwrites them with LDS instructions, although the LDS unit works in order; 0 (default)
+ *   hazards   compiler (default): all wait states that LLVM keeps between instructions; assembly: not those between
+ *             neighbouring vector instructions, which hand-written kernels often leave out
  *   barriers  same (default): the waves of a workgroup must meet at one barrier instruction; counted: at any, as on the
  *             hardware, which counts arrivals
  *   count     1: also count bank conflicts and bytes (slower); 0 (default): instructions only
  *   model     1: also model how the first workgroup's instructions issue (implies count); 0 (default)
+ *   order     of the waves of a workgroup: waves (default): one after the other, each up to its next barrier; lockstep:
+ *             every wave one instruction in turn, whatever seed says; compare: both, from the same memory and with one
+ *             workgroup at a time. A launch whose memory differs afterwards is reported, and a report of a race says
+ *             whether it does. What the first order leaves is kept
  *   seed      0 (default): waves and workgroups in order; else a random interleaving of both
  *   reverse   1: workgroups from last to first; 0 (default)
  *   threads   workgroups that run at a time; 0 (default): one per core
  *   numerics  how matrix instructions round sums: chain (default: one multiply-add after the other), or hardware (bit
  *             for bit as real ones do, where that has been published; slower)
  *   log       1: reports are also written to stderr; 0 (default)
- * And FLASHWAVE_EMU_ARCH: the GPUs that hipGetDeviceCount counts, with commas between them (default gfx942).
+ * And FLASHWAVE_EMU_ARCH: the GPUs that hipGetDeviceCount counts, with commas between them (default gfx942);
+ * FLASHWAVE_EMU_AVX512=0: as on a CPU without AVX-512 (slower, with the same results).
  */
 #ifndef FLASHWAVE_EMU_H
 #define FLASHWAVE_EMU_H

@@ -88,25 +88,33 @@ void lds_load_transposed(Wave& w, const Instruction& in) {
   const u64 active = w.exec();
   const u64 allowed = begin_lds_aligned(w, in, address.lane, active, 4 * N, kAlignment);
   const u8* lds = w.group->lds.data();
-  u8 element[kLanes][kElements][2] = {};
+  if constexpr (kBits == 16) {
+    // Element e of lane i of 16 is number 16 e + i of the 64 that those lanes read one after the other.
+    u16 read[kLanes * kElements] = {};
+    for_each_lane(allowed, [&](int l) { std::memcpy(read + l * kElements, lds + address.lane[l], 4 * N); });
+    Row result[N];
+    for (int l = 0; l < kLanes; ++l) {
+      const u16* group = read + l / 16 * 64 + l % 16;
+      for (int d = 0; d < N; ++d) result[d].lane[l] = group[32 * d] | static_cast<u32>(group[32 * d + 16]) << 16;
+    }
+    for (int d = 0; d < N; ++d) write_row(w, in.operand[0].reg + d, result[d].lane, active);
+    return;
+  }
+  u8 element[kLanes][kElements] = {};
   for_each_lane(allowed, [&](int l) {
     const u8* from = lds + address.lane[l];
     for (int e = 0; e < kElements; ++e) {
-      if constexpr (kBits == 16) {
-        std::memcpy(element[l][e], from + 2 * e, 2);
-      } else {
-        const int bit = e * kBits;
-        const u32 pair = from[bit / 8] | (bit % 8 + kBits > 8 ? from[bit / 8 + 1] << 8 : 0);
-        element[l][e][0] = static_cast<u8>(pair >> bit % 8 & ((1u << kBits) - 1));
-      }
+      const int bit = e * kBits;
+      const u32 pair = from[bit / 8] | (bit % 8 + kBits > 8 ? from[bit / 8 + 1] << 8 : 0);
+      element[l][e] = static_cast<u8>(pair >> bit % 8 & ((1u << kBits) - 1));
     }
   });
   for_each_lane(active, [&](int l) {
     const int i = l % 16;
     u32 result[N + 1] = {};
     for (int e = 0; e < kElements; ++e) {
-      const u8* from = element[l - i + e * kLanesPerRow + i / kElements][i % kElements];
-      const u64 bits = static_cast<u64>(from[0] | from[1] << 8) << e * kBits % 32;
+      const u64 bits = static_cast<u64>(element[l - i + e * kLanesPerRow + i / kElements][i % kElements])
+                       << e * kBits % 32;
       result[e * kBits / 32] |= static_cast<u32>(bits);
       result[e * kBits / 32 + 1] |= static_cast<u32>(bits >> 32);
     }

@@ -1,19 +1,13 @@
 // Dense matrix fused multiply-add of CDNA: D = A * B + C in blocks of 4x4, 16x16 or 32x32. EXEC is ignored.
 // AMD "Instinct MI300 ISA", chapter 7, also for the modifiers CBSZ, ABID and BLGP.
 #include <algorithm>
-#include <vector>
 
-#include "isa/matrix.h"
+#include "isa/matrix_rows.h"
 
-namespace emu {
-
-// The other files that have MFMA rows.
-std::span<const Opcode> sparse_mfma_opcodes();
-std::span<const Opcode> scaled_mfma_opcodes();
+EMU_MATRIX_BEGIN
+std::span<const Opcode> dense_mfma_opcodes();
 
 namespace {
-using namespace matrix;
-
 // One form: Blocks products of an M x K and a K x M matrix.
 template <Element A, Element B, int M, int K, int Blocks, bool LowRate = false>
 struct Form {
@@ -104,19 +98,19 @@ void mfma(Wave& w, const Instruction& in) {
       }
     }
   } else {
-    constexpr int kRows = kLanes / M;  // of D in one register
+    constexpr int kRows = kTileRows<M>;
     for (int block = 0; block < Blocks; ++block) {
       const Number* left = a.value[0] + (Blocks > 1 ? block_of_a(in, block) : 0) * M;
       const Number* right = b.value[0] + block * M;
-      for (int r = 0; r < F::kRegisters; ++r) {
-        const int index = block * F::kRegisters + r;
+      for (int first = 0; first < M; first += kRows) {
         const u32* from[kRows];
         u32* d[kRows];
-        for (int h = 0; h < kRows; ++h) {
-          from[h] = c[index] + h * M;
-          d[h] = w.vgpr[destination + index] + h * M;
+        for (int r = 0; r < kRows; ++r) {
+          const int index = block * F::kRegisters + register_of_row<M>(first + r), lane = lane_of_row<M>(first + r);
+          from[r] = c[index] + lane;
+          d[r] = w.vgpr[destination + index] + lane;
         }
-        multiply_tile<K, kRows, M, 4>(left + first_row(M, r), right, F::kOffsets.data(), F::kOffsets.data(), from, d);
+        multiply_tile<K, M>(left + first, right, F::kOffsets.data(), F::kOffsets.data(), from, d);
       }
     }
   }
@@ -288,15 +282,6 @@ constexpr Opcode kDense[] = {
 
 }  // namespace
 
-std::span<const Opcode> mfma_opcodes() {
-  static const std::vector<Opcode> all = [] {
-    std::vector<Opcode> rows(std::begin(kDense), std::end(kDense));
-    for (const std::span<const Opcode> more : {sparse_mfma_opcodes(), scaled_mfma_opcodes()}) {
-      rows.insert(rows.end(), more.begin(), more.end());
-    }
-    return rows;
-  }();
-  return all;
-}
+std::span<const Opcode> dense_mfma_opcodes() { return kDense; }
 
-}  // namespace emu
+EMU_MATRIX_END

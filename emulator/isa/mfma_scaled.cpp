@@ -5,14 +5,12 @@
 #include <limits>
 
 #include "isa/lanes.h"
-#include "isa/matrix.h"
+#include "isa/matrix_rows.h"
 
-namespace emu {
+EMU_MATRIX_BEGIN
 std::span<const Opcode> scaled_mfma_opcodes();
 
 namespace {
-using namespace matrix;
-
 constexpr int kPerLane = 32, kBlock = 32;  // elements of a lane; elements with one scale
 
 // Formats as CBSZ (for A) and BLGP (for B) number them.
@@ -59,7 +57,7 @@ void read_scales(const Wave& w, const Instruction& in, int which, double (&scale
 
 template <int M, bool Scaled>
 void mfma_f8f6f4(Wave& w, const Instruction& in) {
-  constexpr int kGroups = kLanes / M, kK = kPerLane * kGroups, kRows = kLanes / M;
+  constexpr int kGroups = kLanes / M, kK = kPerLane * kGroups, kRows = kTileRows<M>;
   Converted<float, kPerLane> a, b;
   convert_format(in.cbsz, &w.vgpr[in.source(0).reg], a);
   convert_format(in.blgp, &w.vgpr[in.source(1).reg], b);
@@ -71,17 +69,16 @@ void mfma_f8f6f4(Wave& w, const Instruction& in) {
   }
   const u16 destination = in.operand[0].reg;
   const AccumulatorRows<M * M / kLanes> c(w, in.source(2), destination);
-  for (int r = 0; r < M * M / kLanes; ++r) {
-    // As dense MFMA: register r has a row of D in every M lanes.
-    const int first = M == 32 ? r / 4 * 8 + r % 4 : r;  // and every fourth from there
+  for (int first = 0; first < M; first += kRows) {
     const u32* from[kRows];
     u32* d[kRows];
     for (int h = 0; h < kRows; ++h) {
-      from[h] = c[r] + h * M;
-      d[h] = w.vgpr[destination + r] + h * M;
+      const int reg = register_of_row<M>(first + h), lane = lane_of_row<M>(first + h);
+      from[h] = c[reg] + lane;
+      d[h] = w.vgpr[destination + reg] + lane;
     }
     if constexpr (!Scaled) {
-      multiply_tile<kK, kRows, M, 4>(a.value[0] + first, b.value[0], a_offsets, b_offsets, from, d);
+      multiply_tile<kK, M>(a.value[0] + first, b.value[0], a_offsets, b_offsets, from, d);
       continue;
     }
     float total[kRows][M];
@@ -92,10 +89,10 @@ void mfma_f8f6f4(Wave& w, const Instruction& in) {
       const u32* zero[kRows];
       u32* sums[kRows];
       for (int h = 0; h < kRows; ++h) zero[h] = sums[h] = sum[h];
-      multiply_tile<kBlock, kRows, M, 4>(a.value[0] + first, b.value[0], a_offsets + block * kBlock,
-                                         b_offsets + block * kBlock, zero, sums);
+      multiply_tile<kBlock, M>(a.value[0] + first, b.value[0], a_offsets + block * kBlock, b_offsets + block * kBlock,
+                               zero, sums);
       for (int h = 0; h < kRows; ++h) {
-        const double left = a_scale[block * M + first + 4 * h];
+        const double left = a_scale[block * M + first + h];
         for (int j = 0; j < M; ++j) {
           total[h][j] = static_cast<float>(as_f32(sum[h][j]) * (left * b_scale[block * M + j]) + total[h][j]);
         }
@@ -141,4 +138,4 @@ constexpr Opcode kScaled[] = {
 
 std::span<const Opcode> scaled_mfma_opcodes() { return kScaled; }
 
-}  // namespace emu
+EMU_MATRIX_END

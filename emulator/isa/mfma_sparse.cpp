@@ -1,13 +1,11 @@
 // Sparse matrix multiply-accumulate of gfx942 and gfx950: D += A * B where of every four neighbours in a row of A two
 // are kept. AMD "Instinct MI300 ISA", chapter 7.
-#include "isa/matrix.h"
+#include "isa/matrix_rows.h"
 
-namespace emu {
+EMU_MATRIX_BEGIN
 std::span<const Opcode> sparse_mfma_opcodes();
 
 namespace {
-using namespace matrix;
-
 template <Element A, Element B, int M, int K>
 void smfmac(Wave& w, const Instruction& in) {
   constexpr int kGroups = kLanes / M;
@@ -20,9 +18,7 @@ void smfmac(Wave& w, const Instruction& in) {
   const int shift = in.cbsz ? 0 : in.abid * (K / kGroups);
   const u32* indices = w.vgpr[in.source(2).reg];
   for (int i = 0; i < M; ++i) {
-    // As dense MFMA: four rows of D to a register and group of lanes.
-    const int reg = in.operand[0].reg + (M == 32 ? i / 8 * 4 : 0) + i % 4;
-    u32* d = w.vgpr[reg] + i / 4 % kGroups * M;
+    u32* d = w.vgpr[in.operand[0].reg + register_of_row<M>(i)] + lane_of_row<M>(i);
     multiply_sparse_row<M, kGroups>(a, b, indices, shift, i, d);
   }
 }
@@ -77,4 +73,4 @@ constexpr Opcode kSparse[] = {
 
 std::span<const Opcode> sparse_mfma_opcodes() { return kSparse; }
 
-}  // namespace emu
+EMU_MATRIX_END

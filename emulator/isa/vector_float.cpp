@@ -1,4 +1,5 @@
 // f32 arithmetic. Semantics: "AMD Instinct MI300 ISA" and "RDNA4 ISA" reference guides, VOP1, VOP2 and VOP3 sections.
+#include "core/cpu.h"
 #include "isa/division.h"
 #include "isa/transcendental.h"
 
@@ -155,6 +156,22 @@ template <float (*F)(float)>
 constexpr Handler transcendental = float1<flushed<F>>;
 
 constexpr u32 gfx9 = 1 << static_cast<int>(Family::gfx9);
+// Their double arithmetic takes half the time in vectors of twice the width. The same code, so the same results.
+#if defined(__x86_64__) && defined(__clang__)
+template <Handler H>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void in_avx512(Wave& w, const Instruction& in) {
+  [[clang::always_inline]] H(w, in);
+}
+#else
+template <Handler H>
+constexpr Handler in_avx512 = H;
+#endif
+template <Handler H>
+std::string bind_width(Instruction& in, const Target&) {
+  if (cpu_has_avx512()) in.execute = in_avx512<H>;
+  return {};
+}
+
 constexpr Class V = Class::vector, T = Class::transcendental;
 constexpr u16 quarter = 16;  // transcendentals issue at a quarter of the rate (CDNA3 ISA, "VALU")
 
@@ -211,9 +228,9 @@ const Opcode rows[] = {
     {"v_div_fmas_f32", division_fmas, V, "f=fff", kVop32, kReadsVcc},
     {"v_div_fixup_f32", float3<fixup>, V, "f=fff", kVop32},
 
-    {"v_exp_f32", transcendental<exp2_f32>, T, "f=f", kVop32, 0, quarter},
+    {"v_exp_f32", transcendental<exp2_f32>, T, "f=f", kVop32, 0, quarter, bind_width<transcendental<exp2_f32>>},
     {"v_exp_legacy_f32", transcendental<exp2_f32>, T, "f=f", kVop32, 0, quarter},
-    {"v_log_f32", transcendental<log2_f32>, T, "f=f", kVop32, 0, quarter},
+    {"v_log_f32", transcendental<log2_f32>, T, "f=f", kVop32, 0, quarter, bind_width<transcendental<log2_f32>>},
     {"v_log_legacy_f32", transcendental<log2_f32>, T, "f=f", kVop32, 0, quarter},
     {"v_rcp_f32", transcendental<rcp_f32>, T, "f=f", kVop32, 0, quarter},
     {"v_rcp_iflag_f32", transcendental<rcp_f32>, T, "f=f", kVop32, 0, quarter},

@@ -6,12 +6,12 @@
 #include <limits>
 
 #include "core/report.h"
-#include "isa/matrix.h"
+#include "isa/matrix_rows.h"
 
-namespace emu {
+EMU_MATRIX_BEGIN
+std::span<const Opcode> all_wmma_opcodes();
+
 namespace {
-using namespace matrix;
-
 constexpr int kSide = 16;
 enum class Out : u8 { f32, f16, bf16, i32 };
 
@@ -186,10 +186,13 @@ void wmma(Wave& w, const Instruction& in) {
   read_input<B, kInputLanes>(w, in, 1, b);
   const bool saturate = is_integer(A) && in.clamp;
   Accumulator<Arch, Result> sums(w, in, in.source(2), saturate);
-  for (int i = 0; i < kSide; i += 4) {
-    const u32* const c[4] = {sums.c[i], sums.c[i + 1], sums.c[i + 2], sums.c[i + 3]};
-    u32* const d[4] = {sums.d[i], sums.d[i + 1], sums.d[i + 2], sums.d[i + 3]};
-    multiply_tile<K, 4, kSide, 1>(a.value[0] + i, b.value[0], Layout::kOffsets.data(), Layout::kOffsets.data(), c, d);
+  constexpr int kRows = kTileRows<kSide>;
+  for (int i = 0; i < kSide; i += kRows) {
+    const u32* c[kRows];
+    u32* d[kRows];
+    std::copy(sums.c + i, sums.c + i + kRows, c);
+    std::copy(sums.d + i, sums.d + i + kRows, d);
+    multiply_tile<K, kSide>(a.value[0] + i, b.value[0], Layout::kOffsets.data(), Layout::kOffsets.data(), c, d);
   }
   sums.finish(w, in, in.source(2), saturate);
 }
@@ -300,6 +303,6 @@ constexpr Opcode kRows[] = {
 
 }  // namespace
 
-std::span<const Opcode> wmma_opcodes() { return kRows; }
+std::span<const Opcode> all_wmma_opcodes() { return kRows; }
 
-}  // namespace emu
+EMU_MATRIX_END

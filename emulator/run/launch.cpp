@@ -1,4 +1,4 @@
-#include "core/launch.h"
+#include "run/once.h"
 
 #include <algorithm>
 #include <atomic>
@@ -37,8 +37,8 @@ void check_shape(const Program& program, const Kernel& kernel, const LaunchShape
 
 }  // namespace
 
-LaunchResult run_kernel(const Program& program, const Kernel& kernel, const LaunchShape& shape, const void* arguments,
-                        size_t argument_bytes, std::vector<Region> memory, const RunOptions& options) {
+LaunchResult run_once(const Program& program, const Kernel& kernel, const LaunchShape& shape, const void* arguments,
+                      size_t argument_bytes, std::vector<Region> memory, const RunOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   LaunchResult result;
   LaunchLog log(program, kernel);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "check/checker.h"
+#include "core/indexing.h"
 #include "core/program.h"
 
 namespace emu {
@@ -25,7 +26,7 @@ template <bool Checked>
 inline void step(Wave& wave, const Instruction& in) {
   ++wave.pc;
   ++wave.executed;
-  if (wave.indexing && in.cls == Class::vector) [[unlikely]]
+  if (is_indexed(wave, in)) [[unlikely]]
     return execute_indexed(wave, in);
   if constexpr (Checked) wave.checker->before(wave, in);
   if (in.second) [[unlikely]] {

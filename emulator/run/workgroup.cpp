@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "check/register_use.h"
 #include "core/errors.h"
 #include "run/step.h"
 
@@ -49,7 +50,8 @@ void WorkgroupRunner::run(const u32 id[3], u64 seed, std::vector<std::vector<u32
   group_.lds.assign(group_.kernel->lds_bytes + shape_.dynamic_lds, 0xff);
   std::unique_ptr<LdsChecker> lds_checker;
   if (options_.check) {
-    lds_checker = std::make_unique<LdsChecker>(options_.checks, group_.lds.size(), group_.wave_count);
+    lds_checker = std::make_unique<LdsChecker>(options_.checks, group_.lds.size(), group_.wave_count,
+                                               register_use_of(program_).loads_to_lds);
     checkers_.clear();
     for (auto& wave : waves_) {
       checkers_.push_back(std::make_unique<WaveChecker>(options_.checks));
@@ -60,7 +62,9 @@ void WorkgroupRunner::run(const u32 id[3], u64 seed, std::vector<std::vector<u32
   trace_ = trace;
   if (trace_) trace_->assign(waves_.size(), {});
   for (int i = 0; i < group_.wave_count; ++i) start_wave(*waves_[i], i, group_, shape_, *dispatch_);
-  if (seed) {
+  if (options_.order == WaveOrder::lockstep) {
+    run_in_lockstep();
+  } else if (seed) {
     run_interleaved(seed);
   } else {
     run_in_order();
@@ -105,6 +109,22 @@ void WorkgroupRunner::run_in_order() {
       moved = true;
     }
     if (release_barriers()) continue;
+    if (!moved) stuck();
+  }
+  if (options_.check) check_barrier_divergence(waves_, program_);
+}
+
+void WorkgroupRunner::run_in_lockstep() {
+  while (!finished()) {
+    bool moved = false, waiting = false;
+    for (auto& wave : waves_) {
+      if (wave->state == WaveState::running) {
+        advance(*wave, 1);
+        moved = true;
+      }
+      waiting |= wave->state == WaveState::at_barrier;
+    }
+    if (waiting && release_barriers()) continue;
     if (!moved) stuck();
   }
   if (options_.check) check_barrier_divergence(waves_, program_);

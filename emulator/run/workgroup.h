@@ -22,6 +22,7 @@ class WorkgroupRunner {
 
  private:
   void run_in_order();
+  void run_in_lockstep();
   void run_interleaved(u64 seed);
   // Until the wave stops or `limit` instructions are done.
   void advance(Wave& wave, u64 limit);

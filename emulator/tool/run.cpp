@@ -23,10 +23,13 @@ const char* const kRunHelp =
     "  --arch A         which code object of an offload bundle\n"
     "  --check LIST     only these checkers (all, wait, lds_race, uninitialised, bounds, ...)\n"
     "  --no-check       none but bounds\n"
+    "  --hazards WHOSE  wait states that a compiler (default) keeps, or those that hand-written assembly does\n"
     "  --counters       print what was executed; --json as one JSON object\n"
     "  --model          how the instructions of the first workgroup might issue, for ranking only\n"
     "  --numerics N     how matrix instructions round sums: chain (default) or hardware\n"
     "  --trace FILE     every instruction with what it wrote, FILE - for standard output\n"
+    "  --order ORDER    of the waves of a workgroup: waves (default: one after the other, up to its next barrier),\n"
+    "                   lockstep (every wave one instruction in turn), or compare (both; says whether they differ)\n"
     "  --seed N         random order of waves and workgroups; --reverse: workgroups from last to first\n"
     "  --threads N      workgroups at a time (default: one per core)\n"
     "  --print N TYPE   the first N elements of each buffer afterwards\n\n";
@@ -118,8 +121,13 @@ RunOptions read_options(const CommandLine& line) {
     const std::string wrong = hip::parse_checks(line.value("--check", ""), &options.checks.enabled);
     if (!wrong.empty()) throw UsageError("--check " + wrong);
   }
+  const std::string wrong_hazards =
+      hip::parse_hazards(line.value("--hazards", "compiler"), &options.checks.close_vector_hazards);
+  if (!wrong_hazards.empty()) throw UsageError("--hazards " + wrong_hazards);
   options.count = line.has("--counters") || line.has("--model");
   options.trace = line.has("--model");
+  const std::string wrong_order = hip::parse_order(line.value("--order", "waves"), &options.order);
+  if (!wrong_order.empty()) throw UsageError("--order " + wrong_order);
   options.seed = parse_unsigned(line.value("--seed", "0"), "--seed");
   options.reverse = line.has("--reverse");
   options.threads = static_cast<int>(std::min<u64>(parse_unsigned(line.value("--threads", "0"), "--threads"), 1024));
@@ -153,11 +161,13 @@ int run_command(const std::vector<std::string>& words) {
                                  {"--arch", 1},
                                  {"--check", 1},
                                  {"--no-check", 0},
+                                 {"--hazards", 1},
                                  {"--counters", 0},
                                  {"--json", 0},
                                  {"--numerics", 1},
                                  {"--model", 0},
                                  {"--trace", 1},
+                                 {"--order", 1},
                                  {"--seed", 1},
                                  {"--reverse", 0},
                                  {"--threads", 1},
@@ -190,6 +200,9 @@ int run_command(const std::vector<std::string>& words) {
   }
   write_files(arguments.buffers);
   if (result.error.empty()) print_counts(line, *program, result);
+  if (result.orders == OrdersCompared::same) {
+    std::printf("order: the result is the same with waves one after the other and in lockstep\n");
+  }
   std::fflush(stdout);
   for (const Report& report : result.reports) std::fprintf(stderr, "%s\n", report.text().c_str());
   if (!result.error.empty()) std::fprintf(stderr, "flashwave-emu: %s\n", result.error.c_str());

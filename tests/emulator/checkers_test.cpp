@@ -135,6 +135,48 @@ TEST(Waits, Gfx12HasACounterForEachKind) {
                "VGPR v7 read before loadcnt"});
 }
 
+TEST(Waits, HalvesOfRdnaRegistersAreLoadedApart) {
+  for (const std::string target : {"gfx1100", "gfx1201"}) {
+    const bool gfx11 = target == "gfx1100";
+    const std::string low = "global_load_d16_b16 v5, v[2:3], off\n";
+    const std::string high = "global_load_d16_hi_b16 v5, v[2:3], off offset:2\n", loads = low + high;
+    const std::string first = gfx11 ? "s_waitcnt vmcnt(1)\n" : "s_wait_loadcnt 0x1\n";
+    const std::string all = gfx11 ? "s_waitcnt vmcnt(0)\n" : "s_wait_loadcnt 0x0\n";
+    // One half is there, the other is not: by name, by the instruction, and by op_sel.
+    const std::pair<std::string, std::string> uses[] = {
+        {"v_add_f16 v6.l, v5.h, v5.h\n", "v_add_f16 v6.l, v5.l, v5.l\n"},
+        {"ds_store_b16_d16_hi v1, v5\n", "ds_store_b16 v1, v5\n"},
+        {"ds_store_b8_d16_hi v1, v5\n", "ds_store_b8 v1, v5\n"},
+        {"global_store_d16_hi_b16 v[2:3], v5, off\n", "global_store_b16 v[2:3], v5, off\n"},
+        {"v_pk_add_f16 v6, v5, v5\n", "v_pk_add_f16 v6, v5, v5 op_sel_hi:[0,0]\n"},
+        {"v_fma_mix_f32 v6, v5, v1, v1 op_sel:[1,0,0] op_sel_hi:[1,0,0]\n",
+         "v_fma_mix_f32 v6, v5, v1, v1 op_sel_hi:[1,0,0]\n"},
+        {"v_mov_b16 v5.h, 0\n", "v_mov_b16 v5.l, 0\n"}};
+    for (const auto& [wrong, right] : uses) {
+      expect_rule({target.c_str(), loads + first + wrong, loads + first + right + all + wrong, Check::wait, "VGPR v5",
+                   1, 1024});
+    }
+    // All of it, and each half from another unit.
+    const std::string use = "v_add_nc_u32_e32 v6, 1, v5\n", lds = "ds_store_b32 v1, v1\nds_load_u16_d16_hi v5, v1\n";
+    expect_rule({target.c_str(), loads + first + use, loads + all + use, Check::wait, "VGPR v5 read before"});
+    const std::string lds_wait = gfx11 ? "s_waitcnt lgkmcnt(0)\n" : "s_wait_dscnt 0x0\n";
+    expect_rule({target.c_str(), low + lds + lds_wait + use, low + lds + lds_wait + all + use, Check::wait,
+                 "VGPR v5 read before", 1, 1024});
+    expect_clean({target, low + lds + lds_wait + "v_add_f16 v6.l, v5.h, v5.h\n", 1, 1024});
+    expect_rule({target.c_str(), low + lds + "v_mov_b16 v5.l, 0\n", low + lds + all + "v_mov_b16 v5.l, 0\n",
+                 Check::wait, "VGPR v5.l overwritten before", 1, 1024});
+    // Bytes fill halves too.
+    expect_clean({target, "global_load_d16_hi_u8 v5, v[2:3], off\nv_mov_b16 v5.l, 0\n"});
+    // One mistake does not hide the other.
+    expect_rule({target.c_str(), loads + "v_mov_b16 v5.l, 0\nv_mov_b16 v5.h, 0\n", loads + all, Check::wait,
+                 "VGPR v5.h overwritten before"});
+  }
+  // CDNA fills whole registers.
+  expect_rule({"gfx942", "global_load_short_d16 v5, v[2:3], off\nds_write_b16_d16_hi v1, v5\n",
+               "global_load_short_d16 v5, v[2:3], off\ns_waitcnt vmcnt(0)\nds_write_b16_d16_hi v1, v5\n", Check::wait,
+               "VGPR v5 read before vmcnt wait", 1, 1024});
+}
+
 TEST(Waits, FlatLoadsCountInBoth) {
   const std::string load = "flat_load_dword v5, v[2:3]\n", use = "v_add_u32 v6, 1, v5\n";
   expect_rule({"gfx942", load + "s_waitcnt lgkmcnt(0)\n" + use, load + "s_waitcnt vmcnt(0) lgkmcnt(0)\n" + use,
@@ -197,6 +239,40 @@ TEST(Registers, RelativeMovesDefineWhatTheyWrite) {
                index + "v_movreld_b32_e32 v40, v0\nv_add_nc_u32_e32 v6, 1, v43\n", Check::uninitialised,
                "VGPR v42 read"});
   expect_clean({"gfx1100", index + "v_mov_b32 v43, 1\nv_movrels_b32_e32 v5, v40\nv_add_nc_u32_e32 v6, 1, v5\n"});
+}
+
+TEST(Registers, IndexedOnesAreTheOnesMeant) {
+  const std::string on = "s_mov_b32 s8, 2\ns_set_gpr_idx_on s8, gpr_idx(", off = "s_set_gpr_idx_off\n";
+  const std::string use = "v_add_u32 v6, 1, v7\n";
+  for (const char* target : {"gfx908", "gfx90a", "gfx942", "gfx950"}) {
+    // A destination that is not indexed is written as ever; a source that is, is another register.
+    const std::string source = on + "SRC0)\nv_add_u32 v7, v40, v1\n" + off;
+    expect_rule({target, "v_mov_b32 v40, 1\n" + source + use, "v_mov_b32 v42, 1\n" + source + use, Check::uninitialised,
+                 "VGPR v42 read before it was ever written"});
+    const std::string both = "v_mov_b32 v8, 0\n" + on + "SRC1,DST)\nv_mul_f32 v5, v1, v6\n" + off;
+    expect_rule({target, both + "v_add_u32 v6, 1, v5\n", both + use, Check::uninitialised, "VGPR v5 read"});
+    // Copies are followed as elsewhere.
+    const std::string copy = on + "SRC0)\nv_mov_b32 v7, v40\n" + off;
+    expect_rule({target, copy + use, copy + "v_mov_b32 v7, 0\n" + use, Check::uninitialised, "VGPR v7 read"});
+  }
+}
+
+TEST(Registers, IndexedOnesAreWaitedFor) {
+  const std::string on = "s_mov_b32 s8, 2\ns_set_gpr_idx_on s8, gpr_idx(", off = "s_set_gpr_idx_off\n";
+  const std::string load = "global_load_dword v42, v[2:3], off\nv_mov_b32 v40, 0\n", wait = "s_waitcnt vmcnt(0)\n";
+  for (const std::string use : {"SRC0)\nv_mov_b32 v7, v40\n", "DST)\nv_mov_b32 v40, v1\n"}) {
+    expect_rule(
+        {"gfx942", load + on + use + off, load + wait + on + use + off, Check::wait,
+         use.starts_with("SRC") ? "VGPR v42 read before vmcnt wait" : "VGPR v42 overwritten before vmcnt wait"});
+  }
+  // The register named is another one.
+  expect_clean(
+      {"gfx942", "global_load_dword v40, v[2:3], off\nv_mov_b32 v42, 0\n" + on + "SRC0)\nv_mov_b32 v7, v40\n"});
+  // Relative moves of RDNA.
+  const std::string rdna = "s_mov_b32 m0, 2\nv_mov_b32 v40, 0\nglobal_load_b32 v42, v[2:3], off\n";
+  for (const std::string move : {"v_movrels_b32_e32 v5, v40\n", "v_movreld_b32_e32 v40, v0\n"}) {
+    expect_rule({"gfx1100", rdna + move, rdna + wait + move, Check::wait, "VGPR v42 "});
+  }
 }
 
 // --- LDS -------------------------------------------------------------------------------------------------------------
@@ -327,6 +403,36 @@ TEST(Lds, DirectLoads) {
                Check::lds_race, "before vmcnt waited for the load", 2, 512});
 }
 
+TEST(Lds, DirectLoadsOverBytesThatAreBeingRead) {
+  const std::string setup = std::string(kOther) +
+                            "s_mov_b32 s8, s4\ns_mov_b32 s9, s5\ns_mov_b32 s10, 0x10000\ns_mov_b32 s11, 0x00020000\n"
+                            "v_readfirstlane_b32 s12, v1\ns_nop 0\ns_mov_b32 m0, s12\n"
+                            "ds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\ns_barrier\n";
+  const std::string wait = "s_waitcnt lgkmcnt(0)\n", barrier = "s_barrier\n";
+  const std::string load = "buffer_load_dword v1, s[8:11], 0 offen lds\n";  // over this wave's bytes
+  for (const char* target : {"gfx90a", "gfx942", "gfx950"}) {
+    // Another wave reads them. Its wait must come before the barrier; no other option is needed.
+    const std::string other = setup + "ds_read_b32 v5, v7\n";
+    expect_rule(
+        {target, other + barrier + load + wait, other + wait + barrier + load, Check::lds_race,
+         "LDS overwritten by a direct-to-LDS load after a barrier which came before a wait for the read of wave", 2,
+         512});
+    // This wave does.
+    const std::string own = setup + "ds_read_b32 v5, v1\n";
+    expect_rule({target, own + load, own + wait + load, Check::wait,
+                 "LDS overwritten by a direct-to-LDS load before the read of it was waited for", 2, 512});
+    // Other bytes, and LDS instructions, which are in order with the reads.
+    expect_clean({target, setup + "ds_read_b32 v5, v1\ns_add_u32 m0, s12, 512\ns_nop 0\n" + load, 2, 1024});
+    expect_clean({target, other + barrier + "ds_write_b32 v1, v0\n" + wait, 2, 512});
+  }
+  // Reads after the last wait count, those before it do not: two instructions are in flight at the barrier.
+  const std::string far = "v_add_u32 v8, 0x200, v1\nds_write_b32 v8, v0\n" + setup + "v_add_u32 v9, 0x200, v7\n";
+  const std::string reads = "ds_read_b32 v5, v7\nds_read_b32 v6, v9\n";
+  expect_rule({"gfx942", far + "ds_read_b32 v6, v9\nds_read_b32 v5, v7\ns_waitcnt lgkmcnt(1)\n" + barrier + load,
+               far + reads + "s_waitcnt lgkmcnt(1)\n" + barrier + load, Check::lds_race,
+               "came before a wait for the read", 2, 1024});
+}
+
 TEST(Lds, SplitBarriersOfGfx12) {
   const std::string other = "v_xor_b32 v7, 0x80, v1\nds_store_b32 v1, v0\n", wait = "s_wait_dscnt 0x0\n";
   const std::string signal = "s_barrier_signal -1\n", pass = "s_barrier_wait -1\n", read = "ds_load_b32 v5, v7\n";
@@ -368,6 +474,79 @@ TEST(Barriers, OneThatNeverCompletes) {
   EXPECT_NE(stuck.error, "");
   ASSERT_FALSE(stuck.reports.empty());
   EXPECT_NE(stuck.reports[0].message.find("never signal"), std::string::npos) << texts(stuck.reports);
+}
+
+// --- the order of waves ----------------------------------------------------------------------------------------------
+
+// Each wave writes its bytes of LDS and reads the other's, without a barrier between: right if they are abreast.
+const std::string kAbreast = std::string(kOther) +
+                             "ds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\nds_read_b32 v5, v7\n"
+                             "s_waitcnt lgkmcnt(0)\n";
+const char* const kStoreIt = "global_store_dword v1, v5, s[4:5]\n";
+
+TEST(Order, LockstepIsOneInstructionInTurn) {
+  for (const emu::WaveOrder order : {emu::WaveOrder::waves, emu::WaveOrder::lockstep}) {
+    emu::RunOptions options;
+    options.order = order;
+    options.check = false;
+    std::vector<int> waves;
+    emu::u32 last = 0;  // what the first lane of wave 0 has read
+    options.on_instruction = [&](const emu::Wave& wave, const emu::Instruction&) {
+      waves.push_back(wave.id);
+      if (wave.id == 0 && wave.state == emu::WaveState::done) last = wave.vgpr[5][0];
+    };
+    const std::string then = "s_barrier\ns_nop 0\n";
+    EXPECT_EQ(launch({"gfx942", kAbreast + then, 3, 1024}, options).error, "");
+    const bool lockstep = order == emu::WaveOrder::lockstep;
+    EXPECT_EQ(last, lockstep ? 64u : ~0u);
+    ASSERT_EQ(waves.size() % 3, 0u);
+    for (size_t i = 0; i < waves.size() && lockstep; ++i) ASSERT_EQ(waves[i], static_cast<int>(i % 3)) << i;
+  }
+}
+
+TEST(Order, ComparedOrdersSayWhetherTheResultDiffers) {
+  emu::RunOptions compare;
+  compare.order = emu::WaveOrder::compare;
+  auto says = [](const emu::LaunchResult& result, Check check, const std::string& what) {
+    return std::any_of(result.reports.begin(), result.reports.end(),
+                       [&](const Report& r) { return r.check == check && r.text().find(what) != std::string::npos; });
+  };
+  const emu::LaunchResult differs = launch({"gfx942", kAbreast + kStoreIt, 2, 512}, compare);
+  EXPECT_EQ(differs.orders, emu::OrdersCompared::different);
+  EXPECT_TRUE(says(differs, Check::lds_race, "; the result differs in lockstep")) << texts(differs.reports);
+  EXPECT_TRUE(says(differs, Check::order, "bytes differ in lockstep, the first in the buffer [kernel] address 0x"))
+      << texts(differs.reports);
+  const emu::LaunchResult unused = launch({"gfx942", kAbreast, 2, 512}, compare);
+  EXPECT_EQ(unused.orders, emu::OrdersCompared::same);
+  EXPECT_TRUE(says(unused, Check::lds_race, "; the result is the same in lockstep")) << texts(unused.reports);
+  EXPECT_FALSE(says(unused, Check::order, ""));
+  compare.check = false;
+  const emu::LaunchResult unchecked = launch({"gfx942", kAbreast + kStoreIt, 2, 512}, compare);
+  EXPECT_TRUE(says(unchecked, Check::order, "depends on the order of waves")) << texts(unchecked.reports);
+  // A wave that ends only in one of the orders.
+  compare.instruction_limit = 1000;
+  const std::string first_only = "v_readfirstlane_b32 s9, v0\ns_cmp_eq_u32 s9, 0\ns_cselect_b32 s8, s8, -1\n";
+  const std::string waits =
+      kAbreast + "v_readfirstlane_b32 s8, v5\n" + first_only + "s_cmp_lg_u32 s8, -1\n1:\ns_cbranch_scc1 1b\n";
+  EXPECT_TRUE(says(launch({"gfx942", waits, 2, 512}, compare), Check::order, "in lockstep the kernel does not finish"));
+}
+
+TEST(Order, ComparedOrdersStartFromTheSameMemory) {
+  // A counter in memory that both waves raise: one launch's worth, whatever the order.
+  const std::string count = "v_mov_b32 v8, 1\nv_mov_b32 v9, 0\nglobal_atomic_add v9, v8, s[4:5]\n";
+  const std::string load = "global_load_dword v5, v9, s[4:5]\ns_waitcnt vmcnt(0)\n";
+  emu::u32 seen[2] = {};
+  emu::RunOptions options;
+  for (emu::u32& value : seen) {
+    options.on_instruction = [&](const emu::Wave& wave, const emu::Instruction&) {
+      if (wave.id == 1 && wave.state == emu::WaveState::done) value = wave.vgpr[5][0];
+    };
+    const emu::LaunchResult result = launch({"gfx942", count + "s_barrier\n" + load, 2}, options);
+    EXPECT_EQ(result.error + texts(result.reports), "");
+    options.order = emu::WaveOrder::compare;
+  }
+  EXPECT_EQ(seen[1], seen[0] + 128);
+  expect_clean({"gfx942", count + "s_barrier\n" + load, 2}, {.order = emu::WaveOrder::compare});
 }
 
 // --- reports ---------------------------------------------------------------------------------------------------------

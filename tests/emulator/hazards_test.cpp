@@ -28,9 +28,10 @@ std::string defined(const std::string& target) {
   return text + nops(24);
 }
 
-std::string reports(const std::string& target, const std::string& first, int states, const std::string& second) {
+std::string reports(const std::string& target, const std::string& first, int states, const std::string& second,
+                    int waves = 1, const emu::RunOptions& options = {}) {
   const emu::LaunchResult result =
-      launch({target, defined(target) + first + "\n" + nops(states) + second + "\n" + nops(24)});
+      launch({target, defined(target) + first + "\n" + nops(states) + second + "\n" + nops(24), waves}, options);
   std::string all = result.error;
   for (const emu::Report& r : result.reports) {
     EXPECT_EQ(emu::check_name(r.check), std::string("hazard")) << r.text();
@@ -118,12 +119,44 @@ INSTANTIATE_TEST_SUITE_P(
         Pair{"gfx908", "v_accvgpr_write_b32 a1, v40", "v_mfma_f32_16x16x16f16 a[8:11], v[20:21], v[22:23], a[0:3]", 1},
         Pair{"gfx908", "v_accvgpr_write_b32 a1, v40", "v_accvgpr_read_b32 v40, a1", 3}));
 
-TEST(HazardTime, BranchesTakenCountTwice) {
+TEST(HazardTime, BranchesTakenCountFourTimes) {
   const std::string first = "v_mfma_f32_16x16x16f16 a[0:3], v[20:21], v[22:23], a[0:3]\ns_cmp_eq_u32 s20, ";
   const std::string second = "v_accvgpr_read_b32 v40, a1";
-  EXPECT_EQ(reports("gfx908", first + "0\ns_cbranch_scc1 next\ns_endpgm\nnext:\n", 7, second), "") << "taken";
-  EXPECT_NE(reports("gfx908", first + "0\ns_cbranch_scc1 next\ns_endpgm\nnext:\n", 6, second), "")
+  EXPECT_EQ(reports("gfx908", first + "0\ns_cbranch_scc1 next\ns_endpgm\nnext:\n", 5, second), "") << "taken";
+  EXPECT_NE(reports("gfx908", first + "0\ns_cbranch_scc1 next\ns_endpgm\nnext:\n", 4, second), "")
       << "taken, too short";
+  const std::string not_taken = first + "1\ns_cbranch_scc1 next\nnext:\n";
+  EXPECT_EQ(reports("gfx908", not_taken, 8, second), "");
+  EXPECT_NE(reports("gfx908", not_taken, 7, second), "") << "not taken, too short";
+}
+
+TEST(HazardTime, BarriersCountFourTimesWhereOthersAreWaitedFor) {
+  const std::string first = std::string(kMfma16) + "\ns_barrier\n";
+  EXPECT_EQ(reports("gfx942", first, 3, kRead, 2), "");
+  EXPECT_NE(reports("gfx942", first, 2, kRead, 2), "");
+  EXPECT_EQ(reports("gfx942", first, 6, kRead, 1), "");
+  EXPECT_NE(reports("gfx942", first, 5, kRead, 1), "");
+}
+
+TEST(HazardRules, AssemblyMayLeaveOutTheClosePairs) {
+  emu::RunOptions assembly;
+  assembly.checks.close_vector_hazards = false;
+  for (const auto& [first, second] :
+       {std::pair("v_mov_b32 v20, 0", kMfma16), std::pair("v_readfirstlane_b32 s20, v5", "v_add_u32 v6, s20, v7"),
+        std::pair("v_cmp_eq_u32 vcc, v5, v6", "v_cndmask_b32 v7, v8, v9, vcc"),
+        std::pair("v_mov_b32 v5, 0", "v_readfirstlane_b32 s24, v5"),
+        std::pair("v_exp_f32 v5, v6", "v_add_f32 v7, v5, v8")}) {
+    EXPECT_NE(reports("gfx942", first, 0, second), "") << first;
+    EXPECT_EQ(reports("gfx942", first, 0, second, 1, assembly), "") << first;
+  }
+  // Those whose neglect gives wrong results stay.
+  for (const auto& [first, second] :
+       {std::pair(kMfma16, kRead), std::pair("v_readfirstlane_b32 s4, v2", "global_load_dword v6, v1, s[4:5]"),
+        std::pair(kCmpx, "v_readlane_b32 s24, v6, 1"),
+        std::pair("v_cmp_eq_u32 vcc, v5, v6", "v_div_fmas_f32 v7, v8, v9, v10"),
+        std::pair("v_mov_b32 v5, 0", "v_mov_b32_dpp v6, v5 row_shl:1 row_mask:0xf bank_mask:0xf")}) {
+    EXPECT_NE(reports("gfx942", first, 0, second, 1, assembly), "") << first;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -156,6 +189,18 @@ INSTANTIATE_TEST_SUITE_P(
         Pair{"gfx942", kDgemm, "v_fma_f64 v[40:41], v[42:43], v[44:45], v[46:47]", 2},
         Pair{"gfx950", "v_mov_b32 v5, 0", "v_permlane32_swap_b32 v5, v6", 2},
         Pair{"gfx950", kCmpx, "v_permlane32_swap_b32 v5, v6", 4}));
+
+TEST(HazardRegisters, IndexedOnesAreTheOnesMeant) {
+  const std::string mfma = std::string(kMfma16) + "\ns_mov_b32 s20, 24\ns_set_gpr_idx_on s20, gpr_idx(SRC0)";
+  EXPECT_NE(reports("gfx942", mfma, 4, "v_mov_b32 v80, v41"), "");
+  EXPECT_EQ(reports("gfx942", mfma, 5, "v_mov_b32 v80, v41"), "");
+  EXPECT_EQ(reports("gfx942", mfma, 0, "v_mov_b32 v80, v65"), "");  // v89
+  const std::string exp = "s_mov_b32 s20, 2\ns_set_gpr_idx_on s20, gpr_idx(DST)\nv_exp_f32 v5, v6\ns_set_gpr_idx_off";
+  EXPECT_EQ(reports("gfx942", "s_nop 0\n" + exp, 0, "v_add_f32 v9, v7, v8"), "");
+  const std::string still_on = "s_mov_b32 s20, 2\ns_set_gpr_idx_on s20, gpr_idx(SRC0,DST)\nv_exp_f32 v5, v6";
+  EXPECT_NE(reports("gfx942", still_on, 0, "v_add_f32 v9, v5, v8"), "");
+  EXPECT_EQ(reports("gfx942", still_on, 0, "v_add_f32 v9, v7, v8"), "");
+}
 
 // --- RDNA ------------------------------------------------------------------------------------------------------------
 

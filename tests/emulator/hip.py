@@ -146,7 +146,15 @@ class Session:
     def __init__(self, arch, **options):
         """options: those of flashwave_emu.h (seed=1, reverse=1, count=1, ...)."""
         self.arch = arch
-        self.options = {"check": "report", "checks": "all", "strict": 0, "seed": 0, "reverse": 0, "count": 0}
+        self.options = {
+            "check": "report",
+            "checks": "all",
+            "strict": 0,
+            "order": "waves",
+            "seed": 0,
+            "reverse": 0,
+            "count": 0,
+        }
         self.options.update(options)
         self.modules, self.functions, self.buffers = {}, {}, []
         index = ctypes.c_int()

@@ -160,6 +160,8 @@ TEST(Options, AreCheckedByNameAndValue) {
                      {"threads", "1025", "1024"},
                      {"seed", "1x", "1x"},
                      {"reverse", "", "0 or 1"},
+                     {"hazards", "none", "compiler or assembly"},
+                     {"order", "random", "waves, lockstep or compare"},
                      {"numerics", "double", "chain or hardware"}};
   for (const auto& c : wrong) {
     EXPECT_EQ(fwemu_set_option(c.name, c.value), hipErrorInvalidValue) << c.name;

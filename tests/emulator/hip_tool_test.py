@@ -129,6 +129,8 @@ class Run(unittest.TestCase):
         self.assertIn("read before it was ever written", run(*wrong).stderr)
         self.assertEqual(run(*wrong, "--no-check").returncode, 0)
         self.assertEqual(run(*wrong, "--check", "wait,lds_race").returncode, 0)
+        self.assertEqual(run(*wrong, "--hazards", "assembly").returncode, 1)
+        self.assertIn("--hazards must be compiler or assembly", run(*wrong, "--hazards", "none").stderr)
 
     def test_trace(self):
         answer = run("run", KERNELS, "--kernel", "lookup", "--trace", "-", "buf:256")
@@ -153,8 +155,15 @@ class Run(unittest.TestCase):
         common = ("run", KERNELS, "--kernel", "scale", "--grid", 4, "--block", 64, "--print", 256, "f32", "buf:1K",
                   "buf:1K:randn32", "i32:256", "f32:3")  # fmt: skip
         expected = run(*common).stdout
-        for options in (("--seed", 5), ("--reverse",), ("--threads", 1)):
+        for options in (("--seed", 5), ("--reverse",), ("--threads", 1), ("--order", "lockstep")):
             self.assertEqual(run(*common, *options).stdout, expected)
+        compared = run(*common, "--order", "compare")
+        self.assertEqual(compared.returncode, 0)
+        verdict = "order: the result is the same with waves one after the other and in lockstep\n"
+        self.assertEqual(compared.stdout, expected + verdict)
+        answer = run(*common, "--order", "random")
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("--order must be waves, lockstep or compare", answer.stderr)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "check/checker.h"
+#include "core/opcode.h"
 #include "isa/matrix.h"
 #include "matrix_table.h"
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <memory>
 
+#include "core/opcode.h"
+#include "core/wave.h"
 #include "isa/matrix.h"
 
 namespace {

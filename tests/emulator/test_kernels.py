@@ -11,7 +11,11 @@ from references import BF16, F16, F32, F64, I32, I64, U32, U64, attention_refere
 # --- sums, scans, transposes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"seed": 7}, {"reverse": 1}], ids=["in-order", "interleaved", "reversed"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"seed": 7}, {"reverse": 1}, {"order": "lockstep"}, {"order": "compare"}],
+    ids=["in-order", "interleaved", "reversed", "lockstep", "compared"],
+)
 def test_sum_shuffle(gpu, options):
     x = random().integers(-50, 50, 1000).astype(F32)
     out = np.zeros(3, F32)
