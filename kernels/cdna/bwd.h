@@ -264,8 +264,8 @@ struct Backward {
     }
     // Sums with these stay in the loop, where many are part of the instructions.
     FW_UNROLL for (int i = 0; i < 4; ++i) {
-      q_source[i] = uint32_t(here_in_lanes(int(q_source[i]))), d_o_source[i] = uint32_t(here_in_lanes(int(d_o_source[i])));
-      if constexpr (C::kFused) dq_target[i] = uint32_t(here_in_lanes(int(dq_target[i])));
+      q_source[i] = here_in_lanes(q_source[i]), d_o_source[i] = here_in_lanes(d_o_source[i]);
+      if constexpr (C::kFused) dq_target[i] = here_in_lanes(dq_target[i]);
     }
     schedule_fence();
     steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
@@ -279,12 +279,6 @@ struct Backward {
     tile = wraps ? range.first : tile;
     in_group += wraps ? 1 : 0;
     lse = next_lse[set] + (done < stream.total ? 0.f : kInf), delta = next_delta[set];
-  }
-  // How far one is beyond the other, as a bound of exponents: > 0 where a key is seen.
-  FW_METHOD static float room(int to, int from) {
-    constexpr int kFar = 1 << 20;
-    const int x = __builtin_elementwise_sub_sat(to, from);
-    return (float(x < -kFar ? -kFar : x > kFar ? kFar : x) + 0.5f) * kHuge;
   }
   FW_METHOD bool is_masked(int t) const { return t < all_first || t >= all_end; }
   FW_METHOD bool two_are_masked() const {  // this tile or the next
@@ -306,8 +300,11 @@ struct Backward {
     }
     column_write = lds + carry.column_address();
     first_selector = carry.first_selector(), second_selector = carry.second_selector();
-    carry.sources(q_source, stream.q_stride, stream.q_row);
-    carry.sources(d_o_source, stream.d_o_stride, stream.d_o_row);
+    q_source[0] = carry.source(stream.q_stride, stream.q_row);
+    d_o_source[0] = carry.source(stream.d_o_stride, stream.d_o_row);
+    FW_UNROLL for (int i = 1; i < 4; ++i) {
+      q_source[i] = q_source[0] + i * stream.q_stride, d_o_source[i] = d_o_source[0] + i * stream.d_o_stride;
+    }
     numbers_source = (query_of_register(lane & 15) + 4 * half) * 4;
     if constexpr (C::kFused) {
       const int block = wave % C::kBlocks;
@@ -428,20 +425,16 @@ struct Backward {
     stream.template advance<7>();
     F32x16 dq = 0.f;
     FW_UNROLL for (int f = C::kFirstDq; f < C::kFirstDv; ++f) {
-      dq = multiply_all(fragment<0>(f), k_columns[f - C::kFirstDq], dq, Count<E::kSteps>());
+      dq = multiply_all<E>(fragment<0>(f), k_columns[f - C::kFirstDq], dq, Count<E::kSteps>());
     }
     FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, dq[i]);
-  }
-  template <int... kStep>
-  FW_METHOD static F32x16 multiply_all(U32x4 a, U32x4 b, F32x16 c, Indices<int, kStep...>) {
-    ((c = E::template multiply<kStep>(a, b, c)), ...);
-    return c;
   }
 
   // Rows that are no keys get 0.
   FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, float factor) const {
     const Buffer out = rows_of(t, rows, dim);
-    const int row = wave * kWaveKeys + (lane & 31);
+    const int lane_again = lane_index_again();  // no register holds it through the loop
+    const int row = wave * kWaveKeys + (lane_again & 31);
     const bool exists = is_key(first_key + row);
     const uint32_t stride = uint32_t(t.stride[1]) * 2;
     FW_UNROLL for (int b = 0; b < C::kBlocks; ++b) {
@@ -451,7 +444,7 @@ struct Backward {
           const uint32_t both = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
           x[e] = exists ? both : 0;
         }
-        const int column = 32 * b + 16 * g + 8 * half;
+        const int column = 32 * b + 16 * g + 8 * (lane_again >> 5);
         // A single row may have any stride, also 0.
         const uint32_t at = ((column < dim) & (row < rows)) ? row * stride + column * 2 : kNowhere;
         __builtin_amdgcn_raw_buffer_store_b128(x, out, at, 0, 0);

@@ -10,6 +10,13 @@ namespace flashwave {
 
 inline constexpr float kHuge = 0x1p64f;  // a power of two: multiples stay exact
 
+// How far one is beyond the other, as a bound of exponents: > 0 where a key is seen.
+FW_DEVICE float room(int to, int from) {
+  constexpr int kFar = 1 << 20;
+  const int x = __builtin_elementwise_sub_sat(to, from);
+  return (float(x < -kFar ? -kFar : x > kFar ? kFar : x) + 0.5f) * kHuge;
+}
+
 // Where the tile of a wave lies.
 struct TilePlace {
   int batch, head;

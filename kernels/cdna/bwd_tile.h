@@ -55,10 +55,11 @@ struct Carried {
     dword = in_row + wave % kParts * kLanes;
     swapped = lane >> 2 & 1;
   }
-  FW_METHOD uint32_t row(int i) const { return 16 * (unit >> 1) + 4 * (unit & 1) + 8 * half + (i & 3) + 8 * (i >> 2); }
-  // Of its first four rows; the others are 8 rows further.
-  FW_METHOD void sources(uint32_t* source, uint32_t stride, uint32_t row_bytes) const {
-    FW_UNROLL for (int i = 0; i < 4; ++i) source[i] = dword * 4 < row_bytes ? row(i) * stride + dword * 4 : kNowhere;
+  FW_METHOD static constexpr int rows_on(int i) { return (i & 3) + 8 * (i >> 2); }  // from row 0 of them to row i
+  FW_METHOD uint32_t row(int i) const { return 16 * (unit >> 1) + 4 * (unit & 1) + 8 * half + rows_on(i); }
+  // In memory, of row 0.
+  FW_METHOD uint32_t source(uint32_t stride, uint32_t row_bytes) const {
+    return dword * 4 < row_bytes ? row(0) * stride + dword * 4 : kNowhere;
   }
   // Of the first column that is written; that of the second is ^ 64.
   FW_METHOD uint32_t column_address() const {

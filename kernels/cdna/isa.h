@@ -173,7 +173,8 @@ FW_DEVICE T here(T x) {
   asm volatile("" : "+s"(x));
   return x;
 }
-FW_DEVICE int here_in_lanes(int x) {
+template <class T>
+FW_DEVICE T here_in_lanes(T x) {
   asm volatile("" : "+v"(x));
   return x;
 }
