@@ -55,6 +55,8 @@ enum Needs : uint32_t {
   kNeedsUnpaddedPages = 1u << 9,  // block_table: no left pad
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
+  kNeedsAnyOrder = 1u << 17,      // the caller's leave to make sums in any order: FW_DETERMINISTIC is not set
+  kNeedsGradientRows = 1u << 18,  // q, k, v, o, d_o, dq, dk, dv: as kNeeds16Bytes
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
   // Nor this: made for at most max_seqlen_q rows, four times as many with a mask, and for sums in any order; it takes
@@ -80,6 +82,8 @@ enum class Work : uint8_t {
   kKeyTiles,     // one workgroup for each compute unit, which takes tiles of tile_k keys of one key head until none is
                  // left
   kKeyPairs,     // the same by pairs of workgroups, a cluster
+  kKeyBlocks,    // tile_k rows of k and v of one key head
+  kAnyBlocks,    // blocks of queries of one head, of the size that the schedule says: passes of a backward
   kLine,         // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };
 

@@ -89,7 +89,7 @@ struct Schedule {
   int64_t scratch_bytes;    // per worker
   int64_t workspace_bytes;  // once per call: partial results
   int32_t in_order;         // backward: sums of several workgroups are made in a fixed order, always the same bits
-  int32_t reserved;
+  int32_t dq_columns;       // backward of AMD GPUs: of the sums of dQ in a block (kernels/abi/backward_blocks.h); 0: none
 };
 static_assert(sizeof(Schedule) == 56);
 
