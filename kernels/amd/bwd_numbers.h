@@ -1,6 +1,7 @@
-// How the numbers of a query, its LSE and delta, lie in a block (kernels/abi/backward_blocks.h) as the kernels of a family
-// read them. CDNA: as they are. RDNA: negative, since they are where the accumulators of S and dP start, and inside 16
-// rows in the order of an accumulator's registers: RDNA3's has even rows in one half of a wave and odd ones in the other.
+// How the numbers of a query, its LSE and delta, lie in a block (kernels/abi/backward_blocks.h) as the kernels of a
+// family read them. CDNA: as they are. RDNA: negative, since they are where the accumulators of S and dP start, and
+// inside 16 rows in the order of an accumulator's registers: RDNA3's has even rows in one half of a wave and odd ones
+// in the other.
 #pragma once
 
 #include "kernels/amd/gpu.h"
@@ -24,9 +25,7 @@ FW_DEVICE int row_place(int row) {
 
 // lse: natural, -inf where a row sees no key or does not exist: its weights are then 0.
 FW_DEVICE float lse_number(const GpuArguments& args, float lse) {
-  const float x = lse == -kInf                  ? kInf
-                  : args.schedule.lse_by_scale ? lse / args.params.softmax_scale
-                                               : in_log2(lse);
+  const float x = lse == -kInf ? kInf : args.schedule.lse_by_scale ? lse / args.params.softmax_scale : in_log2(lse);
   return kMinusNumbers ? -x : x;
 }
 // In units of log2, from the number.

@@ -1,15 +1,15 @@
-// One workgroup's share of a backward (bwd_config.h): S = A X^T and dP = G Y^T of a tile of 32 rows of A and G that passes
-// by, P and dS, and the sums they go into.
+// One workgroup's share of a backward (bwd_config.h): S = A X^T and dP = G Y^T of a tile of 32 rows of A and G that
+// passes by, P and dS, and the sums they go into.
 //
-// An operand of WMMA has in a lane the index that stays, and in registers the one that is summed; an accumulator has its
-// column in the lane.
+// An operand of WMMA has in a lane the index that stays, and in registers the one that is summed; an accumulator has
+// its column in the lane.
 //   S, dP                          lane: kept row; registers: streamed rows. -lse / scale and -delta are the first C
 //                                  operands (keys kept: of each register, queries kept: of the lane), so that both
 //                                  subtractions are free.
 //   dY^T += G^T P, dX^T += A^T dS  lane: kept row; registers: 8 contiguous columns.
 //   dA = dS X                      lane: column; registers: streamed rows. dS once more, transposed.
-// P and dS pass through LDS, whichever wave made them: tiles of S and tiles of the sums are dealt to waves independently,
-// and RDNA3's exchange between the halves of a wave costs nothing extra.
+// P and dS pass through LDS, whichever wave made them: tiles of S and tiles of the sums are dealt to waves
+// independently, and RDNA3's exchange between the halves of a wave costs nothing extra.
 #pragma once
 
 #include "kernels/abi/backward_blocks.h"
@@ -34,22 +34,22 @@ struct Backward {
   char* const lds;
   const int lane, wave;
 
-  // The rows of A that the first kept row pairs with, by the mask: lower .. upper; 1 more for each next one. `end`: of the
-  // keys, counted from the first kept row if those are kept.
+  // The rows of A that the first kept row pairs with, by the mask: lower .. upper; 1 more for each next one. `end`: of
+  // the keys, counted from the first kept row if those are kept.
   int lower, upper, end;
   int queries, keys;  // after the start, with modifiers only
-  int clean_first;      // tiles that need no mask, by their first row: one comparison
+  int clean_first;    // tiles that need no mask, by their first row: one comparison
   uint32_t clean_size;
-  int count;            // of the tiles of a head
+  int count;  // of the tiles of a head
   HeadRows x, y;
 
   // The stream: the tile that is loaded, the one that is multiplied, and the one before, whose dA is summed.
   Stream<C> stream;
-  int loaded, left, now;       // first rows; left: tiles of this head from the loaded one on
+  int loaded, left, now;  // first rows; left: tiles of this head from the loaded one on
   // Of queries (backward_blocks.h): the loaded tile's, this tile's, that of the tile before.
   const char *block, *current, *before;
   int loaded_head, head;  // of the queries
-  float scale;                 // of scores to log2
+  float scale;            // of scores to log2
 
   // Addresses in LDS of this lane's share of fragments; `parity`: which buffer of dS^T is written.
   uint32_t rows_at, y_at, xt_at, ds_t_at, scores_at, sums_at, ds_t_target, parity;
@@ -81,8 +81,8 @@ struct Backward {
   FW_METHOD uint32_t unit_at(uint32_t at) const { return lane * 16 + near(at); }
 
   // ---------------------------------------------------------------------------------------------------------- the task
-  // The first tiles of keys, or the last of queries, are the longest under a causal mask: they go first. A pure function of
-  // the task, asked for again at the end: nothing of it is kept meanwhile.
+  // The first tiles of keys, or the last of queries, are the longest under a causal mask: they go first. A pure
+  // function of the task, asked for again at the end: nothing of it is kept meanwhile.
   FW_METHOD static Place place_of(const Params& p) {
     const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
     const uint32_t rows = C::kKeepsKeys ? p.seqlen_k : p.seqlen_q, heads = C::kKeepsKeys ? p.heads_k : p.heads_q;
@@ -134,9 +134,7 @@ struct Backward {
     }
   }
 
-  FW_METHOD int kept_rows() const {
-    return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept);
-  }
+  FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
   FW_METHOD void start_stream(const char* shared) {
     const int first = tiles.first * C::kStreamed;
@@ -216,8 +214,8 @@ struct Backward {
       }
     }
   }
-  // The wave's columns of X^T, for dA: lane = column. RDNA3 takes them through the place of the stream's transposes, four
-  // tiles of 16 rows at a time.
+  // The wave's columns of X^T, for dA: lane = column. RDNA3 takes them through the place of the stream's transposes,
+  // four tiles of 16 rows at a time.
   FW_METHOD void load_kept_transposed() {
 #if defined(__GFX12__)
     FW_UNROLL for (int t = 0; t < C::kKeptTiles; ++t) {
@@ -273,15 +271,15 @@ struct Backward {
     }
     return read_fragment(lds + sums_at + (of_y ? C::kGt : C::kAt) + (tile * kSteps + j - 2) * kFragmentBytes);
   }
-  // Addresses of the fragments before and behind the first barrier. dS^T has its rows exchanged so that storing it meets
-  // no bank twice (store_gradients).
+  // Addresses of the fragments before and behind the first barrier. dS^T has its rows exchanged so that storing it
+  // meets no bank twice (store_gradients).
   FW_METHOD void place_scores() {
     rows_at = operand_at(C::kScoreTiles == 1 ? score_a(0) * kSteps * kFragmentBytes : 0);
     if constexpr (C::kYInLds) y_at = operand_at(score_x() * kSteps * kFragmentBytes);
     if constexpr (C::kXtInLds) xt_at = operand_at(da_column() * kFragmentBytes);
     if constexpr (C::kFused) {
-      const uint32_t from = here((C::kDaTiles == 1 ? da_row(0) * C::kKeptTiles * kFragmentBytes : 0) +
-                                 (parity ^ C::kScoreBytes));
+      const uint32_t from =
+          here((C::kDaTiles == 1 ? da_row(0) * C::kKeptTiles * kFragmentBytes : 0) + (parity ^ C::kScoreBytes));
       if constexpr (kRdna4) {
         ds_t_at = lane / 16 * 256 + ((lane & 15) ^ lane / 16 * 4 ^ (lane >> 3 & 1) * 2) * 16 + from;
       } else {
@@ -382,8 +380,11 @@ struct Backward {
       hold(s[w]);
       if (!is_clean()) mask(s[w], w);
       s[w] += C::kKeepsKeys ? numbers(current, w, 0) : F32x8(minus_lse);
-      // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
-      if (modify.p.bias.data) { FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = __builtin_fminf(s[w][r], 0.f); }
+      // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into
+      // inf.
+      if (modify.p.bias.data) {
+        FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = __builtin_fminf(s[w][r], 0.f);
+      }
       FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = exp2_fast(s[w][r]);
       hold(s[w]);
       const uint32_t kept = modify.kept_pairs();
@@ -393,9 +394,7 @@ struct Backward {
         store_weights(w, x);
       }
       s[w] *= cap_gradients;
-      FW_UNROLL for (int r = 0; r < 8; ++r) {
-        s[w][r] = float_of(bits_of(s[w][r]) | (~kept << (31 - r) & 0x80000000));
-      }
+      FW_UNROLL for (int r = 0; r < 8; ++r) { s[w][r] = float_of(bits_of(s[w][r]) | (~kept << (31 - r) & 0x80000000)); }
       hold(s[w]);
       schedule_fence();
     }
@@ -461,8 +460,8 @@ struct Backward {
       FW_UNROLL for (int r = 0; r < 8; ++r) {
         const int row = da_row(n) * 16 + r / kPer * kPer * 2;
         const char* const sums = before + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + da_column() * 64;
-        __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(
-            da[n][r], make_buffer(sums, 16 * C::kDim * 4), at + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
+        __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(da[n][r], make_buffer(sums, 16 * C::kDim * 4),
+                                                        at + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
       }
     }
   }
@@ -475,7 +474,9 @@ struct Backward {
   }
   FW_METHOD void store_rows() {
     // Else the compiler moves products behind the branch that clears tails.
-    if constexpr (C::kFused) { FW_UNROLL for (int n = 0; n < C::kDaTiles; ++n) hold(da[n]); }
+    if constexpr (C::kFused) {
+      FW_UNROLL for (int n = 0; n < C::kDaTiles; ++n) hold(da[n]);
+    }
     stream.store_rows(lds, unit_at(wave * C::kRowLoads * kFragmentBytes), wave, lane);
   }
 
@@ -514,7 +515,9 @@ struct Backward {
       stream.store_transposes(lds, unit_at(wave * C::kTransposes / 2 * kFragmentBytes), wave);
     }
     if constexpr (k == 1) {
-      if (C::kLateDelta) { FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) dp[w] = numbers(block, w, 1); }
+      if (C::kLateDelta) {
+        FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) dp[w] = numbers(block, w, 1);
+      }
       advance(more);
       stream.load_rows();
       schedule_fence();
@@ -590,8 +593,8 @@ struct Backward {
         const auto value = [&](int c) { return sums[i][d][column_register(c)] * factor; };
         U32x4 packed;
         FW_UNROLL for (int c = 0; c < 4; ++c) packed[c] = T::pack(value(2 * c), value(2 * c + 1));
-        __builtin_amdgcn_raw_buffer_store_b128(packed, b, row < rows && column < dim ? row * stride + column * 2 : kNowhere,
-                                               0, 0);
+        __builtin_amdgcn_raw_buffer_store_b128(packed, b,
+                                               row < rows && column < dim ? row * stride + column * 2 : kNowhere, 0, 0);
       }
     }
   }
@@ -605,7 +608,8 @@ struct Backward {
     const Sequence own = sequence_of(again, to.batch);
     if constexpr (C::kKeepsKeys) {
       const int rows = least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept);
-      store_sums(again.dk, key_offset(again, again.dk, own, to.x0, to.head_k), again.dim_qk, rows, again.softmax_scale, dx);
+      store_sums(again.dk, key_offset(again, again.dk, own, to.x0, to.head_k), again.dim_qk, rows, again.softmax_scale,
+                 dx);
       store_sums(again.dv, key_offset(again, again.dv, own, to.x0, to.head_k), again.dim_v, rows,
                  C::kGeneral ? kept_factor() : 1.f, dy);
     } else {
@@ -635,8 +639,8 @@ struct Backward {
       }
       if constexpr (!C::kKeepsKeys) {
         const int query = least(score_x() * 16 + (lane & 15), kept_rows() - 1) + at.x0;
-        const float* const of_block = reinterpret_cast<const float*>(
-            block + int64_t{query / C::kStreamed} * p.heads_q * kBlockBytes);
+        const float* const of_block =
+            reinterpret_cast<const float*>(block + int64_t{query / C::kStreamed} * p.heads_q * kBlockBytes);
         const int place = row_place(query % C::kStreamed);
         minus_lse = of_block[place], minus_delta = of_block[C::kStreamed + place];
       }

@@ -18,8 +18,8 @@ struct BackwardConfig {
   static constexpr int kDim = kDim_, kKept = kKept_, kStreamed = 32, kThreads = kThreads_, kWaves = kThreads / 32;
   static constexpr int kStreamTiles = kStreamed / 16, kKeptTiles = kKept / 16, kSteps = kDim / 16;
 
-  // Shares of a wave, in tiles of 16 x 16: of S and dP, all of the same kept rows; of dA, all of the same columns; of dX
-  // and of dY, two by kSumTiles (32 rows x 16 kSumTiles columns: one fragment is read for each product).
+  // Shares of a wave, in tiles of 16 x 16: of S and dP, all of the same kept rows; of dA, all of the same columns; of
+  // dX and of dY, two by kSumTiles (32 rows x 16 kSumTiles columns: one fragment is read for each product).
   static constexpr int kScoreTiles = kStreamTiles * kKeptTiles / kWaves;
   static constexpr int kDaTiles = kStreamTiles * kSteps / kWaves;
   static constexpr int kSumTiles = kKeptTiles * kSteps / kWaves / 2, kSumFragments = 2 + kSumTiles;
@@ -36,10 +36,11 @@ struct BackwardConfig {
   // -delta is asked for when S starts, not half a tile before.
   static constexpr bool kLateDelta = kYInLds && kFused && !kGeneral;
 
-  // Global loads of a wave for a tile: fragments of rows; transposes, of A and G together. RDNA4: whole fragments. RDNA3:
-  // 8 rows x 64 columns, 2 columns to a lane.
+  // Global loads of a wave for a tile: fragments of rows; transposes, of A and G together. RDNA4: whole fragments.
+  // RDNA3: 8 rows x 64 columns, 2 columns to a lane.
   static constexpr int kRowLoads = kStreamTiles * kSteps / kWaves;
-  static constexpr int kTransposes = kRdna4 ? 2 * kStreamTiles * kSteps / kWaves : 2 * kStreamTiles * 2 * kDim / 64 / kWaves;
+  static constexpr int kTransposes =
+      kRdna4 ? 2 * kStreamTiles * kSteps / kWaves : 2 * kStreamTiles * 2 * kDim / 64 / kWaves;
   static constexpr bool kBothTransposes = kTransposes > 1;  // of both tensors; else half of the waves have each
 
   // LDS in fragments of 512 bytes: rows of A and G, their transposes, dS and P, dS^T twice, Y, X^T.
@@ -52,8 +53,8 @@ struct BackwardConfig {
   static constexpr int kXt = kY + (kYInLds ? kKeptBytes : 0), kLdsBytes = kXt + (kXtInLds ? kKeptBytes : 0);
   static_assert(kLdsBytes <= 65536);
 
-  // The fragments that a wave reads for a tile, in the order of use. Ends: of S; of dP; of dA of the tile before; of dY;
-  // of dX.
+  // The fragments that a wave reads for a tile, in the order of use. Ends: of S; of dP; of dA of the tile before; of
+  // dY; of dX.
   static constexpr int kEndS = kScoreTiles * kSteps, kPerStep = kScoreTiles + kYInLds;
   static constexpr int kEndDp = kEndS + kSteps * kPerStep, kPerKept = kDaTiles + kXtInLds;
   static constexpr int kEndDa = kEndDp + (kFused ? kKeptTiles * kPerKept : 0);

@@ -30,14 +30,13 @@ struct BackwardElement<kRowF16> {
 
 #define FW_RDNA_BWD_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                           needs, work)                                                                                 \
-  FW_FOR_##isa(__attribute__((amdgpu_waves_per_eu(threads / 64, threads / 64))) FW_KERNEL(threads)                     \
-                   name(GpuArguments args) {                                                                           \
-                     using Tiles = BackwardConfig<FW_RDNA_GRADIENTS_##op(needs), dim_qk,                               \
-                                                  FW_RDNA_KEEPS_##op(tile_q, tile_k), threads,                         \
-                                                  ((features) & kScoreModifiers) != 0>;                                \
-                     FW_SHARED U32x4 lds[Tiles::kLdsBytes / 16];                                                       \
-                     Backward<BackwardElement<dtypes>::Type, Tiles>(args, reinterpret_cast<char*>(lds)).run(args);     \
-                   })
+  FW_FOR_##isa(                                                                                                        \
+      __attribute__((amdgpu_waves_per_eu(threads / 64, threads / 64))) FW_KERNEL(threads) name(GpuArguments args) {    \
+        using Tiles = BackwardConfig<FW_RDNA_GRADIENTS_##op(needs), dim_qk, FW_RDNA_KEEPS_##op(tile_q, tile_k),        \
+                                     threads, ((features) & kScoreModifiers) != 0>;                                    \
+        FW_SHARED U32x4 lds[Tiles::kLdsBytes / 16];                                                                    \
+        Backward<BackwardElement<dtypes>::Type, Tiles>(args, reinterpret_cast<char*>(lds)).run(args);                  \
+      })
 #define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_RDNA_BWD_ENTRY)(__VA_ARGS__)
 
 }  // namespace flashwave

@@ -55,8 +55,8 @@ struct Stream {
     a_across = transposed_row(wave, lane) * a.stride + transposed_column(wave, lane);
     g_across = transposed_row(wave, lane) * g.stride + transposed_column(wave, lane);
 #else
-    // Column d is row i of its fragment, such that 8 lanes store to 8 different bank groups and a lane of dX^T ends with 8
-    // contiguous columns (ValueLoader in tile.h).
+    // Column d is row i of its fragment, such that 8 lanes store to 8 different bank groups and a lane of dX^T ends
+    // with 8 contiguous columns (ValueLoader in tile.h).
     const int group = row_group(wave), d = (C::kBothTransposes ? wave % (C::kDim / 64) * 64 : 0) + 2 * lane;
     const int unit = (d >> 3 & 1) | (d >> 2 & 1) << 1 | (d >> 1 & 1) << 2;
     a_across = d * 2;
@@ -104,9 +104,7 @@ struct Stream {
   FW_METHOD static int transposed_row(int wave, int lane) {
     return wave * kEach / C::kSteps * 16 + (lane >> 4) * 8 + (lane & 7);
   }
-  FW_METHOD static int transposed_column(int wave, int lane) {
-    return wave * kEach % C::kSteps * 32 + (lane & 8) * 2;
-  }
+  FW_METHOD static int transposed_column(int wave, int lane) { return wave * kEach % C::kSteps * 32 + (lane & 8) * 2; }
   // Transposing loads have no range check: rows and columns that are not there count as the last one, since P = dS = 0
   // multiplies the former and nobody wants the latter.
   FW_METHOD void load_transposes(int wave, int lane) {
@@ -155,9 +153,7 @@ struct Stream {
       }
     }
   }
-  FW_METHOD void load_transposes(int wave, int) {
-    load_transposes_of<C::kKeepsKeys>(a, rows, g, rows, wave);
-  }
+  FW_METHOD void load_transposes(int wave, int) { load_transposes_of<C::kKeepsKeys>(a, rows, g, rows, wave); }
   // `to`: where A's go, G's behind them.
   template <bool kBoth>
   FW_METHOD void store_transposes_to(char* lds, int to, int wave) {

@@ -1,4 +1,5 @@
-// A row of kernels.def is of one generation, and nothing to the other: FW_FOR_kIsaRdna3(...) is its argument or nothing.
+// A row of kernels.def is of one generation, and nothing to the other: FW_FOR_kIsaRdna3(...) is its argument or
+// nothing.
 #pragma once
 
 #if defined(__GFX12__)

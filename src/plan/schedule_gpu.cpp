@@ -92,7 +92,8 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
   const int64_t tiles = ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch;
   abi::Schedule s = one_part(problem, row.tile_q, std::max<int64_t>(tiles, 1));
   s.in_order = problem.deterministic();
-  s.dq_columns = sums_dq(row) ? row.max_dim_qk : 0;
+  s.dq_columns = static_cast<int16_t>(sums_dq(row) ? row.max_dim_qk : 0);
+  s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
   return s;
