@@ -302,12 +302,9 @@ struct Backward {
   }
   FW_METHOD void start_scores() {
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
-      if constexpr (C::kGeneral) {
-        s[w] = dp[w] = F32x8(0.f);
-      } else {
-        s[w] = C::kKeepsKeys ? numbers(block, w, 0) : F32x8(minus_lse);
-        if (!C::kLateDelta) dp[w] = C::kKeepsKeys ? numbers(block, w, 1) : F32x8(minus_delta);
-      }
+      if constexpr (C::kGeneral) continue;  // 0, written into the first products
+      s[w] = C::kKeepsKeys ? numbers(block, w, 0) : F32x8(minus_lse);
+      if (!C::kLateDelta) dp[w] = C::kKeepsKeys ? numbers(block, w, 1) : F32x8(minus_delta);
     }
   }
 
@@ -535,11 +532,13 @@ struct Backward {
   template <int k>
   FW_METHOD void multiply(const Fragment* f) {
     if constexpr (k < C::kEndS) {
-      s[k % C::kScoreTiles] = T::multiply(f[k], xf[k / C::kScoreTiles], s[k % C::kScoreTiles]);
+      F32x8& sum = s[k % C::kScoreTiles];
+      sum = T::multiply(f[k], xf[k / C::kScoreTiles], C::kGeneral && k < C::kScoreTiles ? F32x8(0.f) : sum);
     } else if constexpr (k < C::kEndDp) {
       constexpr int step = (k - C::kEndS) / C::kPerStep, j = (k - C::kEndS) % C::kPerStep - C::kYInLds;
       if constexpr (j >= 0) {
-        dp[j] = T::multiply(f[k], C::kYInLds ? f[C::kEndS + step * C::kPerStep] : yf[C::kYInLds ? 0 : step], dp[j]);
+        dp[j] = T::multiply(f[k], C::kYInLds ? f[C::kEndS + step * C::kPerStep] : yf[C::kYInLds ? 0 : step],
+                            C::kGeneral && step == 0 ? F32x8(0.f) : dp[j]);
       }
     } else if constexpr (k < C::kEndDa) {
       multiply_da(k, f);

@@ -30,7 +30,7 @@ struct BackwardConfig {
   // RDNA3's operands take twice the registers: there Y (128) or, for dA, X^T (64) waits in LDS.
   static constexpr bool kYInLds = !kRdna4 && kDim == 128, kXtInLds = !kRdna4 && kDim == 64 && kFused;
   // Fragments that are read from LDS before they are needed.
-  static constexpr int kAhead = kRdna4 ? 4 : kYInLds && kFused ? 2 : 3;
+  static constexpr int kAhead = kRdna4 ? 4 : kYInLds && kFused ? (kGeneral ? 1 : 2) : 3;
   // No registers to spare: addresses are computed where they are used, one addition each.
   static constexpr bool kTight = !kRdna4;
   // -delta is asked for when S starts, not half a tile before.
