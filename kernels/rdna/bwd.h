@@ -12,196 +12,40 @@
 // independently, and RDNA3's exchange between the halves of a wave costs nothing extra.
 #pragma once
 
-#include "kernels/abi/backward_blocks.h"
-#include "kernels/amd/bwd_numbers.h"
-#include "kernels/common/key_tiles.h"
-#include "kernels/rdna/bwd_modify.h"
-#include "kernels/rdna/bwd_stream.h"
+#include "kernels/rdna/bwd_task.h"
 
 namespace flashwave {
 
 template <class T, class C>
-struct Backward {
+struct Backward : BackwardTask<T, C> {
+  using Base = BackwardTask<T, C>;
+  using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::minus_delta,
+      Base::kNowhere, Base::minus_lse, Base::stream, Base::wave, Base::x, Base::y;
   static constexpr int kAhead = C::kAhead, kSteps = C::kSteps;
-  static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
-  static constexpr int64_t kBlockBytes = abi::backward_block_bytes(C::kStreamed, C::kFused ? C::kDim : 0);
 
-  struct Place {
-    int batch, head, head_k, x0;  // head: of the queries, the first of the group; x0: the first kept row
-  };
-
-  const Params& p;
-  char* const lds;
-  const int lane, wave;
-
-  // The rows of A that the first kept row pairs with, by the mask: lower .. upper; 1 more for each next one. `end`: of
-  // the keys, counted from the first kept row if those are kept.
-  int lower, upper, end;
-  int queries, keys;  // after the start, with modifiers only
-  int clean_first;    // tiles that need no mask, by their first row: one comparison
-  uint32_t clean_size;
-  int count;  // of the tiles of a head
-  HeadRows x, y;
-
-  // The stream: the tile that is loaded, the one that is multiplied, and the one before, whose dA is summed.
-  Stream<C> stream;
-  int loaded, left, now;  // first rows; left: tiles of this head from the loaded one on
-  // Of queries (backward_blocks.h): the loaded tile's, this tile's, that of the tile before.
-  const char *block, *current, *before;
-  int loaded_head, head;  // of the queries
-  float scale;            // of scores to log2
-
+  const char* before;  // of the tile before, whose dA is summed: its block of queries
   // Addresses in LDS of this lane's share of fragments; `parity`: which buffer of dS^T is written.
   uint32_t rows_at, y_at, xt_at, ds_t_at, scores_at, sums_at, ds_t_target, parity;
 
   Fragment xf[kSteps], yf[C::kYInLds ? 1 : kSteps], xt[C::kXtInLds || !C::kFused ? 1 : C::kKeptTiles], ahead[kAhead];
-  F32x8 s[C::kScoreTiles], dp[C::kScoreTiles], da[C::kDaTiles], dx[2][C::kSumTiles], dy[2][C::kSumTiles];
-  float minus_lse, minus_delta;  // queries kept: of this lane's
+  F32x8 s[C::kScoreTiles], dp[C::kScoreTiles], da[C::kDaTiles];
 
-  // Of the start only.
-  Place at;
-  Sequence seq;
-  QueryTiles tiles;
+  FW_METHOD Backward(const GpuArguments& args, char* shared) : Base(args, shared) {}
 
-  FW_METHOD Backward(const GpuArguments& args, char* shared)
-      : p(args.params), lds(shared), lane(lane_index()), wave(wave_index()) {}
-
-  // Which tiles are this wave's: of S, the kept rows 16 score_x() and on (and, if it has one, the streamed rows 16
-  // score_a()); of dA, the columns 16 da_column(); of the sums, the kept rows 32 sum_x() and the columns from 16
-  // kSumTiles sum_column() on.
-  FW_METHOD int score_x() const { return C::kScoreTiles == 1 ? wave >> 1 : wave; }
-  FW_METHOD int score_a(int w) const { return C::kScoreTiles == 1 ? wave & 1 : w; }
-  FW_METHOD int da_column() const { return C::kDaTiles == 1 ? wave >> 1 : wave; }
-  FW_METHOD int da_row(int n) const { return C::kDaTiles == 1 ? wave & 1 : n; }
-  FW_METHOD int sum_x() const { return wave % (C::kKeptTiles / 2); }
-  FW_METHOD int sum_column() const { return wave / (C::kKeptTiles / 2); }
-
+  FW_METHOD int score_x() const { return C::score_x(wave); }
+  FW_METHOD int score_a(int w) const { return C::score_a(wave, w); }
+  FW_METHOD int da_column() const { return C::da_column(wave); }
+  FW_METHOD int da_row(int n) const { return C::da_row(wave, n); }
   FW_METHOD static uint32_t near(uint32_t at) { return C::kTight ? here(at) : at; }
   FW_METHOD uint32_t operand_at(uint32_t at) const { return operand_base(lane) + near(at); }
   FW_METHOD uint32_t unit_at(uint32_t at) const { return lane * 16 + near(at); }
 
-  // ---------------------------------------------------------------------------------------------------------- the task
-  // The first tiles of keys, or the last of queries, are the longest under a causal mask: they go first. A pure
-  // function of the task, asked for again at the end: nothing of it is kept meanwhile.
-  FW_METHOD static Place place_of(const Params& p) {
-    const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
-    const uint32_t rows = C::kKeepsKeys ? p.seqlen_k : p.seqlen_q, heads = C::kKeepsKeys ? p.heads_k : p.heads_q;
-    const uint32_t blocks = rows > C::kKept ? (rows + C::kKept - 1) / C::kKept : 1;
-    const uint32_t of_head = task / blocks, block = task - of_head * blocks, batch = of_head / heads;
-    const uint32_t head = of_head - batch * heads;
-    return {int(batch), int(C::kKeepsKeys ? head * group : head), int(C::kKeepsKeys ? head : head / group),
-            int(C::kKeepsKeys ? block : blocks - 1 - block) * C::kKept};
-  }
-
-  // Whether there is something to do; dK and dV of the rows before key 0 are done here.
-  FW_METHOD bool choose_task(const Schedule& schedule) {
-    if (task_index() >= schedule.tasks) return false;
-    at = place_of(p);
-    if (at.batch >= p.batch) return false;
-    seq = sequence_of(p, at.batch);
-    if (C::kKeepsKeys && at.x0 == 0) clear_pad();
-    queries = int(seq.queries), keys = int(seq.keys);
-    if (at.x0 >= (C::kKeepsKeys ? stored_rows(p, at.batch) - left_pad(p, at.batch) : queries)) return false;
-    const Edges edges = edges_of(p, seq);
-    const int rows = kept_rows();
-    if constexpr (C::kKeepsKeys) {
-      tiles = query_tiles(edges, queries, at.x0, at.x0 + rows, C::kStreamed);
-      if (rows < C::kKept) tiles.all_end = tiles.all_first;  // rows that are no keys are always masked
-      lower = at.x0 - edges.right, upper = at.x0 - edges.left;
-    } else {
-      tiles = key_tiles(edges, keys, at.x0, at.x0 + rows, C::kStreamed);
-      lower = at.x0 + edges.left, upper = at.x0 + edges.right;
-    }
-    end = keys - (C::kKeepsKeys ? at.x0 : 0);
-    count = tiles.end - tiles.first;
-    clean_first = tiles.all_first * C::kStreamed, clean_size = (tiles.all_end - tiles.all_first) * C::kStreamed;
-    return true;
-  }
-
-  // dK and dV of the rows before key 0, which no query sees: 0.
-  FW_METHOD void clear_pad() {
-    if (!p.leftpad_k) return;
-    const int pad = left_pad(p, at.batch), rows = least(pad, stored_rows(p, at.batch));
-    clear_rows(p.dk, p.dim_qk, pad, rows);
-    clear_rows(p.dv, p.dim_v, pad, rows);
-  }
-  FW_METHOD void clear_rows(const abi::Tensor& t, int dim, int pad, int rows) {
-    if (!t.data) return;
-    const int units = dim / 8;
-    for (int i = thread_index(); i < rows * units; i += C::kThreads) {
-      char* const to = static_cast<char*>(t.data) + key_offset(p, t, seq, i / units - pad, at.head_k) * 2;
-      *reinterpret_cast<U32x4*>(to + i % units * 16) = U32x4(0);
-    }
-  }
-
-  FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
-
-  FW_METHOD void start_stream(const char* shared) {
-    const int first = tiles.first * C::kStreamed;
-    loaded = now = first;
-    left = count;
-    if constexpr (C::kKeepsKeys) {
-      x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
-      y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
-      stream.a.start(p.q, query_offset(p.q, seq, first, at.head), p.dim_qk);
-      stream.g.start(p.d_o, query_offset(p.d_o, seq, first, at.head), p.dim_v);
-      stream.rows = queries - first;
-    } else {
-      x.start(p.q, query_offset(p.q, seq, at.x0, at.head), p.dim_qk);
-      y.start(p.d_o, query_offset(p.d_o, seq, at.x0, at.head), p.dim_v);
-      stream.a.start(p.k, key_offset(p, p.k, seq, first, at.head_k), p.dim_qk);
-      stream.g.start(p.v, key_offset(p, p.v, seq, first, at.head_k), p.dim_v);
-      stream.rows = keys - first;
-    }
-    const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
-    block = shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * kBlockBytes;
-    before = block;
-    loaded_head = at.head;
-    stream.start(wave, lane);
-  }
-
-  // The next tile, of this head or of the next one of the group. Behind the last one it is loaded again, for nobody.
-  FW_METHOD void advance(bool more) {
-    if (!more) return;
-    loaded += C::kStreamed;
-    stream.rows -= C::kStreamed;
-    stream.a.data += int64_t{C::kStreamed} * stream.a.stride;
-    stream.g.data += int64_t{C::kStreamed} * stream.g.stride;
-    if constexpr (C::kKeepsKeys) {
-      const FW_CONSTANT Params& again = arguments_again().params;
-      block += again.heads_q * kBlockBytes;
-      if (--left == 0) {
-        left = here(count);  // or what follows would be computed before the loop, and kept
-        const int64_t back = int64_t{left} * C::kStreamed;
-        loaded -= int(back);
-        stream.rows += int(back);
-        stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
-        stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
-        ++loaded_head;
-        block += kBlockBytes - left * (again.heads_q * kBlockBytes);
-      }
-    }
-  }
-
   // -------------------------------------------------------------------------------------------------------- fragments
-  // X and Y as operands: lane = row. Rows past the end and columns past the head dim are 0.
-  FW_METHOD Fragment kept_operand(const HeadRows& from, const Buffer& b, int step) const {
-    const int row = score_x() * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
-    const auto unit = [&](int at) {
-      const bool there = at < from.columns && row < kept_rows();
-      return __builtin_amdgcn_raw_buffer_load_b128(b, there ? row * from.stride + at : kNowhere, 0, 0);
-    };
-#if defined(__GFX12__)
-    return unit(column);
-#else
-    return joined(unit(column), unit(column + 16));
-#endif
-  }
   FW_METHOD void load_kept() {
     const Buffer from_x = x.buffer(kept_rows()), from_y = y.buffer(kept_rows());
     FW_UNROLL for (int step = 0; step < kSteps; ++step) {
-      xf[step] = kept_operand(x, from_x, step);
-      if constexpr (!C::kYInLds) yf[step] = kept_operand(y, from_y, step);
+      xf[step] = this->kept_operand(x, from_x, step);
+      if constexpr (!C::kYInLds) yf[step] = this->kept_operand(y, from_y, step);
     }
     if constexpr (C::kYInLds) {
       constexpr int kEach = C::kKeptTiles * kSteps / C::kWaves;
@@ -288,8 +132,8 @@ struct Backward {
     }
   }
   FW_METHOD void place_sums() {
-    scores_at = operand_at(sum_x() * 2 * C::kStreamTiles * kFragmentBytes);
-    sums_at = operand_at(sum_column() * C::kSumTiles * kFragmentBytes);
+    scores_at = operand_at(C::sum_x(wave) * 2 * C::kStreamTiles * kFragmentBytes);
+    sums_at = operand_at(C::sum_column(wave) * C::kSumTiles * kFragmentBytes);
   }
 
   // ----------------------------------------------------------------------------------------------------------- scores
@@ -308,34 +152,13 @@ struct Backward {
     }
   }
 
-  FW_METHOD bool is_clean() const { return uint32_t(now - clean_first) < clean_size; }
-  // Scores of pairs of which the query does not see the key become -inf.
-  FW_METHOD void mask(F32x8& scores, int w) const {
-    int mine = lane;
-    hold(mine);
-    const int own = here(wave);  // or the sums below would be kept in scalar registers
-    const int row = (C::kScoreTiles == 1 ? own >> 1 : own) * 16 + (mine & 15);
-    const int first = now + (C::kScoreTiles == 1 ? own & 1 : w) * 16 + kRowsOfHalf * (mine >> 4);
-    const int least_row = lower + row - first;
-    int last_row = upper + row - first;
-    if constexpr (C::kKeepsKeys) {
-      if (row >= end) last_row = least_row - 1;
-    } else {
-      last_row = least(last_row, end - 1 - first);
-    }
-    FW_UNROLL for (int r = 0; r < 8; ++r) {
-      scores[r] = kRowsOfRegister * r >= least_row && kRowsOfRegister * r <= last_row ? scores[r] : -kInf;
-    }
-    hold(scores);
-  }
-
   // S -> P. The stages keep equal operations on consecutive registers together, which is what pairing needs.
   FW_METHOD void weights() {
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) hold(s[w]);
-    if (__builtin_expect(!is_clean(), 0)) {
-      FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) mask(s[w], w);
+    if (__builtin_expect(!this->is_clean(), 0)) {
+      FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) this->mask(s[w], w);
     }
-    const float c = in_scalar(scale);
+    const float c = in_scalar(this->scale);
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) s[w] *= c;
     schedule_fence();
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
@@ -353,66 +176,25 @@ struct Backward {
     *reinterpret_cast<U32x4*>(lds + unit_at(score_at(w)) + C::kP) = packed;
   }
 
-  // The same with modifiers. What the gradient needs stays in S: P times the derivative of the softcap, negative where
-  // the pair is dropped.
-  FW_METHOD Modifiers<C> modifiers(int w) const {
-    int mine = lane;
-    hold(mine);
-    const int own = here(wave);
-    return {parameters_again(p),
-            here(at.batch),
-            here(head),
-            here(queries),
-            here(keys),
-            here(at.x0) + (C::kScoreTiles == 1 ? own >> 1 : own) * 16 + (mine & 15),
-            now + (C::kScoreTiles == 1 ? own & 1 : w) * 16 + kRowsOfHalf * (mine >> 4),
-            mine};
-  }
   FW_METHOD void modified_weights() {
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) hold(s[w]);
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
-      const Modifiers<C> modify = modifiers(w);
-      F32x8 cap_gradients = 1.f;
-      modify.scores(s[w], cap_gradients);
-      hold(s[w]);
-      if (!is_clean()) mask(s[w], w);
-      s[w] += C::kKeepsKeys ? numbers(current, w, 0) : F32x8(minus_lse);
-      // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into
-      // inf.
-      if (modify.p.bias.data) {
-        FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = __builtin_fminf(s[w][r], 0.f);
-      }
-      FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = exp2_fast(s[w][r]);
-      hold(s[w]);
-      const uint32_t kept = modify.kept_pairs();
-      if constexpr (C::kKeepsKeys) {
-        F32x8 x = s[w];
-        FW_UNROLL for (int r = 0; r < 8; ++r) x[r] = kept >> r & 1 ? x[r] : 0.f;
-        store_weights(w, x);
-      }
-      s[w] *= cap_gradients;
-      FW_UNROLL for (int r = 0; r < 8; ++r) { s[w][r] = float_of(bits_of(s[w][r]) | (~kept << (31 - r) & 0x80000000)); }
-      hold(s[w]);
+      const auto minus = [&] { return C::kKeepsKeys ? numbers(current, w, 0) : F32x8(minus_lse); };
+      const auto use = [&](F32x8 weights) {
+        if constexpr (C::kKeepsKeys) store_weights(w, weights);
+      };
+      Base::modified_weights(s[w], minus, use, w);
       schedule_fence();
     }
   }
-  // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p).
-  FW_METHOD void modified_gradients(int w) {
-    const float factor = in_scalar(kept_factor());
-    dp[w] *= factor;
-    FW_UNROLL for (int r = 0; r < 8; ++r) dp[w][r] = bits_of(s[w][r]) >> 31 ? 0.f : dp[w][r];
-    dp[w] += C::kKeepsKeys ? numbers(current, w, 1) : F32x8(minus_delta);
-    FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = __builtin_fabsf(s[w][r]);
-    hold(dp[w]);
-  }
-  FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
-
   FW_METHOD uint32_t score_at(int w) const { return (score_x() * C::kStreamTiles + score_a(w)) * kFragmentBytes; }
 
   // P, dP -> dS. For dA the kept row becomes the index that is summed: 2 bytes each.
   FW_METHOD void store_gradients() {
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
-      if constexpr (C::kGeneral) modified_gradients(w);
+      if constexpr (C::kGeneral) {
+        this->modify_gradients(s[w], dp[w], C::kKeepsKeys ? numbers(current, w, 1) : F32x8(minus_delta));
+      }
       dp[w] *= s[w];
       hold(dp[w]);
       schedule_fence();
@@ -431,14 +213,6 @@ struct Backward {
       schedule_fence();
     }
   }
-  // Where this lane's kept row is in dS^T: an element of unit u of 16 rows.
-  FW_METHOD uint32_t ds_t_place() const {
-    const int i = lane & 15, half = lane >> 4;
-    const int unit = kRdna4 ? i >> 3 : i & 1, element = kRdna4 ? i & 7 : i >> 1;
-    const int row = kRdna4 ? 8 * half ^ 4 * unit ^ 2 * half : half ^ 4 * unit;
-    return unit * 256 + row * 16 + element * 2 + score_x() * kFragmentBytes;
-  }
-
   // --------------------------------------------------------------------------------------------------------------- dA
   FW_METHOD void multiply_da(int k, const Fragment* f) {
     const int n = (k - C::kEndDp) % C::kPerKept - C::kXtInLds, t = (k - C::kEndDp) / C::kPerKept;
@@ -446,20 +220,9 @@ struct Backward {
     da[n] = T::multiply(f[k], C::kXtInLds ? f[k - 1 - n] : xt[C::kXtInLds ? 0 : t], t ? da[n] : F32x8(0.f));
   }
   FW_METHOD void add_da() {
-    int mine = lane;
-    if (C::kTight) hold(mine);
-    const int column = kRdna4 ? mine & 15 : (mine >> 3 & 1) | (mine >> 1 & 2) | (mine << 1 & 4) | (mine << 3 & 8);
-    uint32_t at = (mine >> 4) * kRowsOfHalf * C::kDim * 4 + column * 4;
-    if (C::kTight) hold(at);
     FW_UNROLL for (int n = 0; n < C::kDaTiles; ++n) {
       hold(da[n]);
-      constexpr int kPer = kRdna4 || C::kDim == 64 ? 8 : 4;  // registers within the reach of an immediate
-      FW_UNROLL for (int r = 0; r < 8; ++r) {
-        const int row = da_row(n) * 16 + r / kPer * kPer * 2;
-        const char* const sums = before + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + da_column() * 64;
-        __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(da[n][r], make_buffer(sums, 16 * C::kDim * 4),
-                                                        at + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
-      }
+      Base::add_da(da[n], before, da_row(n), da_column());
     }
   }
 
@@ -515,7 +278,7 @@ struct Backward {
       if (C::kLateDelta) {
         FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) dp[w] = numbers(block, w, 1);
       }
-      advance(more);
+      this->advance(more);
       stream.load_rows();
       schedule_fence();
     }
@@ -559,72 +322,23 @@ struct Backward {
       steps<k + 1>(f, more);
     }
   }
-  FW_METHOD void hold_sums() {
-    FW_UNROLL for (int t = 0; t < 2; ++t) {
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
-        hold(dx[t][d]);
-        if (C::kKeepsKeys) hold(dy[t][d]);
-      }
-    }
-  }
   FW_METHOD void tile(bool more) {
     Fragment f[C::kEnd + kAhead];
     FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = ahead[k];
-    current = block;
-    head = loaded_head;
-    now = loaded;
+    this->start_tile();
     steps<0>(f, more);
-    hold_sums();
+    this->hold_sums();
     FW_UNROLL for (int k = 0; k < kAhead; ++k) ahead[k] = f[C::kEnd + k];
     before = current;
   }
 
   // ----------------------------------------------------------------------------------------------------------- the end
-  // A lane has 8 contiguous columns of one kept row in each accumulator.
-  FW_METHOD void store_sums(const abi::Tensor& t, int64_t offset, int dim, int rows, float factor,
-                            const F32x8 (&sums)[2][C::kSumTiles]) const {
-    const uint32_t stride = uint32_t(t.stride[1] * 2);
-    const Buffer b = make_buffer(static_cast<char*>(t.data) + offset * 2, t.data ? span_of(rows, stride, dim * 2) : 0);
-    FW_UNROLL for (int i = 0; i < 2; ++i) {
-      const int row = sum_x() * 32 + i * 16 + (lane & 15);
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
-        const int column = (sum_column() * C::kSumTiles + d) * 16 + (lane >> 4) * 8;
-        const auto value = [&](int c) { return sums[i][d][column_register(c)] * factor; };
-        U32x4 packed;
-        FW_UNROLL for (int c = 0; c < 4; ++c) packed[c] = T::pack(value(2 * c), value(2 * c + 1));
-        __builtin_amdgcn_raw_buffer_store_b128(packed, b,
-                                               row < rows && column < dim ? row * stride + column * 2 : kNowhere, 0, 0);
-      }
-    }
-  }
-  // Column 8 * half + c of a fragment is in this register (Stream::start).
-  FW_METHOD static constexpr int column_register(int c) {
-    return kRdna4 ? c : (c & 1) * 4 + (c >> 1 & 1) * 2 + (c >> 2);
-  }
-  FW_METHOD void store() {
-    const Params& again = parameters_again(p);
-    const Place to = place_of(again);
-    const Sequence own = sequence_of(again, to.batch);
-    if constexpr (C::kKeepsKeys) {
-      const int rows = least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept);
-      store_sums(again.dk, key_offset(again, again.dk, own, to.x0, to.head_k), again.dim_qk, rows, again.softmax_scale,
-                 dx);
-      store_sums(again.dv, key_offset(again, again.dv, own, to.x0, to.head_k), again.dim_v, rows,
-                 C::kGeneral ? kept_factor() : 1.f, dy);
-    } else {
-      store_sums(again.dq, query_offset(again.dq, own, to.x0, to.head), again.dim_qk,
-                 least(int(own.queries) - to.x0, C::kKept), again.softmax_scale, dx);
-    }
-  }
-
   FW_METHOD void run(const GpuArguments& args) {
-    if (!choose_task(args.schedule)) return;
-    start_stream(args.shared);
-    const int all = count * (C::kKeepsKeys ? p.heads_q / p.heads_k : 1);
-    scale = uniform(p.softmax_scale * kLog2e);
-    FW_UNROLL for (int t = 0; t < 2; ++t) {
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) dx[t][d] = dy[t][d] = F32x8(0.f);
-    }
+    if (!this->choose_task(args.schedule)) return;
+    this->start_stream(args.shared);
+    before = block;
+    this->clear_sums();
+    const int all = this->all_tiles();
     if (all > 0) {
       load_kept();
       if constexpr (C::kFused) {
@@ -634,15 +348,9 @@ struct Backward {
           const int at = C::kDsT + C::kScoreBytes + (wave * C::kScoreTiles + j) * kFragmentBytes;
           *reinterpret_cast<U32x4*>(lds + at + lane * 16) = U32x4(0);
         }
-        ds_t_target = ds_t_place();
+        ds_t_target = this->ds_t_place();
       }
-      if constexpr (!C::kKeepsKeys) {
-        const int query = least(score_x() * 16 + (lane & 15), kept_rows() - 1) + at.x0;
-        const float* const of_block =
-            reinterpret_cast<const float*>(block + int64_t{query / C::kStreamed} * p.heads_q * kBlockBytes);
-        const int place = row_place(query % C::kStreamed);
-        minus_lse = of_block[place], minus_delta = of_block[C::kStreamed + place];
-      }
+      if constexpr (!C::kKeepsKeys) this->load_numbers();
       parity = 0;
       stream.load_rows();
       stream.load_transposes(wave, lane);
@@ -661,7 +369,7 @@ struct Backward {
         add_da();
       }
     }
-    store();
+    this->store();
   }
 };
 

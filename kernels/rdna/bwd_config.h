@@ -63,8 +63,51 @@ struct BackwardConfig {
   // Where the transposes of this tile are stored: without dA and dY their loads are young.
   static constexpr int kStoreTransposes = kKeepsKeys ? 1 : kEndS + 2;
 
+  // Which tiles are a wave's: of S, the kept rows 16 score_x and on and, of its tile w, the streamed rows 16 score_a;
+  // of dA, the columns 16 da_column and the rows 16 da_row; of the sums, the kept rows 32 sum_x and the columns from 16
+  // kSumTiles sum_column on.
+  FW_METHOD static int score_x(int wave) { return kScoreTiles == 1 ? wave >> 1 : wave; }
+  FW_METHOD static int score_a(int wave, int w) { return kScoreTiles == 1 ? wave & 1 : w; }
+  FW_METHOD static int da_column(int wave) { return kDaTiles == 1 ? wave >> 1 : wave; }
+  FW_METHOD static int da_row(int wave, int n) { return kDaTiles == 1 ? wave & 1 : n; }
+  FW_METHOD static int sum_x(int wave) { return wave % (kKeptTiles / 2); }
+  FW_METHOD static int sum_column(int wave) { return wave / (kKeptTiles / 2); }
+
   // Half a workgroup's waves run on each SIMD of its compute unit.
   static constexpr int kWavesPerSimd = kWaves / 2;
+};
+
+// Head dims up to 256: tiles of 16 rows pass by 32 kept ones, and four waves share a tile of S and dP, each with a
+// quarter of the columns; they exchange their parts of it through LDS, and each finishes two of the accumulator's
+// registers.
+template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kGeneral_>
+struct WideConfig {
+  static constexpr bool kFused = kGradients == Gradients::kAll, kKeepsKeys = kGradients != Gradients::kOfQueries;
+  static constexpr bool kGeneral = kGeneral_, kTight = !kRdna4;
+  static constexpr int kDim = kDim_, kKept = kKept_, kStreamed = 16, kThreads = kThreads_, kWaves = kThreads / 32;
+  static constexpr int kStreamTiles = 1, kKeptTiles = kKept / 16, kSteps = kDim / 16;
+  static constexpr int kSharing = kWaves / kKeptTiles, kOwnSteps = kSteps / kSharing, kOwnRegisters = 8 / kSharing;
+  static constexpr int kSumTiles = kSteps / kWaves, kDaTiles = kSteps / kWaves;
+  static_assert(kKeptTiles == 2 && kSharing == 4 && kOwnRegisters == 2);
+
+  static constexpr int kRowLoads = kSteps / kWaves;
+  static constexpr int kTransposes = kRdna4 ? 2 * kSteps / kWaves : 2 * 2 * kDim / 64 / kWaves;
+  static constexpr bool kBothTransposes = true;
+  static_assert(kTransposes > 1);
+
+  // LDS: rows of A and G, their transposes, dS and P, dS^T; then parts of S and dP, each 16 x 16 in fp32.
+  static constexpr int kRowBytes = kSteps * kFragmentBytes, kScoreBytes = kKeptTiles * kFragmentBytes;
+  static constexpr int kPartBytes = 1024;
+  static constexpr int kA = 0, kG = kRowBytes, kAt = 2 * kRowBytes, kGt = 3 * kRowBytes;
+  static constexpr int kDs = 4 * kRowBytes, kP = kDs + kScoreBytes, kDsT = kP + kScoreBytes;
+  static constexpr int kParts = kDsT + kScoreBytes, kLdsBytes = kParts + 2 * kWaves * kPartBytes;
+  static_assert(kLdsBytes <= 65536);
+
+  // As above.
+  FW_METHOD static int score_x(int wave) { return wave / kSharing; }
+  FW_METHOD static int score_a(int, int) { return 0; }
+  FW_METHOD static int sum_x(int) { return 0; }
+  FW_METHOD static int sum_column(int wave) { return wave; }
 };
 
 }  // namespace flashwave

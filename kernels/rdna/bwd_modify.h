@@ -1,5 +1,5 @@
 // Score modifiers and dropout in the backward, on an accumulator of scores: a lane has one row of the kept tensor and
-// rows of the streamed one in its registers (bwd_config.h). Every switch is uniform.
+// rows of the streamed one in its registers (bwd_config.h), of which there are N here. Every switch is uniform.
 #pragma once
 
 #include "kernels/common/score.h"
@@ -7,8 +7,9 @@
 
 namespace flashwave {
 
-template <class C>
+template <class C, int N>
 struct Modifiers {
+  using Scores = Vec<float, N>;
   const Params& p;  // in memory: read where it is used
   const int batch, head, queries, keys;
   const int kept, first;  // this lane's kept row; the streamed row of its register 0
@@ -22,10 +23,10 @@ struct Modifiers {
   }
 
   // a.x -> scores in units of log2. cap_gradients: their derivatives by softmax_scale * a.x, if there is a softcap.
-  FW_METHOD void scores(F32x8& s, F32x8& cap_gradients) const {
+  FW_METHOD void scores(Scores& s, Scores& cap_gradients) const {
     if (p.softcap > 0.f) {
       const float scale = p.softmax_scale / p.softcap, cap = p.softcap;
-      FW_UNROLL for (int r = 0; r < 8; ++r) {
+      FW_UNROLL for (int r = 0; r < N; ++r) {
         const float t = tanh_of(s[r] * scale);
         cap_gradients[r] = 1.f - t * t;
         s[r] = cap * t;
@@ -48,10 +49,10 @@ struct Modifiers {
     }
     if (p.alibi_slopes) {
       const float slope = p.alibi_slopes[batch * p.alibi_batch_stride + head];
-      FW_UNROLL for (int r = 0; r < 8; ++r) s[r] -= slope * float(distance(r));
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] -= slope * float(distance(r));
     }
     if (p.bias.data) {
-      FW_UNROLL for (int r = 0; r < 8; ++r) s[r] = in_log2(s[r]);
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = in_log2(s[r]);
     } else {
       s *= kLog2e;
     }
@@ -59,13 +60,13 @@ struct Modifiers {
 
   // Pairs that do not exist take the bias of the last row: their weights are 0.
   template <class T>
-  FW_METHOD void add_bias(F32x8& s) const {
+  FW_METHOD void add_bias(Scores& s) const {
     const abi::Tensor& bias = p.bias;
     const T* const data = static_cast<const T*>(bias.data) + batch * bias.stride[0] + head * bias.stride[1];
     const int kept_end = (C::kKeepsKeys ? keys : queries) - 1, end = (C::kKeepsKeys ? queries : keys) - 1;
     const int64_t stride = bias.stride[C::kKeepsKeys ? 2 : 3];
     const T* const mine = data + (kept < kept_end ? kept : kept_end) * bias.stride[C::kKeepsKeys ? 3 : 2];
-    FW_UNROLL for (int r = 0; r < 8; ++r) {
+    FW_UNROLL for (int r = 0; r < N; ++r) {
       const int row = first + step(r) < end ? first + step(r) : end;
       s[r] += value(mine[row * stride]);
       if (r % 4 == 3) schedule_fence();
@@ -86,14 +87,14 @@ struct Modifiers {
     uint32_t bits = 0;
     if constexpr (C::kKeepsKeys) {
       // Eight lanes share the numbers of their eight keys: lane r of them makes those of the query of register r.
-      const Philox4 numbers = group(first + step(lane & 7), kept / kKeysPerPhilox);
+      const Philox4 numbers = group(first + step(lane & (N - 1)), kept / kKeysPerPhilox);
       uint32_t of_query = 0;
       FW_UNROLL for (int i = 0; i < 4; ++i) {
         of_query |= uint32_t((numbers.word[i] & 0xFFFF) >= threshold) << 2 * i;
         of_query |= uint32_t(numbers.word[i] >> 16 >= threshold) << (2 * i + 1);
       }
-      broadcast_in_eight(of_query, [&](int r, uint32_t x) { bits |= (x >> (lane & 7) & 1) << r; });
-    } else {
+      broadcast_in_eight<N>(of_query, [&](int r, uint32_t x) { bits |= (x >> (lane & 7) & 1) << r; });
+    } else if constexpr (N == 8) {
       // RDNA4: a half of the wave has 8 consecutive keys. RDNA3: the even or the odd ones of 16.
       constexpr int kGroups = kRdna4 ? 1 : 2, kEach = 8 / kGroups;
       FW_UNROLL for (int g = 0; g < kGroups; ++g) {
@@ -104,6 +105,9 @@ struct Modifiers {
           bits |= uint32_t((upper ? word >> 16 : word & 0xFFFF) >= threshold) << (g * kEach + i);
         }
       }
+    } else {
+      const ScoreRow row(p, {batch, 0, 0, 0, 0, queries, keys}, head, kept);
+      FW_UNROLL for (int r = 0; r < N; ++r) bits |= uint32_t(!row.dropped(key, first + step(r))) << r;
     }
     return bits;
   }

@@ -64,17 +64,13 @@ FW_DEVICE float other_half(float x) {
   return float_of(__builtin_amdgcn_permlanex16(bits_of(x), bits_of(x), 0x76543210, 0xfedcba98, true, false));
 }
 
-// In each eight lanes: use(r, the value of lane r), r = 0 .. 7 (DPP8).
-template <class Use>
+// In each eight lanes: use(r, the value of lane r), r = 0 .. N - 1 (DPP8, whose selectors are immediates).
+template <int N, int r = 0, class Use>
 FW_DEVICE void broadcast_in_eight(uint32_t x, const Use& use) {
-  use(0, __builtin_amdgcn_mov_dpp8(x, 0 * 011111111));
-  use(1, __builtin_amdgcn_mov_dpp8(x, 1 * 011111111));
-  use(2, __builtin_amdgcn_mov_dpp8(x, 2 * 011111111));
-  use(3, __builtin_amdgcn_mov_dpp8(x, 3 * 011111111));
-  use(4, __builtin_amdgcn_mov_dpp8(x, 4 * 011111111));
-  use(5, __builtin_amdgcn_mov_dpp8(x, 5 * 011111111));
-  use(6, __builtin_amdgcn_mov_dpp8(x, 6 * 011111111));
-  use(7, __builtin_amdgcn_mov_dpp8(x, 7 * 011111111));
+  if constexpr (r < N) {
+    use(r, __builtin_amdgcn_mov_dpp8(x, r * 011111111));
+    broadcast_in_eight<N, r + 1>(x, use);
+  }
 }
 
 FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }

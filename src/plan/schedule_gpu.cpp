@@ -100,13 +100,13 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
 }
 
 // The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
-// dQ is cut up in its own way.
+// dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   for (const KernelRow& other : catalog_of(row_kind(device))) {
     if (other.op != op || why_not(other, problem, device).refuses()) continue;
     if (other.work == Work::kAnyBlocks) return &other;
     if (other.max_dim_qk == row.max_dim_qk && other.max_dim_v == row.max_dim_v &&
-        (other.tile_q == row.tile_q || op == Op::kDq)) {
+        (op == Op::kDq ? other.features == row.features : other.tile_q == row.tile_q)) {
       return &other;
     }
   }
