@@ -1,6 +1,7 @@
 // The passes before and after the main kernel of a backward, for every family of GPUs: of blocks of queries whose size
 // and number of columns the schedule says (kernels/abi/backward_blocks.h). They move bytes and compute next to nothing.
 #include "kernels/abi/backward_blocks.h"
+#include "kernels/amd/bwd_numbers.h"
 #include "kernels/amd/gpu.h"
 #include "kernels/common/elements.h"
 #include "kernels/common/score.h"
@@ -72,8 +73,8 @@ FW_DEVICE void prepare(const GpuArguments& args) {
       lse = elements<const float>(p.lse)[query_offset(p.lse, seq, row, block.head)];
       if (p.d_lse.data) sum -= elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, row, block.head)];
     }
-    block.lse()[in_block] = lse == -kInf ? kInf : in_log2(lse);
-    block.delta()[in_block] = exists ? sum : 0.f;
+    block.lse()[row_place(in_block)] = lse_number(args, lse);
+    block.delta()[row_place(in_block)] = delta_number(exists ? sum : 0.f);
   }
   F32x4* const dq = reinterpret_cast<F32x4*>(block.dq());
   for (int i = thread_index(); i < block.tile_q * args.schedule.dq_columns / 4; i += kThreads) dq[i] = 0.f;
@@ -112,8 +113,9 @@ FW_DEVICE void sinks(const GpuArguments& args) {
     const int64_t rows = sequence_of(p, block.batch).queries;
     for (int row = thread_index(); row < rows; row += kThreads) {
       block.block = row / block.tile_q;
-      const int in_block = row - block.first_row();
-      sum -= exp2_fast(sink - block.lse()[in_block]) * block.delta()[in_block];
+      const int place = row_place(row - block.first_row());
+      const float lse = lse_of_number(args, block.lse()[place]);
+      sum -= exp2_fast(sink - lse) * delta_number(block.delta()[place]);
     }
   }
   sum = wave_reduce(sum, [](float a, float b) { return a + b; });

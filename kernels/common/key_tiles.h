@@ -1,5 +1,5 @@
-// Which queries see a tile of keys: what the kernels of a backward that go by tiles of keys have in common. Plain C++ for
-// the host and every GPU, in 32 bits.
+// Which queries see a tile of keys: what the kernels of a backward that go by tiles of keys have in common. Plain C++
+// for the host and every GPU, in 32 bits.
 #pragma once
 
 #include "kernels/common/sequence.h"
@@ -42,6 +42,14 @@ FW_FN QueryTiles query_tiles(const Edges& e, int32_t queries, int32_t from, int3
   all_first = all_first < first ? first : all_first > end ? end : all_first;
   all_end = all_end < all_first ? all_first : all_end > end ? end : all_end;
   return {first, end, all_first, all_end};
+}
+
+// The same with the sides exchanged: tiles of keys, of which one is seen by one of the queries from, ..., to - 1, and
+// those of which all are keys and seen by all of them.
+FW_FN QueryTiles key_tiles(const Edges& e, int32_t keys, int32_t from, int32_t to, int32_t tile) {
+  QueryTiles t = query_tiles({-e.right, -e.left}, keys, from, to, tile);
+  if (t.all_end > keys / tile) t.all_end = keys / tile > t.all_first ? keys / tile : t.all_first;
+  return t;
 }
 
 }  // namespace flashwave

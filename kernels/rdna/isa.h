@@ -64,6 +64,15 @@ FW_DEVICE float other_half(float x) {
   return float_of(__builtin_amdgcn_permlanex16(bits_of(x), bits_of(x), 0x76543210, 0xfedcba98, true, false));
 }
 
+// In each eight lanes: use(r, the value of lane r), r = 0 .. N - 1 (DPP8, whose selectors are immediates).
+template <int N, int r = 0, class Use>
+FW_DEVICE void broadcast_in_eight(uint32_t x, const Use& use) {
+  if constexpr (r < N) {
+    use(r, __builtin_amdgcn_mov_dpp8(x, r * 011111111));
+    broadcast_in_eight<N, r + 1>(x, use);
+  }
+}
+
 FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }
 
 // Empty assembly that claims to change its operand. `hold` keeps what computes x before it and what uses x after it:

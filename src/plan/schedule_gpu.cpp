@@ -92,20 +92,21 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
   const int64_t tiles = ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch;
   abi::Schedule s = one_part(problem, row.tile_q, std::max<int64_t>(tiles, 1));
   s.in_order = problem.deterministic();
-  s.dq_columns = sums_dq(row) ? row.max_dim_qk : 0;
+  s.dq_columns = static_cast<int16_t>(sums_dq(row) ? row.max_dim_qk : 0);
+  s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
   return s;
 }
 
 // The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
-// dQ is cut up in its own way.
+// dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   for (const KernelRow& other : catalog_of(row_kind(device))) {
     if (other.op != op || why_not(other, problem, device).refuses()) continue;
     if (other.work == Work::kAnyBlocks) return &other;
     if (other.max_dim_qk == row.max_dim_qk && other.max_dim_v == row.max_dim_v &&
-        (other.tile_q == row.tile_q || op == Op::kDq)) {
+        (op == Op::kDq ? other.features == row.features : other.tile_q == row.tile_q)) {
       return &other;
     }
   }

@@ -106,7 +106,7 @@ Reason rows_too_far_apart(const KernelRow& row, const Problem& problem) {
   constexpr int32_t kMostRows = 256;
   const int32_t tile_q = problem.backward ? kMostRows : row.tile_q, tile_k = problem.backward ? kMostRows : row.tile_k;
   const std::tuple<const char*, const fw_tensor*, int32_t> tensors[] = {
-      {"q", &a.q, tile_q},   {"k", &a.k, tile_k},   {"v", &a.v, tile_k},   {"o", &a.o, tile_q},
+      {"q", &a.q, tile_q},     {"k", &a.k, tile_k},   {"v", &a.v, tile_k},   {"o", &a.o, tile_q},
       {"d_o", &g.d_o, tile_q}, {"dq", &g.dq, tile_q}, {"dk", &g.dk, tile_k}, {"dv", &g.dv, tile_k}};
   for (const auto& [name, tensor, rows] : tensors) {
     const int64_t limit = (int64_t{1} << 30) / rows;  // elements of 2 bytes
