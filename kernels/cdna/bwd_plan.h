@@ -7,22 +7,22 @@
 namespace flashwave {
 
 enum BackwardOp {
-  kModifyScores,   // general kernels: everything that may happen to them
-  kExponent,       // score -> exponent of P
+  kModifyScores,  // general kernels: everything that may happen to them
+  kExponent,      // score -> exponent of P
   kMaskScore,
   kExpEven,
   kExpOdd,
   kRoundP,
   kPackP,
-  kGradient,       // dS = P (dP - delta)
+  kGradient,  // dS = P (dP - delta)
   kPackDs,
-  kShareDs,        // to LDS
-  kCarryRow,       // a dword of a tile in registers to the rows in LDS
-  kSwapColumns,    // two dwords of it to pairs of the same column
-  kCarryColumns,   // to the transposed tile
-  kLoadRow,        // a dword of a tile into registers
-  kLoadNumbers,    // lse and delta
-  kAdvance,        // a step of the walk along the queries (BackwardStream)
+  kShareDs,       // to LDS
+  kCarryRow,      // a dword of a tile in registers to the rows in LDS
+  kSwapColumns,   // two dwords of it to pairs of the same column
+  kCarryColumns,  // to the transposed tile
+  kLoadRow,       // a dword of a tile into registers
+  kLoadNumbers,   // lse and delta
+  kAdvance,       // a step of the walk along the queries (BackwardStream)
   kAddDq,
 };
 

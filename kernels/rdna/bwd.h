@@ -345,8 +345,7 @@ struct Backward : BackwardTask<T, C> {
     this->start_stream(args.shared);
     before = block;
     this->clear_sums();
-    const int all = this->all_tiles();
-    if (all > 0) {
+    if (this->all_tiles() > 0) {
       load_kept();
       if constexpr (C::kFused) {
         load_kept_transposed();
@@ -366,7 +365,7 @@ struct Backward : BackwardTask<T, C> {
       workgroup_barrier();
       place_scores();
       FW_UNROLL for (int k = 0; k < kAhead; ++k) ahead[k] = fragment(k);
-      FW_NO_UNROLL for (int i = 1; i <= all; ++i) tile(i < all);
+      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
       if constexpr (C::kFused) {  // dA of the last tile
         Fragment f[C::kEndDa];
         FW_UNROLL for (int k = C::kEndDp; k < C::kEndDa; ++k) {

@@ -34,7 +34,7 @@ struct BackwardTask {
 
   // The stream: the tile that is loaded, and the one that is multiplied.
   Stream<C> stream;
-  int loaded, left, now;        // first rows; left: tiles of this head from the loaded one on
+  int loaded, now, head_end;    // first rows; head_end: past the last tile of a head
   const char *block, *current;  // of queries (backward_blocks.h): the loaded tile's, this tile's
   int loaded_head, head;        // of the queries
   float scale;                  // of scores to log2
@@ -91,7 +91,7 @@ struct BackwardTask {
   FW_METHOD void start_stream(const char* shared) {
     const int first = tiles.first * C::kStreamed;
     loaded = now = first;
-    left = count;
+    head_end = tiles.end * C::kStreamed;
     if constexpr (C::kKeepsKeys) {
       x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
       y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
@@ -122,15 +122,15 @@ struct BackwardTask {
     if constexpr (C::kKeepsKeys) {
       const FW_CONSTANT Params& again = arguments_again().params;
       block += again.heads_q * kBlockBytes;
-      if (--left == 0) {
-        left = here(count);  // or what follows would be computed before the loop, and kept
-        const int64_t back = int64_t{left} * C::kStreamed;
+      if (loaded == head_end) {
+        const int in_head = here(count);  // or what follows would be computed before the loop, and kept
+        const int64_t back = int64_t{in_head} * C::kStreamed;
         loaded -= int(back);
         stream.rows += int(back);
         stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
         stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
         ++loaded_head;
-        block += kBlockBytes - left * (again.heads_q * kBlockBytes);
+        block += kBlockBytes - in_head * (again.heads_q * kBlockBytes);
       }
     }
   }

@@ -169,8 +169,7 @@ struct WideBackward : BackwardTask<T, C> {
   FW_METHOD void attend(const GpuArguments& args) {
     this->start_stream(args.shared);
     this->clear_sums();
-    const int all = this->all_tiles();
-    if (all > 0) {
+    if (this->all_tiles() > 0) {
       load_kept();
       if constexpr (C::kFused) load_kept_transposed();
       if constexpr (!C::kKeepsKeys) this->load_numbers();
@@ -178,7 +177,7 @@ struct WideBackward : BackwardTask<T, C> {
       stream.load_transposes(wave, lane);
       store_rows();
       workgroup_barrier();
-      FW_NO_UNROLL for (int i = 1; i <= all; ++i) tile(i < all);
+      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
     }
     this->store();
   }
