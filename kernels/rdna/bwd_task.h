@@ -206,7 +206,7 @@ struct BackwardTask {
         here(at.x0) + C::score_x(own) * 16 + (mine & 15),
         now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
         mine};
-    Vec<float, N> cap_gradients = 1.f;
+    Vec<float, N> cap_gradients;
     modify.scores(s, cap_gradients);
     hold(s);
     if (!is_clean()) mask(s, w, first_register);
@@ -217,21 +217,31 @@ struct BackwardTask {
     }
     FW_UNROLL for (int r = 0; r < N; ++r) s[r] = exp2_fast(s[r]);
     hold(s);
-    const uint32_t kept = modify.kept_pairs();
-    Vec<float, N> weights = s;
-    FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = kept >> r & 1 ? weights[r] : 0.f;
-    use(weights);
-    s *= cap_gradients;
-    FW_UNROLL for (int r = 0; r < N; ++r) s[r] = float_of(bits_of(s[r]) | (~kept << (31 - r) & 0x80000000));
+    if (modify.drops()) {
+      const uint32_t kept = modify.kept_pairs();
+      Vec<float, N> weights;
+      FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = kept >> r & 1 ? s[r] : 0.f;
+      use(weights);
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = float_of(bits_of(s[r]) | (~kept << (31 - r) & 0x80000000));
+    } else {
+      use(s);
+    }
+    if (modify.p.softcap > 0.f) s *= cap_gradients;
     hold(s);
   }
   // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p). s becomes P times the derivative.
   template <int N>
   FW_METHOD void modify_gradients(Vec<float, N>& s, Vec<float, N>& dp, Vec<float, N> minus) const {
-    dp *= in_scalar(kept_factor());
-    FW_UNROLL for (int r = 0; r < N; ++r) dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
+    if (parameters_again(p).dropout_threshold) {
+      dp *= in_scalar(kept_factor());
+      FW_UNROLL for (int r = 0; r < N; ++r) {
+        dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
+        s[r] = __builtin_fabsf(s[r]);
+      }
+      hold(dp);
+      hold(s);
+    }
     dp += minus;
-    FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fabsf(s[r]);
     hold(dp);
   }
   FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
