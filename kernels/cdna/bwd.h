@@ -13,8 +13,8 @@
 // lse and delta of 32 queries take one register each: lane n of 16 has the number of accumulator register n, and gives
 // it by a DPP operand. Masks are minima with bounds of +-2^64 (kHuge), not comparisons, which would need wait states.
 //
-// Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows and
-// columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
+// Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows
+// and columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
 //
 // Registers hold 128 columns of dK and dV: with head dim 256 the walk is done twice.
 #pragma once
@@ -51,20 +51,20 @@ struct Backward {
   BackwardModifier<C> modifier;
   U32x4 k[C::kRowFragments], v[C::kRowFragments], k_columns[C::kFused ? C::kDqFragments : 1];
   F32x16 dk[C::kBlocks], dv[C::kBlocks];
-  U32x4 ahead[kAhead];                // the first fragments of the next tile
+  U32x4 ahead[kAhead];                  // the first fragments of the next tile
   uint32_t staged[kSets][2 * kStaged];  // rows of Q, then of dO
   uint32_t firsts[kCount], seconds[kCount];
   float next_lse[kSets], next_delta[kSets];
-  float lse, delta;    // of 16 queries, by lane
-  float scale;         // softmax_scale * log2(e)
-  float key_bias;      // -infinity for lanes without a key
+  float lse, delta;  // of 16 queries, by lane
+  float scale;       // softmax_scale * log2(e)
+  float key_bias;    // -infinity for lanes without a key
   uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
   uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[2];
   uint32_t q_source[kGroups][4], d_o_source[kGroups][4], numbers_source, dq_target[4];
   uint32_t first_selector, second_selector, ds_selector;
 
-  QueryTiles range;        // that see the workgroup's keys
-  int all_first, all_end;  // of those, the ones that see all keys of the wave
+  QueryTiles range;          // that see the workgroup's keys
+  int all_first, all_end;    // of those, the ones that see all keys of the wave
   int tile, done, in_group;  // tile of the head, tiles of all heads so far, head of the group
   Edges edges;
 
@@ -100,8 +100,9 @@ struct Backward {
   template <int kSet>
   FW_METHOD void carry_row(int i) {
     const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
-    lds_write4((group == 0 ? row_write : other_write)[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes,
-               staged[kSet][i]);
+    lds_write4(
+        (group == 0 ? row_write : other_write)[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes,
+        staged[kSet][i]);
   }
   template <int kSet>
   FW_METHOD void swap_columns(int i) {  // of the first group: the columns of this walk
@@ -144,14 +145,9 @@ struct Backward {
 
   FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
   template <int kRegister>
-  FW_METHOD static float number_of(float numbers) {
-    return dpp<0x150 + kRegister>(numbers);  // row_newbcast
-  }
-
-  template <int kRegister>
   FW_METHOD void exponent(Tile& z) const {
     const float s = C::kGeneral ? z.s[kRegister] + key_bias : __builtin_fmaf(z.s[kRegister], scale, key_bias);
-    z.x[kRegister] = s - number_of<kRegister>(lse);
+    z.x[kRegister] = s - of_sixteen<kRegister>(lse);
   }
   FW_METHOD static void mask(Tile& z, int r) {
     const float i = kHuge * float(query_of_register(r));
@@ -160,7 +156,7 @@ struct Backward {
   FW_METHOD void weight(Tile& z, int r) const { z.x[r] = exp2_fast(modifier.bounded(z.x[r])); }
   template <int kRegister>
   FW_METHOD void gradient(Tile& z) const {
-    z.x[kRegister] *= modifier.kept(z.dp[kRegister], kRegister) - number_of<kRegister>(delta);
+    z.x[kRegister] *= modifier.kept(z.dp[kRegister], kRegister) - of_sixteen<kRegister>(delta);
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
   FW_METHOD void share_ds(int pair, uint32_t ds) const {  // lanes 2i, 2i + 1: from keys by queries to queries by keys
@@ -293,7 +289,12 @@ struct Backward {
   }
   FW_METHOD TilePlace tile_place() const {
     const int group = p.heads_q / p.heads_k;  // a tile too many counts as one of the last head
-    return {seq.b, head * group + (in_group < group ? in_group : group - 1), tile * kQueryTile, first_key + wave * kWaveKeys, int(seq.queries), int(seq.keys)};
+    return {seq.b,
+            head * group + (in_group < group ? in_group : group - 1),
+            tile * kQueryTile,
+            first_key + wave * kWaveKeys,
+            int(seq.queries),
+            int(seq.keys)};
   }
 
   // ---- the whole ----
@@ -361,7 +362,8 @@ struct Backward {
           uint32_t both[2];
           FW_UNROLL for (int n = 0; n < 2; ++n) {
             const int key = first + 16 * i + 2 * e + n;
-            const uint32_t at = (is_key(first_key + key) & (column < p.dim_qk)) ? key * k_stride + column * 2 : kNowhere;
+            const uint32_t at =
+                (is_key(first_key + key) & (column < p.dim_qk)) ? key * k_stride + column * 2 : kNowhere;
             both[n] = uint16_t(__builtin_amdgcn_raw_buffer_load_b16(k_rows, at, 0, 0));
           }
           k_columns[i][e] = both[0] | both[1] << 16;

@@ -2,8 +2,9 @@
 // queries and goes along their keys in tiles of 32.
 //
 // S^T = K Q^T, dP^T = V dO^T and dQ^T += K^T dS^T: a lane owns one query, and key is the row of the accumulators, so
-// dS^T stays in registers. -delta is the initial value of dP^T where nothing is dropped. Step t of the loop: S(t), dP(t), dQ(t - 1), while the
-// rows of t + 1 and the columns of t go from registers to LDS and t + 2 is loaded; one barrier.
+// dS^T stays in registers. -delta is the initial value of dP^T where nothing is dropped. Step t of the loop: S(t),
+// dP(t), dQ(t - 1), while the rows of t + 1 and the columns of t go from registers to LDS and t + 2 is loaded; one
+// barrier.
 #pragma once
 
 #include "kernels/cdna/bwd_dq_plan.h"
@@ -33,19 +34,19 @@ struct BackwardDq {
 
   U32x4 q[C::kRowFragments], d_o[C::kRowFragments], ahead[kAhead];
   F32x16 dq[C::kBlocks];
-  uint32_t staged[2 * kStaged];  // rows of K, then of V
+  uint32_t staged[2 * kStaged];                               // rows of K, then of V
   uint32_t firsts[kStaged / 2], seconds[kStaged / 2], ds[8];  // ds: of the tile before
   uint32_t cap_gradients[C::kGeneral ? 8 : 1], keep;
   float scale, lse, negative_delta, weight_scale;
   uint32_t row_read[4], column_read[2], row_write[4], column_write, k_source[kGroups], v_source[kGroups];
   uint32_t first_selector, second_selector;
 
-  const char *k, *v;              // of the next tile to load
+  const char *k, *v;  // of the next tile to load
   uint32_t k_stride, v_stride;
-  int left;                       // keys from there on
+  int left;  // keys from there on
   Buffer k_tile, v_tile;
   Edges edges;
-  QueryTiles tiles, own;          // of keys: of the workgroup, of the wave
+  QueryTiles tiles, own;  // of keys: of the workgroup, of the wave
   int tile;
 
   FW_METHOD BackwardDq(const Params& params, const Sequence& sequence, int h, int query)
@@ -82,8 +83,9 @@ struct BackwardDq {
   }
   FW_METHOD void carry_row(int i) const {
     const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
-    lds_write4(row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + group * Carry::kGroupBytes + matrix * C::kMatrixBytes,
-               staged[i]);
+    lds_write4(
+        row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + group * Carry::kGroupBytes + matrix * C::kMatrixBytes,
+        staged[i]);
   }
   FW_METHOD void swap_columns(int i) {
     firsts[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], first_selector);
@@ -262,8 +264,8 @@ struct BackwardDq {
                     rows > 0 ? 2 * kQueryTile * 4 : 0);
     lse = float_of(__builtin_amdgcn_raw_buffer_load_b32(numbers, row * 4, 0, 0));
     if (rows <= 0) lse = kInf;
-    const float delta = float_of(__builtin_amdgcn_raw_buffer_load_b32(
-        numbers, row * 4 + uint32_t(abi::backward_delta_at(kQueryTile)), 0, 0));
+    const float delta = float_of(
+        __builtin_amdgcn_raw_buffer_load_b32(numbers, row * 4 + uint32_t(abi::backward_delta_at(kQueryTile)), 0, 0));
     negative_delta = -delta;
   }
   FW_METHOD void set_addresses(uint32_t lds) {

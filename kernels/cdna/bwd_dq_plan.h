@@ -27,7 +27,7 @@ struct DqConfig {
   // Fragments in the order of their products: S^T = K Q^T, dP^T = V dO^T, and of the tile before dQ^T += K^T dS^T.
   static constexpr int kRowFragments = kDim / 16, kBlocks = kDim / 32;
   static constexpr int kFirstDp = kRowFragments, kFirstDq = 2 * kRowFragments, kFragments = kFirstDq + 2 * kBlocks;
-  static constexpr int kAhead = 4;  // fragments read ahead of their use
+  static constexpr int kAhead = 4;                               // fragments read ahead of their use
   static constexpr int kStaged = kDqTile * kDim / 2 / kThreads;  // dwords of K, and of V, that a lane carries to LDS
   static constexpr int kGroups = kDim > 128 ? kDim / 128 : 1;    // 128 columns apart
 };
@@ -61,12 +61,12 @@ struct DqPlan {
   static constexpr Schedule with_room(int room) {
     constexpr int kUntil = kBarrier * kSteps;
     Schedule s(room, room, kSteps);
-    for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kRowsFree, kUntil);  // the next tile
+    for (int i = 0; i < 2 * C::kStaged; ++i)
+      s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kRowsFree, kUntil);  // the next tile
     constexpr int kPairs = C::kStaged / 2;
     for (int i = 0; i < C::kGroups; ++i)  // of this tile, swapped one step ago
       s.add(kMemoryQueue, kDqCarryColumns, i, 0, 2, 0, kUntil);
-    for (int i = 0; i < kPairs; ++i)
-      s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
+    for (int i = 0; i < kPairs; ++i) s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
     for (int i = 0; i < 2; ++i) s.add(kMemoryQueue, kDqAdvance, i, 0, 5);
     for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kDqLoad, i, 1, 2, s.position[kVectorQueue] + 1);
     if (C::kGeneral) s.add(kVectorQueue, kDqModify, 0, 0, 0, kDp + kSteps);

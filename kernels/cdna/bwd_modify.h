@@ -1,6 +1,6 @@
-// Score modifiers and dropout in the backward, on a tile of S as it comes out of the matrix instructions: a lane has one
-// key, and register r is query 8(r >> 2) + 4h + (r & 3). What the gradient needs of a tile is kept from its scores to
-// its dS.
+// Score modifiers and dropout in the backward, on a tile of S as it comes out of the matrix instructions: a lane has
+// one key, and register r is query 8(r >> 2) + 4h + (r & 3). What the gradient needs of a tile is kept from its scores
+// to its dS.
 #pragma once
 
 #include "kernels/cdna/bwd_config.h"
@@ -36,9 +36,9 @@ struct BackwardModifier {  // nothing
 
 template <class C>
 struct BackwardModifier<C, true> {
-  float scale, limit;             // of weights that are not dropped; of exponents
-  uint32_t cap_gradients[8];      // of the softcap, as pairs of fp16
-  uint32_t keep;                  // bit r: not dropped
+  float scale, limit;         // of weights that are not dropped; of exponents
+  uint32_t cap_gradients[8];  // of the softcap, as pairs of fp16
+  uint32_t keep;              // bit r: not dropped
 
   FW_METHOD explicit BackwardModifier(const Params& p) {
     scale = 1.f / (1.f - p.dropout_p);
@@ -80,7 +80,8 @@ struct BackwardModifier<C, true> {
       FW_UNROLL for (int r = 0; r < 16; ++r) s[r] -= slope * __builtin_fabsf(float(distance + query_of(r)));
     }
     keep = 0xFFFFu;
-    if (p.dropout_threshold) keep = at.key % kKeysPerPhilox == 0 ? kept_together(p, at, query, key) : kept_alone(p, at, query, key);
+    if (p.dropout_threshold)
+      keep = at.key % kKeysPerPhilox == 0 ? kept_together(p, at, query, key) : kept_alone(p, at, query, key);
   }
 
   FW_METHOD float kept(float dp, int r) const {
@@ -109,8 +110,8 @@ struct BackwardModifier<C, true> {
     const int place = key & 7;
     uint32_t mine = 0;  // bit 8 i + j: query i of two, key j
     FW_NO_UNROLL for (int i = 0; i < 2; ++i) {
-      const Philox4 words =
-          row_of(p, at, query + 8 * (place >> 1) + 2 * (place & 1) + i).dropout_group(dropout, uint32_t(key) / kKeysPerPhilox);
+      const Philox4 words = row_of(p, at, query + 8 * (place >> 1) + 2 * (place & 1) + i)
+                                .dropout_group(dropout, uint32_t(key) / kKeysPerPhilox);
       uint32_t bits = 0;
       FW_UNROLL for (int j = 0; j < 8; ++j) {
         bits |= uint32_t((words.word[j / 2] >> 16 * (j % 2) & 0xFFFF) >= p.dropout_threshold) << j;

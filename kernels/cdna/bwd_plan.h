@@ -7,22 +7,22 @@
 namespace flashwave {
 
 enum BackwardOp {
-  kModifyScores,   // general kernels: everything that may happen to them
-  kExponent,       // score -> exponent of P
+  kModifyScores,  // general kernels: everything that may happen to them
+  kExponent,      // score -> exponent of P
   kMaskScore,
   kExpEven,
   kExpOdd,
   kRoundP,
   kPackP,
-  kGradient,       // dS = P (dP - delta)
+  kGradient,  // dS = P (dP - delta)
   kPackDs,
-  kShareDs,        // to LDS
-  kCarryRow,       // a dword of a tile in registers to the rows in LDS
-  kSwapColumns,    // two dwords of it to pairs of the same column
-  kCarryColumns,   // to the transposed tile
-  kLoadRow,        // a dword of a tile into registers
-  kLoadNumbers,    // lse and delta
-  kAdvance,        // a step of the walk along the queries (BackwardStream)
+  kShareDs,       // to LDS
+  kCarryRow,      // a dword of a tile in registers to the rows in LDS
+  kSwapColumns,   // two dwords of it to pairs of the same column
+  kCarryColumns,  // to the transposed tile
+  kLoadRow,       // a dword of a tile into registers
+  kLoadNumbers,   // lse and delta
+  kAdvance,       // a step of the walk along the queries (BackwardStream)
   kAddDq,
 };
 
@@ -65,7 +65,7 @@ struct BackwardPlan {
     }
     if (C::kFused) s.add(kVectorQueue, kShareDs, 7, 2, 3, s.position[kVectorQueue] + 1, kUntil);
     constexpr int kPairs = C::kStaged / C::kWalks / 2;  // of the columns of this walk
-    for (int i = 0; i < 2 * kPairs; ++i) {  // the next tile to its columns, as late as possible
+    for (int i = 0; i < 2 * kPairs; ++i) {              // the next tile to its columns, as late as possible
       s.add(kVectorQueue, kSwapColumns, i, 2, 2, kFrom, kUntil);
       if (i % kPairs == kPairs - 1) s.add(kVectorQueue, kCarryColumns, i / kPairs, 0, 2, 0, kUntil);
     }

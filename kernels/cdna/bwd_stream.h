@@ -10,15 +10,16 @@ namespace flashwave {
 
 template <class C>
 struct BackwardStream {
-  const char *q, *d_o;          // of the next tile to load
-  const char* block;            // of the tile before it
-  const char* sums;             // block of the next tile whose dQ is added
-  int64_t q_step, d_o_step, q_wrap, d_o_wrap, block_step, block_wrap;  // to the next tile: of the head, of the next head
-  uint32_t q_stride, d_o_stride, q_row, d_o_row;                       // bytes: from row to row, of a row in use
-  int32_t tiles, total;         // of a head, of the group
-  int32_t first_rows;           // of the sequence, from the first tile on
-  int32_t rows, in_head, left;  // loads: rows from the next tile on; tiles left in the head, in all
-  int32_t count;                // rows of the next tile
+  const char *q, *d_o;  // of the next tile to load
+  const char* block;    // of the tile before it
+  const char* sums;     // block of the next tile whose dQ is added
+  int64_t q_step, d_o_step, q_wrap, d_o_wrap, block_step,
+      block_wrap;                                 // to the next tile: of the head, of the next head
+  uint32_t q_stride, d_o_stride, q_row, d_o_row;  // bytes: from row to row, of a row in use
+  int32_t tiles, total;                           // of a head, of the group
+  int32_t first_rows;                             // of the sequence, from the first tile on
+  int32_t rows, in_head, left;                    // loads: rows from the next tile on; tiles left in the head, in all
+  int32_t count;                                  // rows of the next tile
   int32_t sums_in_head, sums_at;
   Buffer q_tile, d_o_tile, numbers_tile, sums_tile;
 

@@ -15,7 +15,9 @@ FW_DEVICE constexpr uint32_t reversed3(uint32_t q) { return (q & 1) << 2 | (q & 
 template <int kRowBytes>
 struct BackwardRows {
   static constexpr int kAddresses = 4;
-  FW_METHOD static constexpr uint32_t key(uint32_t row) { return reversed3(row) ^ (kRowBytes == 128 ? (row & 8) >> 1 : 0); }
+  FW_METHOD static constexpr uint32_t key(uint32_t row) {
+    return reversed3(row) ^ (kRowBytes == 128 ? (row & 8) >> 1 : 0);
+  }
   FW_METHOD static uint32_t read_address(uint32_t lane, int i) {
     const uint32_t row = lane & 31;
     return row * kRowBytes + (((2 * i + (lane >> 5)) ^ key(row)) << 4);
@@ -26,7 +28,8 @@ struct BackwardRows {
   }
 };
 
-// The same rows transposed: a line of 64 bytes for each column, whose unit 2T + h holds rows 16T + 4h + (0..3) and those
+// The same rows transposed: a line of 64 bytes for each column, whose unit 2T + h holds rows 16T + 4h + (0..3) and
+// those
 // + 8, the order of accumulators. Unit u of line d lies at u ^ key(d).
 struct BackwardColumns {
   static constexpr int kLineBytes = 64;

@@ -217,13 +217,11 @@ struct Backward : BackwardTask<T, C> {
   FW_METHOD void multiply_da(int k, const Fragment* f) {
     const int n = (k - C::kEndDp) % C::kPerKept - C::kXtInLds, t = (k - C::kEndDp) / C::kPerKept;
     if (n < 0) return;
-    da[n] = T::multiply(f[k], C::kXtInLds ? f[k - 1 - n] : xt[C::kXtInLds ? 0 : t], t ? da[n] : F32x8(0.f));
+    const Fragment b = C::kXtInLds ? f[k - 1 - n] : xt[C::kXtInLds ? 0 : t];
+    da[n] = t ? T::multiply(f[k], b, da[n]) : T::multiply(f[k], b);
   }
   FW_METHOD void add_da() {
-    FW_UNROLL for (int n = 0; n < C::kDaTiles; ++n) {
-      hold(da[n]);
-      Base::add_da(da[n], before, da_row(n), da_column());
-    }
+    Base::add_da(da, before, [&](int n) { return da_row(n); }, [&](int) { return da_column(); });
   }
 
   // ------------------------------------------------------------------------------------------------------------ a tile
@@ -296,12 +294,18 @@ struct Backward : BackwardTask<T, C> {
   FW_METHOD void multiply(const Fragment* f) {
     if constexpr (k < C::kEndS) {
       F32x8& sum = s[k % C::kScoreTiles];
-      sum = T::multiply(f[k], xf[k / C::kScoreTiles], C::kGeneral && k < C::kScoreTiles ? F32x8(0.f) : sum);
+      if constexpr (C::kGeneral && k < C::kScoreTiles)
+        sum = T::multiply(f[k], xf[0]);
+      else
+        sum = T::multiply(f[k], xf[k / C::kScoreTiles], sum);
     } else if constexpr (k < C::kEndDp) {
       constexpr int step = (k - C::kEndS) / C::kPerStep, j = (k - C::kEndS) % C::kPerStep - C::kYInLds;
       if constexpr (j >= 0) {
-        dp[j] = T::multiply(f[k], C::kYInLds ? f[C::kEndS + step * C::kPerStep] : yf[C::kYInLds ? 0 : step],
-                            C::kGeneral && step == 0 ? F32x8(0.f) : dp[j]);
+        const Fragment b = C::kYInLds ? f[C::kEndS + step * C::kPerStep] : yf[C::kYInLds ? 0 : step];
+        if constexpr (C::kGeneral && step == 0)
+          dp[j] = T::multiply(f[k], b);
+        else
+          dp[j] = T::multiply(f[k], b, dp[j]);
       }
     } else if constexpr (k < C::kEndDa) {
       multiply_da(k, f);
@@ -334,12 +338,14 @@ struct Backward : BackwardTask<T, C> {
 
   // ----------------------------------------------------------------------------------------------------------- the end
   FW_METHOD void run(const GpuArguments& args) {
-    if (!this->choose_task(args.schedule)) return;
+    if (this->choose_task(args.schedule)) attend(args);
+    this->clear_pad(args.schedule);
+  }
+  FW_METHOD void attend(const GpuArguments& args) {
     this->start_stream(args.shared);
     before = block;
     this->clear_sums();
-    const int all = this->all_tiles();
-    if (all > 0) {
+    if (this->all_tiles() > 0) {
       load_kept();
       if constexpr (C::kFused) {
         load_kept_transposed();
@@ -359,7 +365,7 @@ struct Backward : BackwardTask<T, C> {
       workgroup_barrier();
       place_scores();
       FW_UNROLL for (int k = 0; k < kAhead; ++k) ahead[k] = fragment(k);
-      FW_NO_UNROLL for (int i = 1; i <= all; ++i) tile(i < all);
+      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
       if constexpr (C::kFused) {  // dA of the last tile
         Fragment f[C::kEndDa];
         FW_UNROLL for (int k = C::kEndDp; k < C::kEndDa; ++k) {

@@ -16,24 +16,28 @@ struct Modifiers {
   const int lane;
 
   FW_METHOD static int step(int r) { return kRowsOfRegister * r; }
-  FW_METHOD int distance(int r) const {  // from the diagonal
-    const int d = C::kKeepsKeys ? first + step(r) - kept : kept - first - step(r);
-    const int x = d + keys - queries;
-    return x < 0 ? -x : x;
-  }
-
-  // a.x -> scores in units of log2. cap_gradients: their derivatives by softmax_scale * a.x, if there is a softcap.
+  // a.x -> scores in units of log2. cap_gradients: their derivatives by softmax_scale * a.x, written if there is a
+  // softcap.
   FW_METHOD void scores(Scores& s, Scores& cap_gradients) const {
-    if (p.softcap > 0.f) {
-      const float scale = p.softmax_scale / p.softcap, cap = p.softcap;
-      FW_UNROLL for (int r = 0; r < N; ++r) {
-        const float t = tanh_of(s[r] * scale);
-        cap_gradients[r] = 1.f - t * t;
-        s[r] = cap * t;
-        if (r % 2) schedule_fence();
+    const float scale = p.softmax_scale, cap = p.softcap;
+    if (cap > 0.f) {
+      Scores t;
+      if (cap <= kQuickCap) {
+        t = s * (2.f * kLog2e * scale / cap);
+        FW_UNROLL for (int r = 0; r < N; ++r) t[r] = exp2_fast(t[r]);
+        t += 1.f;
+        FW_UNROLL for (int r = 0; r < N; ++r) t[r] = rcp_fast(t[r]);
+        FW_UNROLL for (int r = 0; r < N; ++r) t[r] = __builtin_fmaf(t[r], -2.f, 1.f);
+      } else {
+        FW_UNROLL for (int r = 0; r < N; ++r) {
+          t[r] = tanh_of(s[r] * (scale / cap));
+          if (r % 2) schedule_fence();
+        }
       }
+      FW_UNROLL for (int r = 0; r < N; ++r) cap_gradients[r] = __builtin_fmaf(-t[r], t[r], 1.f);
+      s = t * (cap * kLog2e);
     } else {
-      s *= p.softmax_scale;
+      s *= scale * kLog2e;
     }
     if (p.bias.data) {
       switch (p.bias.dtype) {
@@ -48,15 +52,17 @@ struct Modifiers {
       }
     }
     if (p.alibi_slopes) {
-      const float slope = p.alibi_slopes[batch * p.alibi_batch_stride + head];
-      FW_UNROLL for (int r = 0; r < N; ++r) s[r] -= slope * float(distance(r));
-    }
-    if (p.bias.data) {
-      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = in_log2(s[r]);
-    } else {
-      s *= kLog2e;
+      const float slope = p.alibi_slopes[batch * p.alibi_batch_stride + head] * kLog2e;
+      const int diagonal = keys - queries + (C::kKeepsKeys ? first - kept : kept - first);
+      const float distance = float(diagonal), forward = C::kKeepsKeys ? kRowsOfRegister : -kRowsOfRegister;
+      FW_UNROLL for (int r = 0; r < N; ++r) {
+        s[r] = __builtin_fmaf(-slope, __builtin_fabsf(distance + forward * float(r)), s[r]);
+      }
     }
   }
+  // Up to this softcap tanh is made of one exponential: its error, 1e-7 of the cap however small the score, is then far
+  // below the rounding of the weights.
+  static constexpr float kQuickCap = 64.f;
 
   // Pairs that do not exist take the bias of the last row: their weights are 0.
   template <class T>
@@ -68,7 +74,7 @@ struct Modifiers {
     const T* const mine = data + (kept < kept_end ? kept : kept_end) * bias.stride[C::kKeepsKeys ? 3 : 2];
     FW_UNROLL for (int r = 0; r < N; ++r) {
       const int row = first + step(r) < end ? first + step(r) : end;
-      s[r] += value(mine[row * stride]);
+      s[r] += in_log2(value(mine[row * stride]));
       if (r % 4 == 3) schedule_fence();
     }
   }
@@ -76,9 +82,9 @@ struct Modifiers {
   FW_METHOD static float value(_Float16 x) { return float(x); }
   FW_METHOD static float value(BFloat16 x) { return to_float(x); }
 
+  FW_METHOD bool drops() const { return p.dropout_threshold != 0; }
   // Bit r: the pair of register r is not dropped.
   FW_METHOD uint32_t kept_pairs() const {
-    if (!p.dropout_threshold) return 0xFF;
     const DropoutKey key = dropout_key(p);
     const uint32_t batch_head = uint32_t(batch * p.heads_q + head), threshold = p.dropout_threshold;
     const auto group = [&](int query, int number) {

@@ -34,7 +34,7 @@ struct BackwardTask {
 
   // The stream: the tile that is loaded, and the one that is multiplied.
   Stream<C> stream;
-  int loaded, left, now;        // first rows; left: tiles of this head from the loaded one on
+  int loaded, now, head_end;    // first rows; head_end: past the last tile of a head
   const char *block, *current;  // of queries (backward_blocks.h): the loaded tile's, this tile's
   int loaded_head, head;        // of the queries
   float scale;                  // of scores to log2
@@ -62,13 +62,12 @@ struct BackwardTask {
             int(C::kKeepsKeys ? block : blocks - 1 - block) * C::kKept};
   }
 
-  // Whether there is something to do; dK and dV of the rows before key 0 are done here.
+  // Whether there is something to do.
   FW_METHOD bool choose_task(const Schedule& schedule) {
     if (task_index() >= schedule.tasks) return false;
     at = place_of(p);
     if (at.batch >= p.batch) return false;
     seq = sequence_of(p, at.batch);
-    if (C::kKeepsKeys && at.x0 == 0) clear_pad();
     queries = int(seq.queries), keys = int(seq.keys);
     if (at.x0 >= (C::kKeepsKeys ? stored_rows(p, at.batch) - left_pad(p, at.batch) : queries)) return false;
     const Edges edges = edges_of(p, seq);
@@ -87,28 +86,12 @@ struct BackwardTask {
     return true;
   }
 
-  // dK and dV of the rows before key 0, which no query sees: 0.
-  FW_METHOD void clear_pad() {
-    if (!p.leftpad_k) return;
-    const int pad = left_pad(p, at.batch), rows = least(pad, stored_rows(p, at.batch));
-    clear_rows(p.dk, p.dim_qk, pad, rows);
-    clear_rows(p.dv, p.dim_v, pad, rows);
-  }
-  FW_METHOD void clear_rows(const abi::Tensor& t, int dim, int pad, int rows) {
-    if (!t.data) return;
-    const int units = dim / 8;
-    for (int i = thread_index(); i < rows * units; i += C::kThreads) {
-      char* const to = static_cast<char*>(t.data) + key_offset(p, t, seq, i / units - pad, at.head_k) * 2;
-      *reinterpret_cast<U32x4*>(to + i % units * 16) = U32x4(0);
-    }
-  }
-
   FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
   FW_METHOD void start_stream(const char* shared) {
     const int first = tiles.first * C::kStreamed;
     loaded = now = first;
-    left = count;
+    head_end = tiles.end * C::kStreamed;
     if constexpr (C::kKeepsKeys) {
       x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
       y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
@@ -139,15 +122,15 @@ struct BackwardTask {
     if constexpr (C::kKeepsKeys) {
       const FW_CONSTANT Params& again = arguments_again().params;
       block += again.heads_q * kBlockBytes;
-      if (--left == 0) {
-        left = here(count);  // or what follows would be computed before the loop, and kept
-        const int64_t back = int64_t{left} * C::kStreamed;
+      if (loaded == head_end) {
+        const int in_head = here(count);  // or what follows would be computed before the loop, and kept
+        const int64_t back = int64_t{in_head} * C::kStreamed;
         loaded -= int(back);
         stream.rows += int(back);
         stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
         stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
         ++loaded_head;
-        block += kBlockBytes - left * (again.heads_q * kBlockBytes);
+        block += kBlockBytes - in_head * (again.heads_q * kBlockBytes);
       }
     }
   }
@@ -223,7 +206,7 @@ struct BackwardTask {
         here(at.x0) + C::score_x(own) * 16 + (mine & 15),
         now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
         mine};
-    Vec<float, N> cap_gradients = 1.f;
+    Vec<float, N> cap_gradients;
     modify.scores(s, cap_gradients);
     hold(s);
     if (!is_clean()) mask(s, w, first_register);
@@ -234,21 +217,31 @@ struct BackwardTask {
     }
     FW_UNROLL for (int r = 0; r < N; ++r) s[r] = exp2_fast(s[r]);
     hold(s);
-    const uint32_t kept = modify.kept_pairs();
-    Vec<float, N> weights = s;
-    FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = kept >> r & 1 ? weights[r] : 0.f;
-    use(weights);
-    s *= cap_gradients;
-    FW_UNROLL for (int r = 0; r < N; ++r) s[r] = float_of(bits_of(s[r]) | (~kept << (31 - r) & 0x80000000));
+    if (modify.drops()) {
+      const uint32_t kept = modify.kept_pairs();
+      Vec<float, N> weights;
+      FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = kept >> r & 1 ? s[r] : 0.f;
+      use(weights);
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = float_of(bits_of(s[r]) | (~kept << (31 - r) & 0x80000000));
+    } else {
+      use(s);
+    }
+    if (modify.p.softcap > 0.f) s *= cap_gradients;
     hold(s);
   }
   // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p). s becomes P times the derivative.
   template <int N>
   FW_METHOD void modify_gradients(Vec<float, N>& s, Vec<float, N>& dp, Vec<float, N> minus) const {
-    dp *= in_scalar(kept_factor());
-    FW_UNROLL for (int r = 0; r < N; ++r) dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
+    if (parameters_again(p).dropout_threshold) {
+      dp *= in_scalar(kept_factor());
+      FW_UNROLL for (int r = 0; r < N; ++r) {
+        dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
+        s[r] = __builtin_fabsf(s[r]);
+      }
+      hold(dp);
+      hold(s);
+    }
     dp += minus;
-    FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fabsf(s[r]);
     hold(dp);
   }
   FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
@@ -261,19 +254,25 @@ struct BackwardTask {
     return unit * 256 + row * 16 + element * 2 + C::score_x(wave) * kFragmentBytes;
   }
 
-  // 16 x 16 of dA, added to the sums of dQ in a block: rows from 16 row_tile on, columns from 16 column_tile on.
-  FW_METHOD void add_da(const F32x8& da, const char* of_block, int row_tile, int column_tile) const {
+  // Tiles of 16 x 16 of dA, added to the sums of dQ in a block: tile n has the rows from 16 row_tile(n) on and the
+  // columns from 16 column_tile(n) on.
+  template <int N, class RowTile, class ColumnTile>
+  FW_METHOD void add_da(F32x8 (&da)[N], const char* of_block, const RowTile& row_tile,
+                        const ColumnTile& column_tile) const {
     int mine = lane;
     if (C::kTight) hold(mine);
     const int column = kRdna4 ? mine & 15 : (mine >> 3 & 1) | (mine >> 1 & 2) | (mine << 1 & 4) | (mine << 3 & 8);
     uint32_t to = (mine >> 4) * kRowsOfHalf * C::kDim * 4 + column * 4;
     if (C::kTight) hold(to);
     constexpr int kPer = kRdna4 ? 8 : 512 / C::kDim;  // registers within the reach of an immediate
-    FW_UNROLL for (int r = 0; r < 8; ++r) {
-      const int row = row_tile * 16 + r / kPer * kPer * 2;
-      const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + column_tile * 64;
-      __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(da[r], make_buffer(sums, 16 * C::kDim * 4),
-                                                      to + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
+    FW_UNROLL for (int n = 0; n < N; ++n) {
+      hold(da[n]);
+      FW_UNROLL for (int r = 0; r < 8; ++r) {
+        const int row = row_tile(n) * 16 + r / kPer * kPer * 2;
+        const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + column_tile(n) * 64;
+        __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(da[n][r], make_buffer(sums, 16 * C::kDim * 4),
+                                                        to + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
+      }
     }
   }
 
@@ -312,19 +311,40 @@ struct BackwardTask {
   FW_METHOD static constexpr int column_register(int c) {
     return kRdna4 ? c : (c & 1) * 4 + (c >> 1 & 1) * 2 + (c >> 2);
   }
+  // Behind stores and atomics the compiler loads lengths through the vector unit: `uniform` brings them back.
   FW_METHOD void store() {
     const Params& again = parameters_again(p);
     const Place to = place_of(again);
     const Sequence own = sequence_of(again, to.batch);
     if constexpr (C::kKeepsKeys) {
-      const int rows = least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept);
-      store_sums(again.dk, key_offset(again, again.dk, own, to.x0, to.head_k), again.dim_qk, rows, again.softmax_scale,
-                 dx);
-      store_sums(again.dv, key_offset(again, again.dv, own, to.x0, to.head_k), again.dim_v, rows,
-                 C::kGeneral ? kept_factor() : 1.f, dy);
+      const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
+      const int64_t dk = uniform(key_offset(again, again.dk, own, to.x0, to.head_k));
+      const int64_t dv = uniform(key_offset(again, again.dv, own, to.x0, to.head_k));
+      store_sums(again.dk, dk, again.dim_qk, rows, again.softmax_scale, dx);
+      store_sums(again.dv, dv, again.dim_v, rows, C::kGeneral ? kept_factor() : 1.f, dy);
     } else {
-      store_sums(again.dq, query_offset(again.dq, own, to.x0, to.head), again.dim_qk,
-                 least(int(own.queries) - to.x0, C::kKept), again.softmax_scale, dx);
+      const int rows = uniform(least(int(own.queries) - to.x0, C::kKept));
+      const int64_t dq = uniform(query_offset(again.dq, own, to.x0, to.head));
+      store_sums(again.dq, dq, again.dim_qk, rows, again.softmax_scale, dx);
+    }
+  }
+  // dK and dV of the rows before key 0, which no query sees, come with the first tile: 0.
+  FW_METHOD void clear_pad(const Schedule& schedule) const {
+    const Params& again = parameters_again(p);
+    if (!C::kKeepsKeys || !again.leftpad_k || task_index() >= schedule.tasks) return;
+    const Place to = place_of(again);
+    if (to.x0 != 0 || to.batch >= again.batch) return;
+    const Sequence own = sequence_of(again, to.batch);
+    const int pad = left_pad(again, to.batch), rows = least(pad, stored_rows(again, to.batch));
+    clear_rows(again.dk, again.dim_qk, key_offset(again, again.dk, own, -pad, to.head_k), rows);
+    clear_rows(again.dv, again.dim_v, key_offset(again, again.dv, own, -pad, to.head_k), rows);
+  }
+  FW_METHOD static void clear_rows(const abi::Tensor& t, int dim, int64_t offset, int rows) {
+    if (!t.data) return;
+    const int units = dim / 8;
+    for (int i = thread_index(); i < rows * units; i += C::kThreads) {
+      char* const to = static_cast<char*>(t.data) + (offset + i / units * t.stride[1]) * 2;
+      *reinterpret_cast<U32x4*>(to + i % units * 16) = U32x4(0);
     }
   }
 };

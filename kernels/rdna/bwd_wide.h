@@ -66,10 +66,10 @@ struct WideBackward : BackwardTask<T, C> {
     return C::kParts + (which * C::kWaves + C::score_x(wave) * C::kSharing + of) * C::kPartBytes + lane * 8;
   }
   FW_METHOD void store_part(int which, const Fragment (&kept)[kOwnSteps]) {
-    F32x8 sum = 0.f;
+    F32x8 sum;
     FW_UNROLL for (int i = 0; i < kOwnSteps; ++i) {
       const int at = (which ? C::kG : C::kA) + (share() * kOwnSteps + i) * kFragmentBytes;
-      sum = T::multiply(operand(at), kept[i], sum);
+      sum = i ? T::multiply(operand(at), kept[i], sum) : T::multiply(operand(at), kept[i]);
     }
     FW_UNROLL for (int i = 0; i < 4; ++i) {
       *reinterpret_cast<F32x2*>(lds + part_at(which, share()) + i * 256) = F32x2{sum[2 * i], sum[2 * i + 1]};
@@ -136,12 +136,10 @@ struct WideBackward : BackwardTask<T, C> {
     F32x8 da[C::kDaTiles];
     FW_UNROLL for (int t = 0; t < C::kKeptTiles; ++t) {
       const Fragment a = ds_transposed(t);
-      FW_UNROLL for (int d = 0; d < C::kDaTiles; ++d) da[d] = T::multiply(a, xt[t][d], t ? da[d] : F32x8(0.f));
+      FW_UNROLL for (int d = 0; d < C::kDaTiles; ++d) da[d] =
+          t ? T::multiply(a, xt[t][d], da[d]) : T::multiply(a, xt[t][d]);
     }
-    FW_UNROLL for (int d = 0; d < C::kDaTiles; ++d) {
-      hold(da[d]);
-      this->add_da(da[d], current, 0, wave * C::kDaTiles + d);
-    }
+    this->add_da(da, current, [](int) { return 0; }, [&](int d) { return wave * C::kDaTiles + d; });
   }
 
   FW_METHOD void store_rows() { stream.store_rows(lds, lane * 16 + wave * C::kRowLoads * kFragmentBytes, wave, lane); }
@@ -165,11 +163,13 @@ struct WideBackward : BackwardTask<T, C> {
   }
 
   FW_METHOD void run(const GpuArguments& args) {
-    if (!this->choose_task(args.schedule)) return;
+    if (this->choose_task(args.schedule)) attend(args);
+    this->clear_pad(args.schedule);
+  }
+  FW_METHOD void attend(const GpuArguments& args) {
     this->start_stream(args.shared);
     this->clear_sums();
-    const int all = this->all_tiles();
-    if (all > 0) {
+    if (this->all_tiles() > 0) {
       load_kept();
       if constexpr (C::kFused) load_kept_transposed();
       if constexpr (!C::kKeepsKeys) this->load_numbers();
@@ -177,7 +177,7 @@ struct WideBackward : BackwardTask<T, C> {
       stream.load_transposes(wave, lane);
       store_rows();
       workgroup_barrier();
-      FW_NO_UNROLL for (int i = 1; i <= all; ++i) tile(i < all);
+      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
     }
     this->store();
   }
