@@ -6,9 +6,10 @@
 //   block    lse     tile_q floats: LSE in units of log2, +inf where a row sees no key or does not exist
 //            delta   tile_q floats: rowsum(d_o * o) - d_lse
 //            turn    128 bytes, of which the first int counts the tiles of keys that have added to dQ
-//            dq      tile_q * dim floats, in the order of the main kernel's registers
+//            dq      tile_q * dim floats, in the order of the main kernel's registers (AMD GPUs: as rows)
 //
-// Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them.
+// Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them (AMD
+// GPUs: in that of the rows). A kernel that computes dQ by itself has blocks without sums: dim = 0.
 #pragma once
 
 #include <cstdint>

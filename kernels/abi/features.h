@@ -53,10 +53,14 @@ enum Needs : uint32_t {
   kNeedsPagesOf8 = 1u << 10,      // block_table: page_size a multiple of 8
   kNeedsGradientMaps = 1u << 16,  // q, k, v, d_o described by tensor maps; o, dq, dk, dv: as kNeeds16Bytes
   kNeedsUnpaddedPages = 1u << 9,  // block_table: no left pad
-  kNeedsSoftcap = 1u << 19,       // softcap > 0
+  kNeedsSoftcap = 1u << 22,       // softcap > 0
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
-  // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
+  kNeedsAnyOrder = 1u << 17,      // the caller's leave to make sums in any order: FW_DETERMINISTIC is not set
+  kNeedsGradientRows = 1u << 18,  // q, k, v, o, d_o, dq, dk, dv: as kNeeds16Bytes
+  // Not a need: what is prepared for the kernel has LSE divided by softmax_scale, the unit of q.k.
+  kTakesLseByScale = 1u << 19,
+  // Nor this: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
   // Nor this: made for at most max_seqlen_q rows, four times as many with a mask, and for sums in any order; it takes
   // more, and makes them in order, where it is forced by name.
@@ -64,10 +68,10 @@ enum Needs : uint32_t {
   // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
   kPrefersSeveralRows = 1u << 13,
   // Nor this: made for blocks of queries too few to fill the GPU; forced by name it takes any number.
-  kPrefersFewBlocks = 1u << 17,
+  kPrefersFewBlocks = 1u << 20,
   // Nor this: made for at most kFewRows rows, or kVeryFewRows of head dims above 128, where the GPU has a kernel by
   // Work::kPackedSplits for more; else, and forced by name, it takes any number.
-  kPrefersFewRows = 1u << 18,
+  kPrefersFewRows = 1u << 21,
   // Nor this: the slow path of its device, which takes any problem, is tried last, and uses no matrix unit or vector
   // tile. FW_NO_SLOW_PATH excludes it.
   kIsSlowPath = 1u << 14,
@@ -88,6 +92,8 @@ enum class Work : uint8_t {
   kKeyTiles,      // one workgroup for each compute unit, which takes tiles of tile_k keys of one key head until none is
                   // left
   kKeyPairs,      // the same by pairs of workgroups, a cluster
+  kKeyBlocks,     // tile_k rows of k and v of one key head
+  kAnyBlocks,     // blocks of queries of one head, of the size that the schedule says: passes of a backward
   kLine,          // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };
 

@@ -66,4 +66,11 @@ struct Indices {};
 template <int kCount>
 using Count = __make_integer_seq<Indices, int, kCount>;
 
+// All matrix instructions of a fragment.
+template <class Element, int... kStep>
+FW_DEVICE F32x16 multiply_all(U32x4 a, U32x4 b, F32x16 c, Indices<int, kStep...>) {
+  ((c = Element::template multiply<kStep>(a, b, c)), ...);
+  return c;
+}
+
 }  // namespace flashwave

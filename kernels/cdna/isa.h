@@ -126,6 +126,19 @@ struct F16 {
   FW_METHOD static uint32_t pack_rounded(const uint32_t*, float low, float high) { return pack(low, high); }
 };
 
+// Two values to 16 bits, to nearest, in stages that a schedule can spread. bf16 without an instruction for it: halfway
+// cases away from zero, which takes one instruction less than to even.
+template <class Element>
+struct Near {
+  static constexpr bool kByIntegers = Element::kRoundSlots > 0;
+  static constexpr int kRoundSlots = kByIntegers ? 2 : 0;
+  FW_METHOD static uint32_t round(float x) { return kByIntegers ? bits_of(x) + 0x8000u : bits_of(x); }
+  FW_METHOD static uint32_t pack(uint32_t low, uint32_t high) {
+    if constexpr (kByIntegers) return permute_bytes(high, low, 0x07060302);
+    return Element::pack(float_of(low), float_of(high));
+  }
+};
+
 // lane_index() computed anew: no register holds it, or what follows from it, through a loop.
 FW_DEVICE int lane_index_again() {
   int zero = 0;
@@ -160,7 +173,8 @@ FW_DEVICE T here(T x) {
   asm volatile("" : "+s"(x));
   return x;
 }
-FW_DEVICE int here_in_lanes(int x) {
+template <class T>
+FW_DEVICE T here_in_lanes(T x) {
   asm volatile("" : "+v"(x));
   return x;
 }
@@ -186,6 +200,7 @@ FW_DEVICE void made_here(F32x16& x) {
 #define FW_LDS __attribute__((address_space(3)))
 FW_DEVICE U32x4 lds_read16(uint32_t address) { return *(const FW_LDS U32x4*)address; }
 FW_DEVICE void lds_write16(uint32_t address, U32x4 x) { *(FW_LDS U32x4*)address = x; }
+FW_DEVICE void lds_write4(uint32_t address, uint32_t x) { *(FW_LDS uint32_t*)address = x; }
 FW_DEVICE void lds_write8(uint32_t address, U32x2 x) { *(FW_LDS U32x2*)address = x; }
 
 // Transposes while reading (gfx950): in each group of 16 lanes, lane l gives the address of elements 4(l & 3) .. + 3 of
@@ -208,6 +223,35 @@ FW_DEVICE void load_to_lds(Buffer buffer, uint32_t address, uint32_t offset) {
   }
 #endif
   __builtin_amdgcn_raw_ptr_buffer_load_lds(buffer, (FW_LDS void*)address, 4, int(offset), 0, 0, 0);
+}
+
+// Adds to memory, in any order with what other workgroups add. Nothing where the offset is past the end.
+FW_DEVICE void add_to_memory(Buffer buffer, uint32_t offset, float x) {
+  __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(x, buffer, int(offset), 0, 0);
+}
+
+// x, which only matrix instructions read, in accumulation registers: elsewhere it would be copied back and forth.
+template <class T>
+FW_DEVICE void keep_in_accumulators(T& x) {
+  asm volatile("" : "+a"(x));
+}
+
+// The value of another lane, by a DPP control.
+template <int kControl>
+FW_DEVICE uint32_t lane_moved(uint32_t x) {
+  return uint32_t(__builtin_amdgcn_update_dpp(0, int(x), kControl, 0xF, 0xF, true));
+}
+FW_DEVICE uint32_t other_of_pair(uint32_t x) { return lane_moved<0xB1>(x); }  // quad_perm [1,0,3,2]
+
+// Lane kLane of each 16 lanes: a DPP operand of the instruction that takes it (row_newbcast), which MI100 has not.
+template <int kLane>
+FW_DEVICE float of_sixteen(float x) {
+#if defined(__gfx908__)
+  const int first = (lane_index() & ~15) << 2;
+  return float_of(uint32_t(__builtin_amdgcn_ds_bpermute(first + 4 * kLane, int(bits_of(x)))));
+#else
+  return dpp<0x150 + kLane>(x);
+#endif
 }
 
 // Until all LDS and scalar operations and all but the kLoads youngest vector memory operations are done.

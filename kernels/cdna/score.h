@@ -23,7 +23,9 @@ struct Modifier {
 
   // key: of the sub-tile's first register row. Queries and keys past the end count as the last: their results are
   // masked.
-  FW_METHOD void apply(Scores& x, int key) const {
+  // kGradients: and the derivative of the softcap, as pairs of fp16, for the backward.
+  template <bool kGradients = false>
+  FW_METHOD void apply(Scores& x, int key, [[maybe_unused]] uint32_t* cap_gradients = nullptr) const {
     const int lane = lane_index_again();
     const int query = (lane & 31) < rows ? lane & 31 : rows - 1;
     const Sequence seq = {batch, 0, 0, 0, 0, int64_t{keys} - diagonal + first_query, keys};
@@ -32,9 +34,19 @@ struct Modifier {
     if (p.softcap > 0.f) {
       const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
       FW_UNROLL for (int r = 0; r < 16; ++r) x.s[r] = cap * tanh_of(x.s[r] * scale);
+      if constexpr (kGradients) {
+        const float back = 1.f / cap;
+        FW_UNROLL for (int r = 0; r < 16; r += 2) {
+          const float low = x.s[r] * back, high = x.s[r + 1] * back;
+          cap_gradients[r / 2] = F16::pack(1.f - low * low, 1.f - high * high);
+        }
+      }
     } else {
       const float scale = p.softmax_scale * kLog2e;
       FW_UNROLL for (int r = 0; r < 16; ++r) x.s[r] *= scale;
+      if constexpr (kGradients) {
+        FW_UNROLL for (int i = 0; i < 8; ++i) cap_gradients[i] = 0x3C003C00;  // 1, 1
+      }
     }
     if (p.bias.data) {
       if (p.bias.dtype == abi::kF32)

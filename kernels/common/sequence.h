@@ -19,20 +19,22 @@ struct Sequence {
 
 // Lengths and places in a GPU's memory are nobody's to check before a kernel reads them: one that the cache does not
 // have must not lead out of it.
-FW_FN int64_t within(int64_t length, int64_t most) {
+FW_FN int32_t within(int32_t length, int32_t most) {
   return length > most ? (most > 0 ? most : 0) : length < 0 ? 0 : length;
 }
 FW_FN int32_t cache_place(const abi::Params& p, int32_t place) {
   return uint32_t(place) < uint32_t(p.batch_k) ? place : 0;
 }
-// Of sequence b: rows of k and v that it has, those in use before new keys are appended, and of these the left pad.
-FW_FN int64_t room_of(const abi::Params& p, int32_t b) {
+// Of sequence b: rows of k and v that it has in memory, those in use before new keys are appended, and of these the
+// left pad.
+FW_FN int32_t stored_rows(const abi::Params& p, int32_t b) {
   return p.cu_seqlens_k ? p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b] : p.seqlen_k;
 }
-FW_FN int64_t used_rows(const abi::Params& p, int32_t b) {
-  return p.seqused_k ? within(p.seqused_k[b], room_of(p, b) - p.seqlen_new) : room_of(p, b);
+FW_FN int32_t used_rows(const abi::Params& p, int32_t b) {
+  const int32_t stored = stored_rows(p, b);
+  return p.seqused_k ? within(p.seqused_k[b], stored - int32_t(p.seqlen_new)) : stored;
 }
-FW_FN int64_t left_pad(const abi::Params& p, int32_t b) {
+FW_FN int32_t left_pad(const abi::Params& p, int32_t b) {
   return p.leftpad_k ? within(p.leftpad_k[b], used_rows(p, b)) : 0;
 }
 
@@ -54,7 +56,7 @@ FW_FN Sequence sequence_of(const abi::Params& p, int32_t b) {
     s.k_batch = 0;
     if (!p.block_table) first = p.cu_seqlens_k[b];
   }
-  const int64_t leftpad = left_pad(p, b);
+  const int32_t leftpad = left_pad(p, b);
   s.k_row = first + leftpad;
   s.keys = used_rows(p, b) + p.seqlen_new - leftpad;
   return s;

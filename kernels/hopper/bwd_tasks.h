@@ -1,7 +1,7 @@
 // Which tile of keys comes next, and which blocks of queries see it.
 #pragma once
 
-#include "kernels/common/sequence.h"
+#include "kernels/common/key_tiles.h"
 #include "kernels/hopper/bwd_config.h"
 #include "kernels/hopper/tasks.h"
 
@@ -15,9 +15,6 @@ struct BackwardTask {
   int32_t left_edge, right_edge, queries, reserved;      // entry (kernels/abi/backward_blocks.h)
 };
 static_assert(sizeof(BackwardTask) == 48);
-
-inline constexpr int32_t kFarEdge = 1 << 30;
-FW_DEVICE int32_t edge(int64_t x) { return x < -kFarEdge ? -kFarEdge : x > kFarEdge ? kFarEdge : int32_t(x); }
 
 FW_DEVICE BackwardTask load_backward_task(uint32_t at) {
   const int4 a = load_shared4(at), b = load_shared4(at + 16), c = load_shared4(at + 32);
@@ -37,9 +34,6 @@ FW_DEVICE BlockRange block_range(const BackwardTask& t, int first_key) {
           t.first_query_block + t.blocks};
 }
 
-// Rows of k and v of the sequence from key 0 on.
-FW_DEVICE int32_t stored_rows(const Params& p, int32_t b) { return int32_t(room_of(p, b) - left_pad(p, b)); }
-
 // The tile that begins with `key`. The blocks of queries that see some key of it are those that a query block's own
 // keys say (turn_of): both follow from the same two edges.
 template <class C>
@@ -47,7 +41,7 @@ FW_DEVICE BackwardTask backward_task(const Params& p, int32_t key, int32_t head,
   const Sequence seq = sequence_of(p, batch);
   const int64_t shift = seq.keys - seq.queries;
   BackwardTask t;
-  t.key = key, t.head = head, t.batch = batch, t.rows = stored_rows(p, batch);
+  t.key = key, t.head = head, t.batch = batch, t.rows = stored_rows(p, batch) - left_pad(p, batch);
   t.keys = int32_t(seq.keys), t.queries = int32_t(seq.queries);
   t.left_edge = edge(shift - p.window_left), t.right_edge = edge(shift + p.window_right);
   t.first_block = int32_t(abi::backward_first_block(p, batch, C::kTileQ));

@@ -19,6 +19,7 @@ struct BF16 {
   static constexpr float headroom = 0.f, limit = 0x1p40f;
 
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_bf16(a, b, c); }
+  FW_METHOD static F32x8 multiply(Fragment a, Fragment b) { return wmma_bf16(a, b); }
 
   FW_METHOD static uint32_t high_halves(float a, float b) { return permute_bytes(bits_of(b), bits_of(a), 0x07060302); }
 
@@ -56,6 +57,7 @@ struct F16 {
   static constexpr float headroom = 8.f, limit = 32768.f;
 
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_f16(a, b, c); }
+  FW_METHOD static F32x8 multiply(Fragment a, Fragment b) { return wmma_f16(a, b); }
 
   FW_METHOD static uint32_t pack(float a, float b) {
     return __builtin_bit_cast(uint32_t, F16x2{_Float16(a), _Float16(b)});

@@ -6,6 +6,7 @@
 #include "kernels/common/part.h"
 #include "kernels/rdna/element.h"
 #include "kernels/rdna/forward.h"
+#include "kernels/rdna/generation.h"
 
 namespace flashwave {
 namespace {
@@ -22,15 +23,6 @@ struct ElementOf<kRowBF16, kNeeds> {
 };
 
 }  // namespace
-
-// A row of one generation is nothing to the other.
-#if defined(__GFX12__)
-#define FW_FOR_kIsaRdna3(...)
-#define FW_FOR_kIsaRdna4(...) __VA_ARGS__
-#else
-#define FW_FOR_kIsaRdna3(...) __VA_ARGS__
-#define FW_FOR_kIsaRdna4(...)
-#endif
 
 #define FW_RDNA_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                       needs, work)                                                                                 \

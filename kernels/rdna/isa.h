@@ -50,6 +50,23 @@ FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b, F32x8 c) {
 #endif
 }
 
+// With C = 0. RDNA3: the compiler would copy eight zeros from scalar registers that it keeps for them.
+#if defined(__GFX12__)
+FW_DEVICE F32x8 wmma_bf16(Fragment a, Fragment b) { return wmma_bf16(a, b, F32x8(0.f)); }
+FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b) { return wmma_f16(a, b, F32x8(0.f)); }
+#else
+FW_DEVICE F32x8 wmma_bf16(Fragment a, Fragment b) {
+  F32x8 d;
+  asm("v_wmma_f32_16x16x16_bf16 %0, %1, %2, 0" : "=&v"(d) : "v"(a), "v"(b));
+  return d;
+}
+FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b) {
+  F32x8 d;
+  asm("v_wmma_f32_16x16x16_f16 %0, %1, %2, 0" : "=&v"(d) : "v"(a), "v"(b));
+  return d;
+}
+#endif
+
 #if defined(__GFX12__)
 // global_load_tr_b128: each group of 8 lanes reads 8 rows of 8 elements, 16 bytes a lane, and lane i of the group
 // receives element i of each row. `base` is uniform. The address must be a multiple of 16; nothing checks a range.
@@ -62,6 +79,15 @@ FW_DEVICE U32x4 load_transposed(const char* base, uint32_t offset) {
 // The value of lane ^ 16 (v_permlanex16_b32, identity selectors).
 FW_DEVICE float other_half(float x) {
   return float_of(__builtin_amdgcn_permlanex16(bits_of(x), bits_of(x), 0x76543210, 0xfedcba98, true, false));
+}
+
+// In each eight lanes: use(r, the value of lane r), r = 0 .. N - 1 (DPP8, whose selectors are immediates).
+template <int N, int r = 0, class Use>
+FW_DEVICE void broadcast_in_eight(uint32_t x, const Use& use) {
+  if constexpr (r < N) {
+    use(r, __builtin_amdgcn_mov_dpp8(x, r * 011111111));
+    broadcast_in_eight<N, r + 1>(x, use);
+  }
 }
 
 FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }
@@ -94,6 +120,11 @@ FW_DEVICE float in_scalar(float x) {
 FW_DEVICE float uniform(float x) {
   asm volatile("" : "+v"(x));
   return float_of(__builtin_amdgcn_readfirstlane(bits_of(x)));
+}
+
+FW_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+FW_DEVICE int64_t uniform(int64_t x) {
+  return int64_t(uint64_t(uint32_t(uniform(int(x >> 32)))) << 32 | uint32_t(uniform(int(x))));
 }
 
 #define FW_CONSTANT __attribute__((address_space(4)))

@@ -131,6 +131,8 @@ const char* op_name(Op op) {
       return "finish";
     case Op::kSums:
       return "sums";
+    case Op::kDq:
+      return "compute dq";
   }
   return "?";
 }

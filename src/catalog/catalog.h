@@ -13,8 +13,9 @@
 namespace flashwave {
 
 // kAppend runs before a forward, kCombine after one; kGradients after the first kernel of the slow path's backward,
-// kPrepare before and kFinish (dQ) and kSums (of sinks) after that of the others (kernels/abi/backward_blocks.h).
-enum class Op : uint8_t { kForward, kBackward, kAppend, kRotary, kCombine, kGradients, kPrepare, kFinish, kSums };
+// kPrepare before and kFinish (dQ) and kSums (of sinks) after that of the others (kernels/abi/backward_blocks.h). kDq
+// takes the place of kFinish where no sums are made by several workgroups: it computes dQ by itself.
+enum class Op : uint8_t { kForward, kBackward, kAppend, kRotary, kCombine, kGradients, kPrepare, kFinish, kSums, kDq };
 const char* op_name(Op op);  // "forward", "backward", "append", ...
 // Whether a kernel of this operation can be chosen, or only accompanies one that is.
 constexpr bool can_be_chosen(Op op) { return op == Op::kForward || op == Op::kBackward || op == Op::kRotary; }

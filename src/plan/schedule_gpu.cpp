@@ -127,6 +127,9 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
   return s;
 }
 
+// Whether several workgroups add to the sums of dQ in the workspace; else another kernel computes it.
+bool sums_dq(const KernelRow& row) { return row.work != Work::kKeyBlocks || (row.needs & kNeedsAnyOrder) != 0; }
+
 // Workgroups take tiles of keys until none is left. At least one starts, and finds that there are none.
 abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int64_t workgroups) {
   const fw_attention& a = problem.a;
@@ -139,21 +142,39 @@ abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const 
   return s;
 }
 
-// The kernel that prepares or finishes the blocks of this one.
+// A workgroup for each tile of rows of k and v. At least one starts, and finds that there are none.
+abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  const int64_t tiles = ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch;
+  abi::Schedule s = one_part(problem, row.tile_q, std::max<int64_t>(tiles, 1));
+  s.in_order = problem.deterministic();
+  s.dq_columns = static_cast<int16_t>(sums_dq(row) ? row.max_dim_qk : 0);
+  s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
+  const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
+  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
+  return s;
+}
+
+// The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
+// dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   for (const KernelRow& other : catalog_of(row_kind(device))) {
-    if (other.op == op && other.max_dim_qk == row.max_dim_qk && other.tile_q == row.tile_q &&
-        !why_not(other, problem, device).refuses()) {
+    if (other.op != op || why_not(other, problem, device).refuses()) continue;
+    if (other.work == Work::kAnyBlocks) return &other;
+    if (other.max_dim_qk == row.max_dim_qk && other.max_dim_v == row.max_dim_v &&
+        (op == Op::kDq ? other.features == row.features : other.tile_q == row.tile_q)) {
       return &other;
     }
   }
   return nullptr;
 }
 
-bool by_key_tiles(const KernelRow& row) { return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs; }
+bool by_key_tiles(const KernelRow& row) {
+  return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs || row.work == Work::kKeyBlocks;
+}
 
-int64_t blocks_of_queries(const Problem& problem, const KernelRow& row) {
-  return std::max<int64_t>(ceil_div(problem.a.seqlen_q, row.tile_q), 1) * problem.a.heads_q * problem.a.batch;
+int64_t blocks_of_queries(const Problem& problem, int64_t tile_q) {
+  return std::max<int64_t>(ceil_div(problem.a.seqlen_q, tile_q), 1) * problem.a.heads_q * problem.a.batch;
 }
 
 Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row,
@@ -161,7 +182,7 @@ Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, co
   const KernelRow* other = companion(op, problem, device, row);
   if (other == nullptr) return {FW_INTERNAL_ERROR, std::string(row.name) + ": no kernel to " + op_name(op)};
   steps->push_back({other, schedule});
-  steps->back().schedule.tasks = tasks;
+  steps->back().schedule.tasks = op == Op::kDq ? blocks_of_queries(problem, other->tile_q) : tasks;
   steps->back().schedule.zeroed_bytes = 0;
   return {};
 }
@@ -193,8 +214,11 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       return key_tiles(problem, device, row, 1);
     case Work::kKeyPairs:
       return key_tiles(problem, device, row, 2);
+    case Work::kKeyBlocks:
+      return key_blocks(problem, row);
     case Work::kLine:
       return line(problem, device, row);
+    case Work::kAnyBlocks:  // never by itself
     case Work::kRows:
       break;
   }
@@ -229,7 +253,7 @@ abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
 Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                     const abi::Schedule& schedule, std::vector<Step>* steps) {
   if (!by_key_tiles(row)) return {};
-  return add_companion(Op::kPrepare, problem, device, row, schedule, blocks_of_queries(problem, row), steps);
+  return add_companion(Op::kPrepare, problem, device, row, schedule, blocks_of_queries(problem, row.tile_q), steps);
 }
 
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
@@ -254,7 +278,8 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   if (by_key_tiles(row)) {
     Status status;
     if (problem.g.dq.data != nullptr) {
-      status = add_companion(Op::kFinish, problem, device, row, schedule, blocks_of_queries(problem, row), steps);
+      const Op op = sums_dq(row) ? Op::kFinish : Op::kDq;
+      status = add_companion(op, problem, device, row, schedule, blocks_of_queries(problem, row.tile_q), steps);
     }
     if (status.ok() && problem.g.d_sinks != nullptr) {
       status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);

@@ -99,9 +99,15 @@ Reason long_columns(const KernelRow& row, const Problem& problem) {
   return too_large("seqlen_q * heads_q / heads_k", a.seqlen_q * problem.group(), limit, Reason::kMadeForLess);
 }
 
-Reason rows_too_far_apart(const KernelRow& row, const fw_attention& a) {
+Reason rows_too_far_apart(const KernelRow& row, const Problem& problem) {
+  const fw_attention& a = problem.a;
+  const fw_gradients& g = problem.g;
+  // The kernels of a backward have tiles of their own, of at most so many rows.
+  constexpr int32_t kMostRows = 256;
+  const int32_t tile_q = problem.backward ? kMostRows : row.tile_q, tile_k = problem.backward ? kMostRows : row.tile_k;
   const std::tuple<const char*, const fw_tensor*, int32_t> tensors[] = {
-      {"q", &a.q, row.tile_q}, {"k", &a.k, row.tile_k}, {"v", &a.v, row.tile_k}, {"o", &a.o, row.tile_q}};
+      {"q", &a.q, tile_q},     {"k", &a.k, tile_k},   {"v", &a.v, tile_k},   {"o", &a.o, tile_q},
+      {"d_o", &g.d_o, tile_q}, {"dq", &g.dq, tile_q}, {"dk", &g.dk, tile_k}, {"dv", &g.dv, tile_k}};
   for (const auto& [name, tensor, rows] : tensors) {
     const int64_t limit = (int64_t{1} << 30) / rows;  // elements of 2 bytes
     if (tensor->stride[1] >= limit) return {Reason::kFarRows, name, limit, tensor->stride[1]};
@@ -127,13 +133,16 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) return {Reason::kRounding};
   if ((row.needs & kNeeds8Columns) && (a.dim_qk < 8 || a.dim_v < 8)) return {Reason::kFewColumns, "", 8, 0};
   if (row.needs & kNeedsNearRows) {
-    if (const Reason reason = rows_too_far_apart(row, a); reason.refuses()) return reason;
+    if (const Reason reason = rows_too_far_apart(row, problem); reason.refuses()) return reason;
   }
   if (const Reason reason = long_columns(row, problem); reason.refuses()) return reason;
-  if (row.needs & kNeedsGradientMaps) {
+  if ((row.needs & kNeedsAnyOrder) && problem.deterministic()) return {Reason::kAnyOrder};
+  if (row.needs & (kNeedsGradientMaps | kNeedsGradientRows)) {
     if (const Reason reason = misaligned(problem.g, 16); reason.refuses()) return reason;
   }
-  if (row.needs & (kNeeds16Bytes | kNeedsTensorMaps | kNeedsGradientMaps)) return misaligned(a, 16);
+  if (row.needs & (kNeeds16Bytes | kNeedsTensorMaps | kNeedsGradientMaps | kNeedsGradientRows)) {
+    return misaligned(a, 16);
+  }
   if (row.needs & kNeedsDwords) return misaligned(a, 4);
   return {};
 }

@@ -1,0 +1,474 @@
+// The kernel of dK and dV, and of dQ by sums in memory. A workgroup has 4 waves of 32 keys and goes along the queries
+// that see them in tiles of 32.
+//
+//   product                          A, by lanes               B
+//   S = Q K^T, dP = dO V^T           query: rows in LDS        key: registers, for the whole kernel
+//   dV^T += dO^T P, dK^T += Q^T dS   column: columns in LDS    key: P and dS as they come out of S and dP
+//   dQ = dS K                        query: rows of dS in LDS  column: registers
+//
+// Query is the row of the accumulators of S and dP, so four registers in a row are a B operand that is summed over
+// queries: P and dS stay where they are. Only dQ is summed over keys, which are spread over lanes and waves: dS crosses
+// LDS once, and each wave makes 32 columns of dQ from the keys of all.
+//
+// lse and delta of 32 queries take one register each: lane n of 16 has the number of accumulator register n, and gives
+// it by a DPP operand. Masks are minima with bounds of +-2^64 (kHuge), not comparisons, which would need wait states.
+//
+// Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows
+// and columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
+//
+// Registers hold 128 columns of dK and dV: with head dim 256 the walk is done twice.
+#pragma once
+
+#include "kernels/cdna/bwd_modify.h"
+#include "kernels/cdna/bwd_plan.h"
+#include "kernels/cdna/bwd_stream.h"
+#include "kernels/cdna/bwd_tile.h"
+
+namespace flashwave {
+
+template <class C>
+struct Backward {
+  using E = typename C::Element;
+  using Rows = BackwardRows<C::kRowBytes>;
+  using DsRows = BackwardRows<C::kDsRowBytes>;
+  using Columns = BackwardColumns;
+  using Carry = Carried<C::kDim, C::kWaves>;
+  static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
+  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
+  static_assert(kSets == 2 && kCount * kGroups == kStaged && kGroups == C::kWalks);
+  static constexpr bool kSameRows = C::kDsRowBytes == C::kRowBytes;  // dS is laid out as Q and dO are
+  template <bool kMasked>
+  using Plan = BackwardPlan<C, kMasked>;
+  template <bool kMasked>
+  static constexpr typename Plan<kMasked>::Schedule schedule = Plan<kMasked>::find();
+
+  const Params& p;
+  const Sequence seq;
+  const int head, lane, half, wave;
+  const int first_key;  // of the workgroup; negative where its first rows are left pad
+
+  BackwardStream<C> stream;
+  BackwardModifier<C> modifier;
+  U32x4 k[C::kRowFragments], v[C::kRowFragments], k_columns[C::kFused ? C::kDqFragments : 1];
+  F32x16 dk[C::kBlocks], dv[C::kBlocks];
+  U32x4 ahead[kAhead];                  // the first fragments of the next tile
+  uint32_t staged[kSets][2 * kStaged];  // rows of Q, then of dO
+  uint32_t firsts[kCount], seconds[kCount];
+  float next_lse[kSets], next_delta[kSets];
+  float lse, delta;  // of 16 queries, by lane
+  float scale;       // softmax_scale * log2(e)
+  float key_bias;    // -infinity for lanes without a key
+  uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
+  uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[2];
+  uint32_t q_source[kGroups][4], d_o_source[kGroups][4], numbers_source, dq_target[4];
+  uint32_t first_selector, second_selector, ds_selector;
+
+  QueryTiles range;          // that see the workgroup's keys
+  int all_first, all_end;    // of those, the ones that see all keys of the wave
+  int tile, done, in_group;  // tile of the head, tiles of all heads so far, head of the group
+  Edges edges;
+
+  FW_METHOD Backward(const Params& params, const Sequence& sequence, int key_head, int key)
+      : p(params),
+        seq(sequence),
+        head(key_head),
+        lane(lane_index()),
+        half(lane_index() >> 5),
+        wave(wave_index()),
+        first_key(key),
+        modifier(params) {}
+
+  // ---- from memory to LDS ----
+
+  template <int kSet>
+  FW_METHOD void load_row(int i) {
+    const int group = i % kStaged / kCount, row = i % kCount, far = (row >> 2) * 8;
+    if (i < kStaged) {
+      const uint32_t at = q_source[group][row & 3] + far * stream.q_stride;
+      staged[kSet][i] = __builtin_amdgcn_raw_buffer_load_b32(stream.q_tile, at, 0, 0);
+    } else {
+      const uint32_t at = d_o_source[group][row & 3] + far * stream.d_o_stride;
+      staged[kSet][i] = __builtin_amdgcn_raw_buffer_load_b32(stream.d_o_tile, at, 0, 0);
+    }
+  }
+  template <int kSet>
+  FW_METHOD void load_numbers() {
+    next_lse[kSet] = float_of(__builtin_amdgcn_raw_buffer_load_b32(stream.numbers_tile, numbers_source, 0, 0));
+    next_delta[kSet] = float_of(__builtin_amdgcn_raw_buffer_load_b32(
+        stream.numbers_tile, numbers_source + uint32_t(abi::backward_delta_at(kQueryTile)), 0, 0));
+  }
+  template <int kSet>
+  FW_METHOD void carry_row(int i) {
+    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
+    lds_write4(
+        (group == 0 ? row_write : other_write)[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes,
+        staged[kSet][i]);
+  }
+  template <int kSet>
+  FW_METHOD void swap_columns(int i) {  // of the first group: the columns of this walk
+    const uint32_t* const two = staged[kSet] + i / (kCount / 2) * kStaged + i % (kCount / 2) * 2;
+    firsts[i] = permute_bytes(two[1], two[0], first_selector);
+    seconds[i] = permute_bytes(two[1], two[0], second_selector);
+  }
+  template <int kBuffer>
+  FW_METHOD void carry_columns(int matrix) {
+    write_columns<kCount>(column_write + matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes,
+                          firsts + matrix * (kCount / 2), seconds + matrix * (kCount / 2));
+  }
+
+  // Fragment f of a tile whose columns are in kBuffer.
+  template <int kBuffer>
+  FW_METHOD U32x4 fragment(int f) const {
+    if (f < C::kFirstDq) {
+      const int matrix = f / C::kRowFragments, i = f % C::kRowFragments;
+      return lds_read16(row_read[i % Rows::kAddresses] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
+    }
+    if (f < C::kFirstDv) {
+      const int i = f - C::kFirstDq;
+      const uint32_t at = kSameRows ? row_read[i % 4] + (C::kDs - C::kRows) : ds_read[i % 4];
+      return lds_read16(at + DsRows::fragment_offset(i));
+    }
+    const int matrix = f < C::kFirstDk ? 1 : 0, i = (f - C::kFirstDv) % (2 * C::kBlocks);
+    return lds_read16(column_read[i / C::kBlocks] + i % C::kBlocks * (32 * Columns::kLineBytes) +
+                      matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes);
+  }
+
+  // ---- one tile ----
+
+  struct Tile {
+    U32x4 fragment[C::kFragments + kAhead];
+    F32x16 s, dp, dq;
+    float x[16];  // exponents, P, dS
+    uint32_t rounded[2], probs[8], ds[8];
+    float right, left;  // bounds of the mask for query 0 of the tile
+  };
+
+  FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
+  template <int kRegister>
+  FW_METHOD void exponent(Tile& z) const {
+    const float s = C::kGeneral ? z.s[kRegister] + key_bias : __builtin_fmaf(z.s[kRegister], scale, key_bias);
+    z.x[kRegister] = s - of_sixteen<kRegister>(lse);
+  }
+  FW_METHOD static void mask(Tile& z, int r) {
+    const float i = kHuge * float(query_of_register(r));
+    z.x[r] = __builtin_fminf(__builtin_fminf(z.x[r], z.right + i), z.left - i);
+  }
+  FW_METHOD void weight(Tile& z, int r) const { z.x[r] = exp2_fast(modifier.bounded(z.x[r])); }
+  template <int kRegister>
+  FW_METHOD void gradient(Tile& z) const {
+    z.x[kRegister] *= modifier.kept(z.dp[kRegister], kRegister) - of_sixteen<kRegister>(delta);
+    z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
+  }
+  FW_METHOD void share_ds(int pair, uint32_t ds) const {  // lanes 2i, 2i + 1: from keys by queries to queries by keys
+    lds_write4(ds_write[pair & 1] + (pair >> 1) * 8 * C::kDsRowBytes,
+               permute_bytes(other_of_pair(ds), ds, ds_selector));
+  }
+  FW_METHOD void add_dq(int i, float x) {
+    add_to_memory(stream.sums_tile, dq_target[i >> 2] + (i & 3) * C::kDim * 4, x);
+  }
+
+  template <int kItem, int kBuffer, bool kMasked>
+  FW_METHOD void item(Tile& z) {
+    constexpr int op = schedule<kMasked>.item[kItem].op, i = schedule<kMasked>.item[kItem].index;
+    constexpr int kSet = (kBuffer + 1) % kSets;  // of the next tile, then of the one kSets behind it
+    if constexpr (op == kModifyScores) modifier.apply(z.s, tile_place());
+    if constexpr (op == kExponent) exponent<2 * i>(z), exponent<2 * i + 1>(z);
+    if constexpr (op == kMaskScore) mask(z, 2 * i), mask(z, 2 * i + 1);
+    if constexpr (op == kExpEven) weight(z, 2 * i);
+    if constexpr (op == kExpOdd) weight(z, 2 * i + 1);
+    if constexpr (op == kRoundP) round_weights(z, i);
+    if constexpr (op == kPackP) pack_weights(z, i);
+    if constexpr (op == kGradient) gradient<2 * i>(z), gradient<2 * i + 1>(z);
+    if constexpr (op == kPackDs) z.ds[i] = Near<E>::pack(Near<E>::round(z.x[2 * i]), Near<E>::round(z.x[2 * i + 1]));
+    if constexpr (op == kShareDs) share_ds(i, z.ds[i]);
+    if constexpr (op == kCarryRow) carry_row<kSet>(i);
+    if constexpr (op == kSwapColumns) swap_columns<kSet>(i);
+    if constexpr (op == kCarryColumns) carry_columns<kBuffer ^ 1>(i);
+    if constexpr (op == kLoadRow) load_row<kSet>(i);
+    if constexpr (op == kLoadNumbers) load_numbers<kSet>();
+    if constexpr (op == kAdvance) stream.template advance<i>();
+    if constexpr (op == kAddDq) add_dq(i, z.dq[i]);
+  }
+  FW_METHOD void round_weights(Tile& z, int i) const {
+    z.rounded[0] = Near<E>::round(z.x[2 * i]), z.rounded[1] = Near<E>::round(z.x[2 * i + 1]);
+  }
+  FW_METHOD void pack_weights(Tile& z, int i) const {
+    if constexpr (Near<E>::kRoundSlots == 0) round_weights(z, i);
+    z.probs[i] = modifier.kept_pair(Near<E>::pack(z.rounded[0], z.rounded[1]), i);
+  }
+  template <int kFirst, int kBuffer, bool kMasked, int... kItem>
+  FW_METHOD void items(Tile& z, Indices<int, kItem...>) {
+    (item<kFirst + kItem, kBuffer, kMasked>(z), ...);
+  }
+
+  FW_METHOD static U32x4 four(const uint32_t* x) { return (U32x4){x[0], x[1], x[2], x[3]}; }
+
+  template <int kFragment, int kBuffer>
+  FW_METHOD void fetch(Tile& z) const {
+    constexpr bool kNext = kFragment >= C::kFragments;
+    z.fragment[kFragment] = fragment<kNext ? kBuffer ^ 1 : kBuffer>(kNext ? kFragment - C::kFragments : kFragment);
+  }
+
+  // Matrix instruction kGap, the fragment read that goes with it, and the work of its gap.
+  template <int kGap, int kBuffer, bool kMasked>
+  FW_METHOD void step(Tile& z) {
+    using S = Plan<kMasked>;
+    constexpr auto& plan = schedule<kMasked>;
+    constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
+    constexpr bool kBegins = part == 0, kBarrier = kBegins && (f == S::kFirstBarrier || f == S::kSecondBarrier);
+    constexpr bool kLate = f == S::kFirstBarrier - 1 || f == S::kSecondBarrier - 1;
+    if constexpr (kBarrier) {
+      workgroup_barrier();
+      schedule_fence();
+      fetch<f + kAhead - 1, kBuffer>(z);
+    }
+    const U32x4 a = z.fragment[f];
+    if constexpr (f < C::kFirstDp) {
+      z.s = E::template multiply<part>(a, k[f], z.s);
+    } else if constexpr (f < C::kFirstDq) {
+      z.dp = E::template multiply<part>(a, v[f - C::kFirstDp], z.dp);
+    } else if constexpr (f < C::kFirstDv) {
+      z.dq = E::template multiply<part>(a, k_columns[f - C::kFirstDq], z.dq);
+    } else {
+      constexpr bool kOfV = f < C::kFirstDk;
+      constexpr int i = f - (kOfV ? C::kFirstDv : C::kFirstDk), b = i % C::kBlocks, pairs = i / C::kBlocks * 4;
+      if constexpr (kOfV) {
+        dv[b] = E::template multiply<part>(a, four(z.probs + pairs), dv[b]);
+      } else {
+        dk[b] = E::template multiply<part>(a, four(z.ds + pairs), dk[b]);
+      }
+    }
+    schedule_fence();
+    constexpr int first = plan.first(kGap), end = plan.first(kGap + 1);
+    if constexpr (end > first) {
+      item<first, kBuffer, kMasked>(z);
+      if (plan.item[first].op == kExpEven || plan.item[first].op == kExpOdd) schedule_fence();
+    }
+    if constexpr (kBegins && !kLate) fetch<f + kAhead, kBuffer>(z);  // hides behind an exponential
+    if constexpr (end > first + 1) items<first + 1, kBuffer, kMasked>(z, Count<end - first - 1>());
+    schedule_fence();
+  }
+  template <int kBuffer, bool kMasked, int... kGap>
+  FW_METHOD void steps(Tile& z, Indices<int, kGap...>) {
+    (step<kGap, kBuffer, kMasked>(z), ...);
+  }
+
+  template <int kBuffer, bool kMasked>
+  FW_METHOD void body() {
+    Tile z;
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
+    z.s = z.dp = z.dq = 0.f;
+    if constexpr (kMasked) {
+      const int lane_again = lane_index_again(), query = tile * kQueryTile + 4 * (lane_again >> 5);
+      const int apart = first_key + wave * kWaveKeys + (lane_again & 31) - query;
+      z.right = room(edges.right, apart), z.left = room(apart, edges.left);
+    }
+    // Sums with these stay in the loop, where many are part of the instructions.
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+        q_source[g][i] = here_in_lanes(q_source[g][i]), d_o_source[g][i] = here_in_lanes(d_o_source[g][i]);
+      }
+      if constexpr (C::kFused) dq_target[i] = here_in_lanes(dq_target[i]);
+    }
+    schedule_fence();
+    steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
+    next(kBuffer);
+  }
+  // Numbers of a tile that is not there are 0; it must have no weights.
+  FW_METHOD void next(int set) {
+    ++done;
+    const bool wraps = ++tile == range.end;
+    tile = wraps ? range.first : tile;
+    in_group += wraps ? 1 : 0;
+    lse = next_lse[set] + (done < stream.total ? 0.f : kInf), delta = next_delta[set];
+  }
+  FW_METHOD bool is_masked(int t) const { return t < all_first || t >= all_end; }
+  FW_METHOD bool two_are_masked() const {  // this tile or the next
+    return is_masked(tile) || is_masked(tile + 1 == range.end ? range.first : tile + 1);
+  }
+  FW_METHOD TilePlace tile_place() const {
+    const int group = p.heads_q / p.heads_k;  // a tile too many counts as one of the last head
+    return {seq.b,
+            head * group + (in_group < group ? in_group : group - 1),
+            tile * kQueryTile,
+            first_key + wave * kWaveKeys,
+            int(seq.queries),
+            int(seq.keys)};
+  }
+
+  // ---- the whole ----
+
+  // Of a walk: the columns of its dK and dV are the first group that a lane carries.
+  FW_METHOD void set_addresses(uint32_t lds, int walk) {
+    FW_UNROLL for (int i = 0; i < Rows::kAddresses; ++i) row_read[i] = lds + C::kRows + Rows::read_address(lane, i);
+    FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] = lds + Columns::read_address(lane, i);
+    const Carry carry(lane, wave);
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      row_write[i] = lds + C::kRows + Rows::write_address(carry.row(i), carry.dword) + walk * Carry::kGroupBytes;
+      if constexpr (kGroups > 1) other_write[i] = row_write[i] + Carry::kGroupBytes - 2 * walk * Carry::kGroupBytes;
+    }
+    column_write = lds + carry.column_address();
+    first_selector = carry.first_selector(), second_selector = carry.second_selector();
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+      const uint32_t group = g == 0 ? walk : 1 - walk;
+      q_source[g][0] = carry.source(stream.q_stride, stream.q_row, group);
+      d_o_source[g][0] = carry.source(stream.d_o_stride, stream.d_o_row, group);
+      FW_UNROLL for (int i = 1; i < 4; ++i) {
+        q_source[g][i] = q_source[g][0] + i * stream.q_stride;
+        d_o_source[g][i] = d_o_source[g][0] + i * stream.d_o_stride;
+      }
+    }
+    numbers_source = (query_of_register(lane & 15) + 4 * half) * 4;
+    if constexpr (C::kFused) {
+      const int block = wave % C::kBlocks;
+      [[maybe_unused]] const int keys = wave / C::kBlocks * C::kDqKeys;
+      if constexpr (!kSameRows) {
+        FW_UNROLL for (int i = 0; i < 4; ++i) ds_read[i] = lds + C::kDs + DsRows::read_address(lane, i) + keys * 2;
+      }
+      ds_selector = lane & 1 ? 0x03020706 : 0x05040100;
+      FW_UNROLL for (int i = 0; i < 2; ++i) {
+        const int query = 4 * half + 2 * i + (lane & 1), key = wave * kWaveKeys + (lane & 31);
+        ds_write[i] = lds + C::kDs + DsRows::write_address(query, key >> 1);
+      }
+      FW_UNROLL for (int i = 0; i < 4; ++i) {
+        dq_target[i] = abi::backward_dq_at(kQueryTile) + ((8 * i + 4 * half) * C::kDim + 32 * block + (lane & 31)) * 4;
+      }
+    }
+  }
+
+  FW_METHOD bool is_key(int key) const { return (key >= 0) & (key < int(seq.keys)); }
+  FW_METHOD Buffer rows_of(const abi::Tensor& t, int rows, int dim) const {
+    const char* const first = static_cast<const char*>(t.data) + key_offset(p, t, seq, first_key, head) * 2;
+    return make_buffer(first, t.data ? uint32_t(rows - 1) * uint32_t(t.stride[1]) * 2 + uint32_t(dim) * 2 : 0);
+  }
+  FW_METHOD void load_keys(int rows) {
+    const Buffer k_rows = rows_of(p.k, rows, p.dim_qk), v_rows = rows_of(p.v, rows, p.dim_v);
+    const uint32_t k_stride = uint32_t(p.k.stride[1]) * 2, v_stride = uint32_t(p.v.stride[1]) * 2;
+    const int row = wave * kWaveKeys + (lane & 31);
+    const bool exists = is_key(first_key + row);
+    key_bias = exists ? 0.f : -kInf;
+    FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) {
+      const int column = 16 * i + 8 * half;
+      k[i] = __builtin_amdgcn_raw_buffer_load_b128(
+          k_rows, (exists & (column < p.dim_qk)) ? row * k_stride + column * 2 : kNowhere, 0, 0);
+      v[i] = __builtin_amdgcn_raw_buffer_load_b128(
+          v_rows, (exists & (column < p.dim_v)) ? row * v_stride + column * 2 : kNowhere, 0, 0);
+    }
+    if constexpr (C::kFused) {
+      const int column = 32 * (wave % C::kBlocks) + (lane & 31), first = wave / C::kBlocks * C::kDqKeys + 8 * half;
+      FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {
+        FW_UNROLL for (int e = 0; e < 4; ++e) {
+          uint32_t both[2];
+          FW_UNROLL for (int n = 0; n < 2; ++n) {
+            const int key = first + 16 * i + 2 * e + n;
+            const uint32_t at =
+                (is_key(first_key + key) & (column < p.dim_qk)) ? key * k_stride + column * 2 : kNowhere;
+            both[n] = uint16_t(__builtin_amdgcn_raw_buffer_load_b16(k_rows, at, 0, 0));
+          }
+          k_columns[i][e] = both[0] | both[1] << 16;
+        }
+      }
+    }
+  }
+
+  FW_METHOD void set_mask() {
+    edges = edges_of(p, seq);
+    edges.left = uniform(edges.left), edges.right = uniform(edges.right);
+    const int from = first_key + wave * kWaveKeys, last = int(seq.keys);
+    const int begin = from < 0 ? 0 : from, end = from + kWaveKeys < last ? from + kWaveKeys : last;
+    // A wave without keys has no mask: its weights are 0.
+    const QueryTiles own = query_tiles(edges, int(seq.queries), begin, end, kQueryTile);
+    all_first = uniform(begin < end ? own.all_first : 0), all_end = uniform(begin < end ? own.all_end : 1 << 30);
+  }
+
+  FW_METHOD void run(const GpuArguments& args, uint32_t lds, int rows) {
+    const int begin = first_key < 0 ? 0 : first_key;
+    const int end = first_key + C::kTileK < int(seq.keys) ? first_key + C::kTileK : int(seq.keys);
+    range = query_tiles(edges_of(p, seq), int(seq.queries), begin, end, kQueryTile);
+    range.first = uniform(range.first), range.end = uniform(range.end);
+    scale = p.softmax_scale * kLog2e;
+    if (range.first < range.end) load_keys(rows), set_mask();
+    FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
+      FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) dk[i] = dv[i] = 0.f;
+      if (range.first < range.end) {
+        stream.start(args, seq, head, range);
+        set_addresses(lds, walk);
+        loop();
+      }
+      store(dv, p.dv, rows, p.dim_v, walk * C::kColumns, modifier.weight_scale());
+      store(dk, p.dk, rows, p.dim_qk, walk * C::kColumns, p.softmax_scale);
+      if constexpr (C::kWalks > 1) workgroup_barrier();  // the last reads of LDS, before the next walk writes there
+    }
+  }
+
+  FW_METHOD void loop() {
+    stream.next_tile();
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
+    stream.next_tile();
+    load_numbers<1>();
+    // Waited for here: clang 22 forgets a load that more operations follow than a wait can count.
+    lse = here_in_lanes(next_lse[1]), delta = here_in_lanes(next_delta[1]);
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row<0>(i);
+    FW_UNROLL for (int i = 0; i < kCount; ++i) swap_columns<0>(i);
+    carry_columns<0>(0), carry_columns<0>(1);
+    if constexpr (C::kFused) {
+      FW_UNROLL for (int i = 0; i < 8; ++i) share_ds(i, 0);
+    }
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<1>(i);
+    stream.next_tile();
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
+    if constexpr (C::kFused) {
+      // Dropped; but as many memory operations are younger than the loads as in the loop, and the waits are the same.
+      stream.one_sum_behind();
+      FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, 0.f);
+    }
+    load_numbers<0>();
+    workgroup_barrier();
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
+    if constexpr (C::kDim > 64 && !kIsGfx950) {  // there it makes clang 22 spill
+      FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) keep_in_accumulators(k[i]), keep_in_accumulators(v[i]);
+      if constexpr (C::kFused) {
+        FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
+      }
+    }
+    tile = range.first, done = in_group = 0;
+    while (done < stream.total) {  // a tile more where their number is odd
+      while (done < stream.total && two_are_masked()) body<0, true>(), body<1, true>();
+      while (done < stream.total && !two_are_masked()) body<0, false>(), body<1, false>();
+    }
+    if constexpr (C::kFused) last_dq();
+  }
+  FW_METHOD void last_dq() {
+    stream.template advance<7>();
+    F32x16 dq = 0.f;
+    FW_UNROLL for (int f = C::kFirstDq; f < C::kFirstDv; ++f) {
+      dq = multiply_all<E>(fragment<0>(f), k_columns[f - C::kFirstDq], dq, Count<E::kSteps>());
+    }
+    FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, dq[i]);
+  }
+
+  // Rows that are no keys get 0.
+  FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, int first, float factor) const {
+    const Buffer out = rows_of(t, rows, dim);
+    const int lane_again = lane_index_again();  // no register holds it through the loop
+    const int row = wave * kWaveKeys + (lane_again & 31);
+    const bool exists = is_key(first_key + row);
+    const uint32_t stride = uint32_t(t.stride[1]) * 2;
+    FW_UNROLL for (int b = 0; b < C::kBlocks; ++b) {
+      FW_UNROLL for (int g = 0; g < 2; ++g) {
+        U32x4 x;
+        FW_UNROLL for (int e = 0; e < 4; ++e) {
+          const uint32_t both = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
+          x[e] = exists ? both : 0;
+        }
+        const int column = first + 32 * b + 16 * g + 8 * (lane_again >> 5);
+        // A single row may have any stride, also 0.
+        const uint32_t at = ((column < dim) & (row < rows)) ? row * stride + column * 2 : kNowhere;
+        __builtin_amdgcn_raw_buffer_store_b128(x, out, at, 0, 0);
+      }
+    }
+  }
+};
+
+}  // namespace flashwave

@@ -1,0 +1,365 @@
+// The kernel of dQ by itself: no sums of several workgroups, the same bits in every run. A workgroup has waves of 32
+// queries and goes along their keys in tiles of 32.
+//
+// S^T = K Q^T, dP^T = V dO^T and dQ^T += K^T dS^T: a lane owns one query, and key is the row of the accumulators, so
+// dS^T stays in registers. -delta is the initial value of dP^T where nothing is dropped. Step t of the loop: S(t),
+// dP(t), dQ(t - 1), while the rows of t + 1 and the columns of t go from registers to LDS and t + 2 is loaded; one
+// barrier.
+#pragma once
+
+#include "kernels/cdna/bwd_dq_plan.h"
+#include "kernels/cdna/bwd_modify.h"
+#include "kernels/cdna/bwd_tile.h"
+#include "kernels/cdna/score.h"
+#include "kernels/common/key_tiles.h"
+
+namespace flashwave {
+
+template <class C>
+struct BackwardDq {
+  using E = typename C::Element;
+  using Rows = BackwardRows<C::kRowBytes>;
+  using Columns = BackwardColumns;
+  using Carry = Carried<C::kDim, C::kWaves>;
+  static constexpr int kStaged = C::kStaged, kAhead = C::kAhead;
+  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
+  static_assert(kCount * kGroups == kStaged && kGroups == C::kGroups);
+  template <bool kMasked>
+  static constexpr typename DqPlan<C, kMasked>::Schedule schedule = DqPlan<C, kMasked>::find();
+
+  const Params& p;
+  const Sequence seq;
+  const int head, lane, half, wave;
+  const int first_query;  // of the wave
+
+  U32x4 q[C::kRowFragments], d_o[C::kRowFragments], ahead[kAhead];
+  F32x16 dq[C::kBlocks];
+  uint32_t staged[2 * kStaged];                               // rows of K, then of V
+  uint32_t firsts[kStaged / 2], seconds[kStaged / 2], ds[8];  // ds: of the tile before
+  uint32_t cap_gradients[C::kGeneral ? 8 : 1], keep;
+  float scale, lse, negative_delta, weight_scale;
+  uint32_t row_read[4], column_read[2], row_write[4], column_write, k_source[kGroups], v_source[kGroups];
+  uint32_t first_selector, second_selector;
+
+  const char *k, *v;  // of the next tile to load
+  uint32_t k_stride, v_stride;
+  int left;  // keys from there on
+  Buffer k_tile, v_tile;
+  Edges edges;
+  QueryTiles tiles, own;  // of keys: of the workgroup, of the wave
+  int tile;
+
+  FW_METHOD BackwardDq(const Params& params, const Sequence& sequence, int h, int query)
+      : p(params),
+        seq(sequence),
+        head(h),
+        lane(lane_index()),
+        half(lane_index() >> 5),
+        wave(wave_index()),
+        first_query(query + kDqQueries * wave_index()) {}
+
+  // ---- from memory to LDS ----
+
+  template <int kStep>
+  FW_METHOD void advance() {
+    const int rows = left < kDqTile ? left : kDqTile;
+    const auto bytes = [&](uint32_t stride, int dim) { return rows > 0 ? uint32_t(rows - 1) * stride + dim * 2 : 0; };
+    if constexpr (kStep == 0) {
+      k_tile = make_buffer(k, bytes(k_stride, p.dim_qk));
+      k += int64_t{kDqTile} * k_stride;
+    } else {
+      v_tile = make_buffer(v, bytes(v_stride, p.dim_v));
+      v += int64_t{kDqTile} * v_stride;
+      left -= left < kDqTile ? left : kDqTile;
+    }
+  }
+  FW_METHOD void load_row(int i) {
+    const int group = i % kStaged / kCount, far = Carry::rows_on(i % kCount);
+    if (i < kStaged) {
+      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(k_tile, k_source[group] + far * k_stride, 0, 0);
+    } else {
+      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(v_tile, v_source[group] + far * v_stride, 0, 0);
+    }
+  }
+  FW_METHOD void carry_row(int i) const {
+    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
+    lds_write4(
+        row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + group * Carry::kGroupBytes + matrix * C::kMatrixBytes,
+        staged[i]);
+  }
+  FW_METHOD void swap_columns(int i) {
+    firsts[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], first_selector);
+    seconds[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], second_selector);
+  }
+  FW_METHOD void carry_columns(int group) const {
+    write_columns<kCount>(column_write + group * (128 * Columns::kLineBytes), firsts + group * (kCount / 2),
+                          seconds + group * (kCount / 2));
+  }
+  FW_METHOD void change_buffers() {
+    if constexpr (C::kRowBuffers == 2) {
+      FW_UNROLL for (int i = 0; i < 4; ++i) row_read[i] ^= C::kRowsBytes, row_write[i] ^= C::kRowsBytes;
+    }
+    FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] ^= C::kMatrixBytes;
+    column_write ^= C::kMatrixBytes;
+  }
+
+  FW_METHOD U32x4 fragment(int f) const {
+    if (f < C::kFirstDq) {
+      const int matrix = f / C::kRowFragments, i = f % C::kRowFragments;
+      return lds_read16(row_read[i % 4] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
+    }
+    const int i = f - C::kFirstDq;
+    return lds_read16(column_read[i / C::kBlocks] + i % C::kBlocks * (32 * Columns::kLineBytes));
+  }
+
+  // ---- one tile ----
+
+  struct Tile {
+    U32x4 fragment[C::kFragments + kAhead];
+    F32x16 s, dp;
+    float x[16];
+    uint32_t ds[8];
+    float right, left;  // bounds of the mask for the tile's first key
+  };
+
+  FW_METHOD void modify(Tile& z) {
+    const int rows = int(seq.queries) - first_query, query = rows > 0 ? first_query : 0;
+    const Modifier modifier = {params_again(),
+                               seq.b,
+                               head,
+                               query,
+                               rows > 0 ? rows : 1,
+                               int(seq.keys),
+                               query + int(seq.keys) - int(seq.queries)};
+    Scores scores;
+    scores.s = z.s;
+    modifier.template apply<true>(scores, tile * kDqTile, cap_gradients);
+    z.s = scores.s, keep = scores.keep;
+  }
+  FW_METHOD void exponent(Tile& z, int r) const {
+    z.x[r] = C::kGeneral ? z.s[r] - lse : __builtin_fmaf(z.s[r], scale, -lse);
+  }
+  FW_METHOD static void mask(Tile& z, int r) {
+    const float i = kHuge * float(key_of_register(r));
+    z.x[r] = __builtin_fminf(__builtin_fminf(z.x[r], z.right - i), z.left + i);
+  }
+  FW_METHOD void weight(Tile& z, int r) const {
+    // Next to a large bias lse is coarse, and an exponent may come out above 0, by numbers that exp2 turns into inf.
+    z.x[r] = exp2_fast(C::kGeneral && p.bias.data ? __builtin_fminf(z.x[r], 0.f) : z.x[r]);
+  }
+  FW_METHOD float gradient(const Tile& z, int r) const {
+    if constexpr (!C::kGeneral) return z.x[r] * z.dp[r];
+    const uint32_t mask = uint32_t(int32_t(keep << (31 - r)) >> 31);
+    const float dp = __builtin_fmaf(float_of(bits_of(z.dp[r]) & mask), weight_scale, negative_delta);
+    return z.x[r] * dp * float(__builtin_bit_cast(F16x2, cap_gradients[r / 2])[r % 2]);
+  }
+
+  template <int kItem, bool kMasked>
+  FW_METHOD void item(Tile& z) {
+    constexpr int op = schedule<kMasked>.item[kItem].op, i = schedule<kMasked>.item[kItem].index;
+    if constexpr (op == kDqModify) modify(z);
+    if constexpr (op == kDqExponent) exponent(z, 2 * i), exponent(z, 2 * i + 1);
+    if constexpr (op == kDqMask) mask(z, 2 * i), mask(z, 2 * i + 1);
+    if constexpr (op == kDqExpEven) weight(z, 2 * i);
+    if constexpr (op == kDqExpOdd) weight(z, 2 * i + 1);
+    if constexpr (op == kDqGradient) {
+      z.ds[i] = Near<E>::pack(Near<E>::round(gradient(z, 2 * i)), Near<E>::round(gradient(z, 2 * i + 1)));
+    }
+    if constexpr (op == kDqCarryRow) carry_row(i);
+    if constexpr (op == kDqSwapColumns) swap_columns(i);
+    if constexpr (op == kDqCarryColumns) carry_columns(i);
+    if constexpr (op == kDqLoad) load_row(i);
+    if constexpr (op == kDqAdvance) advance<i>();
+  }
+  template <int kFirst, bool kMasked, int... kItem>
+  FW_METHOD void items(Tile& z, Indices<int, kItem...>) {
+    (item<kFirst + kItem, kMasked>(z), ...);
+  }
+
+  FW_METHOD static U32x4 four(const uint32_t* x) { return (U32x4){x[0], x[1], x[2], x[3]}; }
+
+  template <int kGap, bool kMasked>
+  FW_METHOD void step(Tile& z) {
+    using S = DqPlan<C, kMasked>;
+    constexpr auto& plan = schedule<kMasked>;
+    constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
+    if constexpr (C::kRowBuffers == 1 && part == 0 && f == S::kRowsBarrier) {
+      workgroup_barrier();
+      schedule_fence();
+    }
+    if constexpr (part == 0 && f == S::kBarrier) {
+      workgroup_barrier();
+      schedule_fence();
+      change_buffers();
+    }
+    if constexpr (part == 0) {
+      constexpr int kNext = f + kAhead;
+      z.fragment[kNext] = fragment(kNext < C::kFragments ? kNext : kNext - C::kFragments);
+    }
+    const U32x4 a = z.fragment[f];
+    if constexpr (f < C::kFirstDp) {
+      z.s = E::template multiply<part>(a, q[f], z.s);
+    } else if constexpr (f < C::kFirstDq) {
+      z.dp = E::template multiply<part>(a, d_o[f - C::kFirstDp], z.dp);
+    } else {
+      constexpr int i = f - C::kFirstDq, b = i % C::kBlocks;
+      dq[b] = E::template multiply<part>(a, four(ds + i / C::kBlocks * 4), dq[b]);
+    }
+    schedule_fence();
+    constexpr int first = plan.first(kGap), end = plan.first(kGap + 1);
+    items<first, kMasked>(z, Count<end - first>());
+    schedule_fence();
+  }
+  template <bool kMasked, int... kGap>
+  FW_METHOD void steps(Tile& z, Indices<int, kGap...>) {
+    (step<kGap, kMasked>(z), ...);
+  }
+
+  template <bool kMasked>
+  FW_METHOD void body() {
+    Tile z;
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
+    z.s = 0.f;
+    z.dp = C::kGeneral ? 0.f : here_in_lanes(negative_delta);  // not sixteen registers through the loop
+    if constexpr (kMasked) {
+      const int lane_again = lane_index_again(), query = first_query + (lane_again & 31);
+      const int key = tile * kDqTile + 4 * (lane_again >> 5), last = int(seq.keys) - 1;
+      const int to = __builtin_elementwise_add_sat(query, edges.right);
+      z.right = room(to < last ? to : last, key), z.left = room(key, __builtin_elementwise_add_sat(query, edges.left));
+    }
+    // Sums with these stay in the loop.
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+      k_source[g] = here_in_lanes(k_source[g]), v_source[g] = here_in_lanes(v_source[g]);
+    }
+    schedule_fence();
+    steps<kMasked>(z, Count<DqPlan<C, kMasked>::kGaps>());
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
+    FW_UNROLL for (int i = 0; i < 8; ++i) ds[i] = z.ds[i];
+    ++tile;
+  }
+  FW_METHOD bool is_masked() const { return tile < own.all_first || tile >= own.all_end; }
+
+  // ---- the whole ----
+
+  FW_METHOD Buffer rows_of(const abi::Tensor& t, int rows, int dim) const {
+    const int64_t at = query_offset(t, seq, first_query, head) * 2;
+    return make_buffer(static_cast<const char*>(t.data) + uniform(at),
+                       rows > 0 ? uint32_t(uniform(rows) - 1) * uint32_t(t.stride[1]) * 2 + uint32_t(dim) * 2 : 0);
+  }
+  FW_METHOD void load_queries(const GpuArguments& args, int rows) {
+    const Buffer q_rows = rows_of(p.q, rows, p.dim_qk), d_o_rows = rows_of(p.d_o, rows, p.dim_v);
+    const uint32_t q_stride = uint32_t(p.q.stride[1]) * 2, d_o_stride = uint32_t(p.d_o.stride[1]) * 2;
+    const int row = lane & 31;
+    FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) {
+      const int column = 16 * i + 8 * half;
+      q[i] = __builtin_amdgcn_raw_buffer_load_b128(
+          q_rows, ((row < rows) & (column < p.dim_qk)) ? row * q_stride + column * 2 : kNowhere, 0, 0);
+      d_o[i] = __builtin_amdgcn_raw_buffer_load_b128(
+          d_o_rows, ((row < rows) & (column < p.dim_v)) ? row * d_o_stride + column * 2 : kNowhere, 0, 0);
+    }
+    const int64_t block = abi::backward_first_block(p, seq.b, kQueryTile) + first_query / kQueryTile;
+    const Buffer numbers =
+        make_buffer(args.shared + abi::kBackwardHeaderBytes +
+                        uniform((block * p.heads_q + head) * abi::backward_block_bytes(kQueryTile, 0)),
+                    rows > 0 ? 2 * kQueryTile * 4 : 0);
+    lse = float_of(__builtin_amdgcn_raw_buffer_load_b32(numbers, row * 4, 0, 0));
+    if (rows <= 0) lse = kInf;
+    const float delta = float_of(
+        __builtin_amdgcn_raw_buffer_load_b32(numbers, row * 4 + uint32_t(abi::backward_delta_at(kQueryTile)), 0, 0));
+    negative_delta = -delta;
+  }
+  FW_METHOD void set_addresses(uint32_t lds) {
+    const Carry carry(lane, wave);
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      row_read[i] = lds + Rows::read_address(lane, i);
+      row_write[i] = lds + Rows::write_address(carry.row(i), carry.dword);
+    }
+    // Columns of the tile before are read, those of this one written: the second buffer and the first.
+    FW_UNROLL for (int i = 0; i < 2; ++i) {
+      column_read[i] = lds + C::kTransposed + C::kMatrixBytes + Columns::read_address(lane, i);
+    }
+    column_write = lds + C::kTransposed + carry.column_address();
+    first_selector = carry.first_selector(), second_selector = carry.second_selector();
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+      k_source[g] = carry.source(k_stride, uint32_t(p.dim_qk) * 2, g);
+      v_source[g] = carry.source(v_stride, uint32_t(p.dim_v) * 2, g);
+    }
+  }
+  FW_METHOD void set_tiles(int first, int last) {
+    edges = edges_of(p, seq);
+    edges.left = uniform(edges.left), edges.right = uniform(edges.right);
+    tiles = key_tiles(edges, int(seq.keys), first, last + 1, kDqTile);
+    tiles.first = uniform(tiles.first), tiles.end = uniform(tiles.end);
+    own = key_tiles(edges, int(seq.keys), first_query, first_query + kDqQueries, kDqTile);
+    own.all_first = uniform(own.all_first), own.all_end = uniform(own.all_end);
+  }
+
+  // first: of the workgroup.
+  FW_METHOD void run(const GpuArguments& args, uint32_t lds, int first) {
+    const int queries = int(seq.queries), rows = uniform(queries - first_query);
+    const int last = first + C::kTileQ < queries ? first + C::kTileQ - 1 : queries - 1;
+    scale = p.softmax_scale * kLog2e;
+    weight_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) dq[i] = 0.f;
+    set_tiles(first, last);
+    if (tiles.first < tiles.end) {
+      load_queries(args, rows);
+      const int kv_head = uint32_t(head) * uint32_t(p.heads_k) / uint32_t(p.heads_q), key = tiles.first * kDqTile;
+      k_stride = uint32_t(p.k.stride[1]) * 2, v_stride = uint32_t(p.v.stride[1]) * 2;
+      k = static_cast<const char*>(p.k.data) + uniform(key_offset(p, p.k, seq, key, kv_head) * 2);
+      v = static_cast<const char*>(p.v.data) + uniform(key_offset(p, p.v, seq, key, kv_head) * 2);
+      left = uniform(int(seq.keys) - key);
+      set_addresses(lds);
+      loop();
+    }
+    store(rows);
+  }
+
+  FW_METHOD void loop() {
+    advance<0>(), advance<1>();
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row(i);
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row(i);
+    // Columns and dS of the tile before the first are 0.
+    FW_UNROLL for (int i = 0; i < kStaged / 2; ++i) firsts[i] = seconds[i] = 0;
+    column_write ^= C::kMatrixBytes;
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) carry_columns(g);
+    column_write ^= C::kMatrixBytes;
+    FW_UNROLL for (int i = 0; i < 8; ++i) ds[i] = 0;
+    FW_UNROLL for (int i = 0; i < kStaged / 2; ++i) swap_columns(i);
+    advance<0>(), advance<1>();
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row(i);
+    if constexpr (C::kRowBuffers == 2) {
+      FW_UNROLL for (int i = 0; i < 4; ++i) row_write[i] ^= C::kRowsBytes;
+    }
+    workgroup_barrier();
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
+    tile = tiles.first;
+    while (tile < tiles.end) {
+      while (tile < tiles.end && is_masked()) body<true>();
+      while (tile < tiles.end && !is_masked()) body<false>();
+    }
+    FW_UNROLL for (int i = 0; i < 2 * C::kBlocks; ++i) {  // of the last tile
+      const int b = i % C::kBlocks;
+      dq[b] = multiply_all<E>(fragment(C::kFirstDq + i), four(ds + i / C::kBlocks * 4), dq[b], Count<E::kSteps>());
+    }
+  }
+
+  FW_METHOD void store(int rows) const {
+    const Buffer out = rows_of(p.dq, rows, p.dim_qk);
+    const int lane_again = lane_index_again();  // no register holds it through the loop
+    const uint32_t stride = uint32_t(p.dq.stride[1]) * 2, row = lane_again & 31;
+    FW_UNROLL for (int b = 0; b < C::kBlocks; ++b) {
+      FW_UNROLL for (int g = 0; g < 2; ++g) {
+        U32x4 x;
+        FW_UNROLL for (int e = 0; e < 4; ++e) {
+          x[e] = E::pack(dq[b][8 * g + 2 * e] * p.softmax_scale, dq[b][8 * g + 2 * e + 1] * p.softmax_scale);
+        }
+        const int column = 32 * b + 16 * g + 8 * (lane_again >> 5);
+        const uint32_t at = ((column < p.dim_qk) & (int(row) < rows)) ? row * stride + column * 2 : kNowhere;
+        __builtin_amdgcn_raw_buffer_store_b128(x, out, at, 0, 0);
+      }
+    }
+  }
+};
+
+}  // namespace flashwave

@@ -1,0 +1,70 @@
+// From a row of the backward in kernels.def to a kernel.
+#pragma once
+
+#include "kernels/abi/features.h"
+#include "kernels/cdna/bwd.h"
+#include "kernels/cdna/bwd_dq.h"
+#include "kernels/cdna/tasks.h"
+#include "kernels/common/part.h"
+
+namespace flashwave {
+
+template <class C>
+FW_DEVICE void backward(const GpuArguments& args, uint32_t lds) {
+  const Params& p = args.params;
+  const int64_t index = task_index();
+  if (index >= args.schedule.tasks || p.seqlen_k == 0) return;
+  const KeyTask task = key_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileK);
+  const Sequence seq = sequence_of(p, task.batch);
+  const int first = task.tile * C::kTileK, left = stored_rows(p, task.batch) - first;
+  if (left <= 0) return;
+  const int rows = left < C::kTileK ? left : C::kTileK;
+  Backward<C>(p, seq, task.head, first - left_pad(p, task.batch)).run(args, lds, rows);
+}
+
+template <class C>
+FW_DEVICE void backward_dq(const GpuArguments& args, uint32_t lds) {
+  const Params& p = args.params;
+  const int64_t index = task_index();
+  if (index >= args.schedule.tasks || p.seqlen_q == 0) return;
+  const ForwardTask task = forward_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileQ);
+  const Sequence seq = sequence_of(p, task.batch);
+  const int first = task.block * C::kTileQ;
+  if (first < seq.queries) BackwardDq<C>(p, seq, task.head, first).run(args, lds, first);
+}
+
+template <uint32_t kDtypes>
+struct BackwardElement {
+  using Type = BF16<Rounding::kNearestEven>;
+};
+template <>
+struct BackwardElement<kRowF16> {
+  using Type = F16;
+};
+
+}  // namespace flashwave
+
+// Waves of a SIMD, which share its registers.
+#define FW_CDNA_WAVES(waves) __attribute__((amdgpu_waves_per_eu(waves, waves)))
+#define FW_CDNA_BACKWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
+                         needs, work)                                                                                 \
+  FW_CDNA_##op(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)
+#define FW_CDNA_kBackward(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                \
+  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {              \
+    using namespace flashwave;                                                                           \
+    using Config = BackwardConfig<BackwardElement<(dtypes)>::Type, dim_qk, tile_k, threads,              \
+                                  ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>; \
+    static_assert((tile_q) == kQueryTile);                                                               \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                         \
+    backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));  \
+  }
+#define FW_CDNA_kDq(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                              \
+  FW_KERNEL(threads) FW_CDNA_WAVES((threads) / 256) name([[maybe_unused]] flashwave::GpuArguments args) {        \
+    using namespace flashwave;                                                                                   \
+    using Config =                                                                                               \
+        DqConfig<BackwardElement<(dtypes)>::Type, dim_qk, tile_q, threads, ((features) & kScoreModifiers) != 0>; \
+    static_assert((tile_k) == kDqTile);                                                                          \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                 \
+    backward_dq<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));       \
+  }
+#define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_CDNA_BACKWARD)(__VA_ARGS__)

@@ -1,0 +1,92 @@
+// What the kernel of dK and dV does besides matrix instructions, and in which gap behind one of them (gaps.h).
+#pragma once
+
+#include "kernels/cdna/bwd_config.h"
+#include "kernels/cdna/gaps.h"
+
+namespace flashwave {
+
+enum BackwardOp {
+  kModifyScores,  // general kernels: everything that may happen to them
+  kExponent,      // score -> exponent of P
+  kMaskScore,
+  kExpEven,
+  kExpOdd,
+  kRoundP,
+  kPackP,
+  kGradient,  // dS = P (dP - delta)
+  kPackDs,
+  kShareDs,       // to LDS
+  kCarryRow,      // a dword of a tile in registers to the rows in LDS
+  kSwapColumns,   // two dwords of it to pairs of the same column
+  kCarryColumns,  // to the transposed tile
+  kLoadRow,       // a dword of a tile into registers
+  kLoadNumbers,   // lse and delta
+  kAdvance,       // a step of the walk along the queries (BackwardStream)
+  kAddDq,
+};
+
+template <class C, bool kMasked>
+struct BackwardPlan {
+  using E = typename C::Element;
+  static constexpr int kSteps = E::kSteps;  // matrix instructions of a fragment
+  static constexpr int kGaps = C::kFragments * kSteps;
+  static constexpr int kDp = C::kFirstDp * kSteps, kDq = C::kFirstDq * kSteps, kDv = C::kFirstDv * kSteps,
+                       kDk = C::kFirstDk * kSteps;
+  // The barriers stand before these fragments. First: all have read the rows of this tile and dS of the one before, and
+  // both get overwritten. Second: the rows of the next tile, its columns and dS of this one are complete. The reads
+  // behind a barrier are late by one fragment.
+  static constexpr int kFirstBarrier = C::kFirstDv - C::kAhead + 1, kSecondBarrier = C::kFragments - C::kAhead + 1;
+  static constexpr int kFrom = kFirstBarrier * kSteps, kUntil = kSecondBarrier * kSteps;
+  static constexpr int kSlack = kSteps;  // gaps between the end of a product and the use of its result
+  static constexpr int kRound = Near<E>::kRoundSlots, kPack = E::kPackSlots;
+  static constexpr int kAdvances = C::kFused ? 10 : 7;
+  using Schedule = Gaps<kGaps, 192>;
+
+  // The matrix instruction, of those of dV or dK, that first uses pair `pair` of P or dS.
+  static constexpr int first_use(int pair) { return pair / 4 * C::kBlocks * kSteps + pair % 4 * kSteps / 4; }
+
+  static constexpr Schedule with_room(int slots, int instructions) {
+    Schedule s(slots, instructions, kSteps);
+    if (C::kGeneral) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
+    for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
+      if (pair < 8) s.add(kVectorQueue, kExponent, pair, 4, 4, kDp + kSlack);
+      if (pair > 0 && kRound) s.add(kVectorQueue, kRoundP, pair - 1, kRound, kRound, 0, kDv + first_use(pair - 1));
+      if (pair < 8 && kMasked) s.add(kVectorQueue, kMaskScore, pair, 6, 6);
+      if (pair < 8) s.add(kVectorQueue, kExpEven, pair, 4, 1);
+      if (pair > 0) s.add(kVectorQueue, kPackP, pair - 1, kPack, kPack, 0, kDv + first_use(pair - 1));
+      if (pair < 8) s.add(kVectorQueue, kExpOdd, pair, 4, 1);
+    }
+    for (int pair = 0; pair < 8; ++pair) {
+      s.add(kVectorQueue, kGradient, pair, 4, 4, kDq + kSlack, kDk + first_use(pair));
+      s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, 0, kDk + first_use(pair));
+      // One pair later: the exchange between lanes needs two instructions distance from what made its operand.
+      if (C::kFused && pair > 0) s.add(kVectorQueue, kShareDs, pair - 1, 2, 3, kFrom, kUntil);
+    }
+    if (C::kFused) s.add(kVectorQueue, kShareDs, 7, 2, 3, s.position[kVectorQueue] + 1, kUntil);
+    constexpr int kPairs = C::kStaged / C::kWalks / 2;  // of the columns of this walk
+    for (int i = 0; i < 2 * kPairs; ++i) {              // the next tile to its columns, as late as possible
+      s.add(kVectorQueue, kSwapColumns, i, 2, 2, kFrom, kUntil);
+      if (i % kPairs == kPairs - 1) s.add(kVectorQueue, kCarryColumns, i / kPairs, 0, 2, 0, kUntil);
+    }
+    for (int i = 0; i < kAdvances; ++i) s.add(kMemoryQueue, kAdvance, i, 0, 4, i + 1);
+    // Youngest load first: one wait for all.
+    for (int i = 2 * C::kStaged - 1; i >= 0; --i) s.add(kMemoryQueue, kCarryRow, i, 0, 1, kFrom, kUntil);
+    for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kLoadRow, i, 1, 2, s.position[kVectorQueue] + 1);
+    // After the loads: waiting for those does not wait for sums in memory.
+    if (C::kFused)
+      for (int i = 0; i < 16; ++i) s.add(kMemoryQueue, kAddDq, i, 0, 1, kDv + kSlack);
+    // Last of all: fewer operations than a wait can count are younger when they are used.
+    s.add(kMemoryQueue, kLoadNumbers, 0, 0, 2);
+    s.sort();
+    return s;
+  }
+  static constexpr Schedule find() {
+    for (int room = 7;; ++room) {
+      const Schedule s = with_room(room, room - 1);
+      if (s.fits) return s;
+    }
+  }
+};
+
+}  // namespace flashwave

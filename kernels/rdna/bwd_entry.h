@@ -1,0 +1,55 @@
+// Entry points of the backward from rows of kernels.def: FW_RDNA_BWD_ENTRY(name, ...) makes one if the row is of the
+// generation being compiled.
+#pragma once
+
+#include "kernels/abi/features.h"
+#include "kernels/common/part.h"
+#include "kernels/rdna/bwd.h"
+#include "kernels/rdna/bwd_wide.h"
+#include "kernels/rdna/element.h"
+#include "kernels/rdna/generation.h"
+
+namespace flashwave {
+namespace {
+
+template <uint32_t kType>
+struct BackwardElement {
+  using Type = BF16<Rounding::kNearest>;
+};
+template <>
+struct BackwardElement<kRowF16> {
+  using Type = F16;
+};
+
+// The loop of a head dim, and what follows from the row.
+template <class T, Gradients kGradients, int kDim, int kKept, int kThreads, bool kGeneral>
+struct BackwardLoop {
+  using Tiles = BackwardConfig<kGradients, kDim, kKept, kThreads, kGeneral>;
+  using Type = Backward<T, Tiles>;
+};
+template <class T, Gradients kGradients, int kKept, int kThreads, bool kGeneral>
+struct BackwardLoop<T, kGradients, 256, kKept, kThreads, kGeneral> {
+  using Tiles = WideConfig<kGradients, 256, kKept, kThreads, kGeneral>;
+  using Type = WideBackward<T, Tiles>;
+};
+
+}  // namespace
+
+// What a row computes, and which of its tiles is kept, follows from its operation.
+#define FW_RDNA_KEEPS_kBackward(tile_q, tile_k) tile_k
+#define FW_RDNA_KEEPS_kDq(tile_q, tile_k) tile_q
+#define FW_RDNA_GRADIENTS_kBackward(needs) ((needs) & kNeedsAnyOrder ? Gradients::kAll : Gradients::kOfKeys)
+#define FW_RDNA_GRADIENTS_kDq(needs) Gradients::kOfQueries
+
+#define FW_RDNA_BWD_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
+                          needs, work)                                                                                 \
+  FW_FOR_##isa(                                                                                                        \
+      __attribute__((amdgpu_waves_per_eu(threads / 64, threads / 64))) FW_KERNEL(threads) name(GpuArguments args) {    \
+        using Loop = BackwardLoop<BackwardElement<dtypes>::Type, FW_RDNA_GRADIENTS_##op(needs), dim_qk,                \
+                                  FW_RDNA_KEEPS_##op(tile_q, tile_k), threads, ((features) & kScoreModifiers) != 0>;   \
+        FW_SHARED U32x4 lds[Loop::Tiles::kLdsBytes / 16];                                                              \
+        Loop::Type(args, reinterpret_cast<char*>(lds)).run(args);                                                      \
+      })
+#define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_RDNA_BWD_ENTRY)(__VA_ARGS__)
+
+}  // namespace flashwave

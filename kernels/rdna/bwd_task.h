@@ -1,0 +1,352 @@
+// What the loops of the backward (bwd.h, bwd_wide.h) have in common: which rows a workgroup keeps and which pass by,
+// the mask, what a score becomes, and storing the sums.
+#pragma once
+
+#include "kernels/abi/backward_blocks.h"
+#include "kernels/amd/bwd_numbers.h"
+#include "kernels/common/key_tiles.h"
+#include "kernels/rdna/bwd_modify.h"
+#include "kernels/rdna/bwd_stream.h"
+
+namespace flashwave {
+
+template <class T, class C>
+struct BackwardTask {
+  static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
+  static constexpr int64_t kBlockBytes = abi::backward_block_bytes(C::kStreamed, C::kFused ? C::kDim : 0);
+
+  struct Place {
+    int batch, head, head_k, x0;  // head: of the queries, the first of the group; x0: the first kept row
+  };
+
+  const Params& p;
+  char* const lds;
+  const int lane, wave;
+
+  // The rows of A that the first kept row pairs with, by the mask: lower .. upper; 1 more for each next one. `end`: of
+  // the keys, counted from the first kept row if those are kept.
+  int lower, upper, end;
+  int queries, keys;  // after the start, with modifiers only
+  int clean_first;    // tiles that need no mask, by their first row: one comparison
+  uint32_t clean_size;
+  int count;  // of the tiles of a head
+  HeadRows x, y;
+
+  // The stream: the tile that is loaded, and the one that is multiplied.
+  Stream<C> stream;
+  int loaded, now, head_end;    // first rows; head_end: past the last tile of a head
+  const char *block, *current;  // of queries (backward_blocks.h): the loaded tile's, this tile's
+  int loaded_head, head;        // of the queries
+  float scale;                  // of scores to log2
+
+  F32x8 dx[2][C::kSumTiles], dy[2][C::kSumTiles];
+  float minus_lse, minus_delta;  // queries kept: of this lane's
+
+  // Of the start only.
+  Place at;
+  Sequence seq;
+  QueryTiles tiles;
+
+  FW_METHOD BackwardTask(const GpuArguments& args, char* shared)
+      : p(args.params), lds(shared), lane(lane_index()), wave(wave_index()) {}
+
+  // The first tiles of keys, or the last of queries, are the longest under a causal mask: they go first. A pure
+  // function of the task, asked for again at the end: nothing of it is kept meanwhile.
+  FW_METHOD static Place place_of(const Params& p) {
+    const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
+    const uint32_t rows = C::kKeepsKeys ? p.seqlen_k : p.seqlen_q, heads = C::kKeepsKeys ? p.heads_k : p.heads_q;
+    const uint32_t blocks = rows > C::kKept ? (rows + C::kKept - 1) / C::kKept : 1;
+    const uint32_t of_head = task / blocks, block = task - of_head * blocks, batch = of_head / heads;
+    const uint32_t head = of_head - batch * heads;
+    return {int(batch), int(C::kKeepsKeys ? head * group : head), int(C::kKeepsKeys ? head : head / group),
+            int(C::kKeepsKeys ? block : blocks - 1 - block) * C::kKept};
+  }
+
+  // Whether there is something to do.
+  FW_METHOD bool choose_task(const Schedule& schedule) {
+    if (task_index() >= schedule.tasks) return false;
+    at = place_of(p);
+    if (at.batch >= p.batch) return false;
+    seq = sequence_of(p, at.batch);
+    queries = int(seq.queries), keys = int(seq.keys);
+    if (at.x0 >= (C::kKeepsKeys ? stored_rows(p, at.batch) - left_pad(p, at.batch) : queries)) return false;
+    const Edges edges = edges_of(p, seq);
+    const int rows = kept_rows();
+    if constexpr (C::kKeepsKeys) {
+      tiles = query_tiles(edges, queries, at.x0, at.x0 + rows, C::kStreamed);
+      if (rows < C::kKept) tiles.all_end = tiles.all_first;  // rows that are no keys are always masked
+      lower = at.x0 - edges.right, upper = at.x0 - edges.left;
+    } else {
+      tiles = key_tiles(edges, keys, at.x0, at.x0 + rows, C::kStreamed);
+      lower = at.x0 + edges.left, upper = at.x0 + edges.right;
+    }
+    end = keys - (C::kKeepsKeys ? at.x0 : 0);
+    count = tiles.end - tiles.first;
+    clean_first = tiles.all_first * C::kStreamed, clean_size = (tiles.all_end - tiles.all_first) * C::kStreamed;
+    return true;
+  }
+
+  FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
+
+  FW_METHOD void start_stream(const char* shared) {
+    const int first = tiles.first * C::kStreamed;
+    loaded = now = first;
+    head_end = tiles.end * C::kStreamed;
+    if constexpr (C::kKeepsKeys) {
+      x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
+      y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
+      stream.a.start(p.q, query_offset(p.q, seq, first, at.head), p.dim_qk);
+      stream.g.start(p.d_o, query_offset(p.d_o, seq, first, at.head), p.dim_v);
+      stream.rows = queries - first;
+    } else {
+      x.start(p.q, query_offset(p.q, seq, at.x0, at.head), p.dim_qk);
+      y.start(p.d_o, query_offset(p.d_o, seq, at.x0, at.head), p.dim_v);
+      stream.a.start(p.k, key_offset(p, p.k, seq, first, at.head_k), p.dim_qk);
+      stream.g.start(p.v, key_offset(p, p.v, seq, first, at.head_k), p.dim_v);
+      stream.rows = keys - first;
+    }
+    const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
+    block = shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * kBlockBytes;
+    loaded_head = at.head;
+    scale = uniform(p.softmax_scale * kLog2e);
+    stream.start(wave, lane);
+  }
+
+  // The next tile, of this head or of the next one of the group. Behind the last one it is loaded again, for nobody.
+  FW_METHOD void advance(bool more) {
+    if (!more) return;
+    loaded += C::kStreamed;
+    stream.rows -= C::kStreamed;
+    stream.a.data += int64_t{C::kStreamed} * stream.a.stride;
+    stream.g.data += int64_t{C::kStreamed} * stream.g.stride;
+    if constexpr (C::kKeepsKeys) {
+      const FW_CONSTANT Params& again = arguments_again().params;
+      block += again.heads_q * kBlockBytes;
+      if (loaded == head_end) {
+        const int in_head = here(count);  // or what follows would be computed before the loop, and kept
+        const int64_t back = int64_t{in_head} * C::kStreamed;
+        loaded -= int(back);
+        stream.rows += int(back);
+        stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
+        stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
+        ++loaded_head;
+        block += kBlockBytes - in_head * (again.heads_q * kBlockBytes);
+      }
+    }
+  }
+  FW_METHOD int all_tiles() const { return count * (C::kKeepsKeys ? p.heads_q / p.heads_k : 1); }
+  FW_METHOD void start_tile() {
+    current = block;
+    head = loaded_head;
+    now = loaded;
+  }
+
+  // X and Y as operands: lane = row. Rows past the end and columns past the head dim are 0.
+  FW_METHOD Fragment kept_operand(const HeadRows& from, const Buffer& b, int step) const {
+    const int row = C::score_x(wave) * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
+    const auto unit = [&](int at) {
+      const bool there = at < from.columns && row < kept_rows();
+      return __builtin_amdgcn_raw_buffer_load_b128(b, there ? row * from.stride + at : kNowhere, 0, 0);
+    };
+#if defined(__GFX12__)
+    return unit(column);
+#else
+    return joined(unit(column), unit(column + 16));
+#endif
+  }
+
+  // Queries kept: the numbers of this lane's. `block` is then the sequence's first.
+  FW_METHOD void load_numbers() {
+    const int query = least(C::score_x(wave) * 16 + (lane & 15), kept_rows() - 1) + at.x0;
+    const float* const of_block =
+        reinterpret_cast<const float*>(block + int64_t{query / C::kStreamed} * p.heads_q * kBlockBytes);
+    const int place = row_place(query % C::kStreamed);
+    minus_lse = of_block[place], minus_delta = of_block[C::kStreamed + place];
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- scores
+  // Of tile w of the wave, in registers first_register .. + N - 1 of the accumulator.
+  FW_METHOD bool is_clean() const { return uint32_t(now - clean_first) < clean_size; }
+  // Scores of pairs of which the query does not see the key become -inf.
+  template <int N>
+  FW_METHOD void mask(Vec<float, N>& scores, int w, int first_register = 0) const {
+    int mine = lane;
+    hold(mine);
+    const int own = here(wave);  // or the sums below would be kept in scalar registers
+    const int row = C::score_x(own) * 16 + (mine & 15);
+    const int first = now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register;
+    const int least_row = lower + row - first;
+    int last_row = upper + row - first;
+    if constexpr (C::kKeepsKeys) {
+      if (row >= end) last_row = least_row - 1;
+    } else {
+      last_row = least(last_row, end - 1 - first);
+    }
+    FW_UNROLL for (int r = 0; r < N; ++r) {
+      scores[r] = kRowsOfRegister * r >= least_row && kRowsOfRegister * r <= last_row ? scores[r] : -kInf;
+    }
+    hold(scores);
+  }
+
+  // With modifiers: a.x -> P, and what the gradient needs of it in its place: P times the derivative of the softcap,
+  // negative where the pair is dropped. minus_lse_of(): asked for when it is needed; use(): takes the weights that are
+  // not dropped. Registers are scarce.
+  template <int N, class Minus, class Use>
+  FW_METHOD void modified_weights(Vec<float, N>& s, const Minus& minus_lse_of, const Use& use, int w,
+                                  int first_register = 0) const {
+    int mine = lane;
+    hold(mine);
+    const int own = here(wave);
+    const Modifiers<C, N> modify = {
+        parameters_again(p),
+        here(at.batch),
+        here(head),
+        here(queries),
+        here(keys),
+        here(at.x0) + C::score_x(own) * 16 + (mine & 15),
+        now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
+        mine};
+    Vec<float, N> cap_gradients;
+    modify.scores(s, cap_gradients);
+    hold(s);
+    if (!is_clean()) mask(s, w, first_register);
+    s += minus_lse_of();
+    // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
+    if (modify.p.bias.data) {
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fminf(s[r], 0.f);
+    }
+    FW_UNROLL for (int r = 0; r < N; ++r) s[r] = exp2_fast(s[r]);
+    hold(s);
+    if (modify.drops()) {
+      const uint32_t kept = modify.kept_pairs();
+      Vec<float, N> weights;
+      FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = kept >> r & 1 ? s[r] : 0.f;
+      use(weights);
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = float_of(bits_of(s[r]) | (~kept << (31 - r) & 0x80000000));
+    } else {
+      use(s);
+    }
+    if (modify.p.softcap > 0.f) s *= cap_gradients;
+    hold(s);
+  }
+  // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p). s becomes P times the derivative.
+  template <int N>
+  FW_METHOD void modify_gradients(Vec<float, N>& s, Vec<float, N>& dp, Vec<float, N> minus) const {
+    if (parameters_again(p).dropout_threshold) {
+      dp *= in_scalar(kept_factor());
+      FW_UNROLL for (int r = 0; r < N; ++r) {
+        dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
+        s[r] = __builtin_fabsf(s[r]);
+      }
+      hold(dp);
+      hold(s);
+    }
+    dp += minus;
+    hold(dp);
+  }
+  FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
+
+  // Where this lane's kept row is in dS^T: an element of unit u of 16 rows.
+  FW_METHOD uint32_t ds_t_place() const {
+    const int i = lane & 15, half = lane >> 4;
+    const int unit = kRdna4 ? i >> 3 : i & 1, element = kRdna4 ? i & 7 : i >> 1;
+    const int row = kRdna4 ? 8 * half ^ 4 * unit ^ 2 * half : half ^ 4 * unit;
+    return unit * 256 + row * 16 + element * 2 + C::score_x(wave) * kFragmentBytes;
+  }
+
+  // Tiles of 16 x 16 of dA, added to the sums of dQ in a block: tile n has the rows from 16 row_tile(n) on and the
+  // columns from 16 column_tile(n) on.
+  template <int N, class RowTile, class ColumnTile>
+  FW_METHOD void add_da(F32x8 (&da)[N], const char* of_block, const RowTile& row_tile,
+                        const ColumnTile& column_tile) const {
+    int mine = lane;
+    if (C::kTight) hold(mine);
+    const int column = kRdna4 ? mine & 15 : (mine >> 3 & 1) | (mine >> 1 & 2) | (mine << 1 & 4) | (mine << 3 & 8);
+    uint32_t to = (mine >> 4) * kRowsOfHalf * C::kDim * 4 + column * 4;
+    if (C::kTight) hold(to);
+    constexpr int kPer = kRdna4 ? 8 : 512 / C::kDim;  // registers within the reach of an immediate
+    FW_UNROLL for (int n = 0; n < N; ++n) {
+      hold(da[n]);
+      FW_UNROLL for (int r = 0; r < 8; ++r) {
+        const int row = row_tile(n) * 16 + r / kPer * kPer * 2;
+        const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + column_tile(n) * 64;
+        __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(da[n][r], make_buffer(sums, 16 * C::kDim * 4),
+                                                        to + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
+      }
+    }
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- the end
+  FW_METHOD void clear_sums() {
+    FW_UNROLL for (int t = 0; t < 2; ++t) {
+      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) dx[t][d] = dy[t][d] = F32x8(0.f);
+    }
+  }
+  FW_METHOD void hold_sums() {
+    FW_UNROLL for (int t = 0; t < 2; ++t) {
+      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
+        hold(dx[t][d]);
+        if (C::kKeepsKeys) hold(dy[t][d]);
+      }
+    }
+  }
+  // A lane has 8 contiguous columns of one kept row in each accumulator.
+  FW_METHOD void store_sums(const abi::Tensor& t, int64_t offset, int dim, int rows, float factor,
+                            const F32x8 (&sums)[2][C::kSumTiles]) const {
+    const uint32_t stride = uint32_t(t.stride[1] * 2);
+    const Buffer b = make_buffer(static_cast<char*>(t.data) + offset * 2, t.data ? span_of(rows, stride, dim * 2) : 0);
+    FW_UNROLL for (int i = 0; i < 2; ++i) {
+      const int row = C::sum_x(wave) * 32 + i * 16 + (lane & 15);
+      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
+        const int column = (C::sum_column(wave) * C::kSumTiles + d) * 16 + (lane >> 4) * 8;
+        const auto value = [&](int c) { return sums[i][d][column_register(c)] * factor; };
+        U32x4 packed;
+        FW_UNROLL for (int c = 0; c < 4; ++c) packed[c] = T::pack(value(2 * c), value(2 * c + 1));
+        __builtin_amdgcn_raw_buffer_store_b128(packed, b,
+                                               row < rows && column < dim ? row * stride + column * 2 : kNowhere, 0, 0);
+      }
+    }
+  }
+  // Column 8 * half + c of a fragment is in this register (Stream::start).
+  FW_METHOD static constexpr int column_register(int c) {
+    return kRdna4 ? c : (c & 1) * 4 + (c >> 1 & 1) * 2 + (c >> 2);
+  }
+  // Behind stores and atomics the compiler loads lengths through the vector unit: `uniform` brings them back.
+  FW_METHOD void store() {
+    const Params& again = parameters_again(p);
+    const Place to = place_of(again);
+    const Sequence own = sequence_of(again, to.batch);
+    if constexpr (C::kKeepsKeys) {
+      const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
+      const int64_t dk = uniform(key_offset(again, again.dk, own, to.x0, to.head_k));
+      const int64_t dv = uniform(key_offset(again, again.dv, own, to.x0, to.head_k));
+      store_sums(again.dk, dk, again.dim_qk, rows, again.softmax_scale, dx);
+      store_sums(again.dv, dv, again.dim_v, rows, C::kGeneral ? kept_factor() : 1.f, dy);
+    } else {
+      const int rows = uniform(least(int(own.queries) - to.x0, C::kKept));
+      const int64_t dq = uniform(query_offset(again.dq, own, to.x0, to.head));
+      store_sums(again.dq, dq, again.dim_qk, rows, again.softmax_scale, dx);
+    }
+  }
+  // dK and dV of the rows before key 0, which no query sees, come with the first tile: 0.
+  FW_METHOD void clear_pad(const Schedule& schedule) const {
+    const Params& again = parameters_again(p);
+    if (!C::kKeepsKeys || !again.leftpad_k || task_index() >= schedule.tasks) return;
+    const Place to = place_of(again);
+    if (to.x0 != 0 || to.batch >= again.batch) return;
+    const Sequence own = sequence_of(again, to.batch);
+    const int pad = left_pad(again, to.batch), rows = least(pad, stored_rows(again, to.batch));
+    clear_rows(again.dk, again.dim_qk, key_offset(again, again.dk, own, -pad, to.head_k), rows);
+    clear_rows(again.dv, again.dim_v, key_offset(again, again.dv, own, -pad, to.head_k), rows);
+  }
+  FW_METHOD static void clear_rows(const abi::Tensor& t, int dim, int64_t offset, int rows) {
+    if (!t.data) return;
+    const int units = dim / 8;
+    for (int i = thread_index(); i < rows * units; i += C::kThreads) {
+      char* const to = static_cast<char*>(t.data) + (offset + i / units * t.stride[1]) * 2;
+      *reinterpret_cast<U32x4*>(to + i % units * 16) = U32x4(0);
+    }
+  }
+};
+
+}  // namespace flashwave
