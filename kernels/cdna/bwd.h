@@ -15,6 +15,8 @@
 //
 // Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows
 // and columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
+//
+// Registers hold 128 columns of dK and dV: with head dim 256 the walk is done twice.
 #pragma once
 
 #include "kernels/cdna/bwd_modify.h"
@@ -32,7 +34,8 @@ struct Backward {
   using Columns = BackwardColumns;
   using Carry = Carried<C::kDim, C::kWaves>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
-  static_assert(kSets == 2 && Carry::kCount == kStaged);
+  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
+  static_assert(kSets == 2 && kCount * kGroups == kStaged && kGroups == C::kWalks);
   static constexpr bool kSameRows = C::kDsRowBytes == C::kRowBytes;  // dS is laid out as Q and dO are
   template <bool kMasked>
   using Plan = BackwardPlan<C, kMasked>;
@@ -50,14 +53,14 @@ struct Backward {
   F32x16 dk[C::kBlocks], dv[C::kBlocks];
   U32x4 ahead[kAhead];                  // the first fragments of the next tile
   uint32_t staged[kSets][2 * kStaged];  // rows of Q, then of dO
-  uint32_t firsts[kStaged], seconds[kStaged];
+  uint32_t firsts[kCount], seconds[kCount];
   float next_lse[kSets], next_delta[kSets];
   float lse, delta;  // of 16 queries, by lane
   float scale;       // softmax_scale * log2(e)
   float key_bias;    // -infinity for lanes without a key
   uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
-  uint32_t row_write[4], column_write, ds_write[2];
-  uint32_t q_source[4], d_o_source[4], numbers_source, dq_target[4];
+  uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[2];
+  uint32_t q_source[kGroups][4], d_o_source[kGroups][4], numbers_source, dq_target[4];
   uint32_t first_selector, second_selector, ds_selector;
 
   QueryTiles range;          // that see the workgroup's keys
@@ -79,12 +82,12 @@ struct Backward {
 
   template <int kSet>
   FW_METHOD void load_row(int i) {
-    const int row = i % kStaged, far = (row >> 2) * 8;
+    const int group = i % kStaged / kCount, row = i % kCount, far = (row >> 2) * 8;
     if (i < kStaged) {
-      const uint32_t at = q_source[row & 3] + far * stream.q_stride;
+      const uint32_t at = q_source[group][row & 3] + far * stream.q_stride;
       staged[kSet][i] = __builtin_amdgcn_raw_buffer_load_b32(stream.q_tile, at, 0, 0);
     } else {
-      const uint32_t at = d_o_source[row & 3] + far * stream.d_o_stride;
+      const uint32_t at = d_o_source[group][row & 3] + far * stream.d_o_stride;
       staged[kSet][i] = __builtin_amdgcn_raw_buffer_load_b32(stream.d_o_tile, at, 0, 0);
     }
   }
@@ -96,18 +99,21 @@ struct Backward {
   }
   template <int kSet>
   FW_METHOD void carry_row(int i) {
-    const int matrix = i / kStaged, row = i % kStaged;
-    lds_write4(row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes, staged[kSet][i]);
+    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
+    lds_write4(
+        (group == 0 ? row_write : other_write)[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes,
+        staged[kSet][i]);
   }
   template <int kSet>
-  FW_METHOD void swap_columns(int i) {
-    firsts[i] = permute_bytes(staged[kSet][2 * i + 1], staged[kSet][2 * i], first_selector);
-    seconds[i] = permute_bytes(staged[kSet][2 * i + 1], staged[kSet][2 * i], second_selector);
+  FW_METHOD void swap_columns(int i) {  // of the first group: the columns of this walk
+    const uint32_t* const two = staged[kSet] + i / (kCount / 2) * kStaged + i % (kCount / 2) * 2;
+    firsts[i] = permute_bytes(two[1], two[0], first_selector);
+    seconds[i] = permute_bytes(two[1], two[0], second_selector);
   }
   template <int kBuffer>
   FW_METHOD void carry_columns(int matrix) {
-    write_columns<kStaged>(column_write + matrix * C::kMatrixBytes + kBuffer * C::kTransposedBytes,
-                           firsts + matrix * (kStaged / 2), seconds + matrix * (kStaged / 2));
+    write_columns<kCount>(column_write + matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes,
+                          firsts + matrix * (kCount / 2), seconds + matrix * (kCount / 2));
   }
 
   // Fragment f of a tile whose columns are in kBuffer.
@@ -124,7 +130,7 @@ struct Backward {
     }
     const int matrix = f < C::kFirstDk ? 1 : 0, i = (f - C::kFirstDv) % (2 * C::kBlocks);
     return lds_read16(column_read[i / C::kBlocks] + i % C::kBlocks * (32 * Columns::kLineBytes) +
-                      matrix * C::kMatrixBytes + kBuffer * C::kTransposedBytes);
+                      matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes);
   }
 
   // ---- one tile ----
@@ -139,14 +145,9 @@ struct Backward {
 
   FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
   template <int kRegister>
-  FW_METHOD static float number_of(float numbers) {
-    return dpp<0x150 + kRegister>(numbers);  // row_newbcast
-  }
-
-  template <int kRegister>
   FW_METHOD void exponent(Tile& z) const {
     const float s = C::kGeneral ? z.s[kRegister] + key_bias : __builtin_fmaf(z.s[kRegister], scale, key_bias);
-    z.x[kRegister] = s - number_of<kRegister>(lse);
+    z.x[kRegister] = s - of_sixteen<kRegister>(lse);
   }
   FW_METHOD static void mask(Tile& z, int r) {
     const float i = kHuge * float(query_of_register(r));
@@ -155,7 +156,7 @@ struct Backward {
   FW_METHOD void weight(Tile& z, int r) const { z.x[r] = exp2_fast(modifier.bounded(z.x[r])); }
   template <int kRegister>
   FW_METHOD void gradient(Tile& z) const {
-    z.x[kRegister] *= modifier.kept(z.dp[kRegister], kRegister) - number_of<kRegister>(delta);
+    z.x[kRegister] *= modifier.kept(z.dp[kRegister], kRegister) - of_sixteen<kRegister>(delta);
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
   FW_METHOD void share_ds(int pair, uint32_t ds) const {  // lanes 2i, 2i + 1: from keys by queries to queries by keys
@@ -264,7 +265,9 @@ struct Backward {
     }
     // Sums with these stay in the loop, where many are part of the instructions.
     FW_UNROLL for (int i = 0; i < 4; ++i) {
-      q_source[i] = here_in_lanes(q_source[i]), d_o_source[i] = here_in_lanes(d_o_source[i]);
+      FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+        q_source[g][i] = here_in_lanes(q_source[g][i]), d_o_source[g][i] = here_in_lanes(d_o_source[g][i]);
+      }
       if constexpr (C::kFused) dq_target[i] = here_in_lanes(dq_target[i]);
     }
     schedule_fence();
@@ -296,19 +299,25 @@ struct Backward {
 
   // ---- the whole ----
 
-  FW_METHOD void set_addresses(uint32_t lds) {
+  // Of a walk: the columns of its dK and dV are the first group that a lane carries.
+  FW_METHOD void set_addresses(uint32_t lds, int walk) {
     FW_UNROLL for (int i = 0; i < Rows::kAddresses; ++i) row_read[i] = lds + C::kRows + Rows::read_address(lane, i);
     FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] = lds + Columns::read_address(lane, i);
     const Carry carry(lane, wave);
     FW_UNROLL for (int i = 0; i < 4; ++i) {
-      row_write[i] = lds + C::kRows + Rows::write_address(carry.row(i), carry.dword);
+      row_write[i] = lds + C::kRows + Rows::write_address(carry.row(i), carry.dword) + walk * Carry::kGroupBytes;
+      if constexpr (kGroups > 1) other_write[i] = row_write[i] + Carry::kGroupBytes - 2 * walk * Carry::kGroupBytes;
     }
     column_write = lds + carry.column_address();
     first_selector = carry.first_selector(), second_selector = carry.second_selector();
-    q_source[0] = carry.source(stream.q_stride, stream.q_row);
-    d_o_source[0] = carry.source(stream.d_o_stride, stream.d_o_row);
-    FW_UNROLL for (int i = 1; i < 4; ++i) {
-      q_source[i] = q_source[0] + i * stream.q_stride, d_o_source[i] = d_o_source[0] + i * stream.d_o_stride;
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+      const uint32_t group = g == 0 ? walk : 1 - walk;
+      q_source[g][0] = carry.source(stream.q_stride, stream.q_row, group);
+      d_o_source[g][0] = carry.source(stream.d_o_stride, stream.d_o_row, group);
+      FW_UNROLL for (int i = 1; i < 4; ++i) {
+        q_source[g][i] = q_source[g][0] + i * stream.q_stride;
+        d_o_source[g][i] = d_o_source[g][0] + i * stream.d_o_stride;
+      }
     }
     numbers_source = (query_of_register(lane & 15) + 4 * half) * 4;
     if constexpr (C::kFused) {
@@ -379,16 +388,18 @@ struct Backward {
     range = query_tiles(edges_of(p, seq), int(seq.queries), begin, end, kQueryTile);
     range.first = uniform(range.first), range.end = uniform(range.end);
     scale = p.softmax_scale * kLog2e;
-    FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) dk[i] = dv[i] = 0.f;
-    if (range.first < range.end) {
-      load_keys(rows);
-      stream.start(args, seq, head, range);
-      set_addresses(lds);
-      set_mask();
-      loop();
+    if (range.first < range.end) load_keys(rows), set_mask();
+    FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
+      FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) dk[i] = dv[i] = 0.f;
+      if (range.first < range.end) {
+        stream.start(args, seq, head, range);
+        set_addresses(lds, walk);
+        loop();
+      }
+      store(dv, p.dv, rows, p.dim_v, walk * C::kColumns, modifier.weight_scale());
+      store(dk, p.dk, rows, p.dim_qk, walk * C::kColumns, p.softmax_scale);
+      if constexpr (C::kWalks > 1) workgroup_barrier();  // the last reads of LDS, before the next walk writes there
     }
-    store(dv, p.dv, rows, p.dim_v, modifier.weight_scale());
-    store(dk, p.dk, rows, p.dim_qk, p.softmax_scale);
   }
 
   FW_METHOD void loop() {
@@ -396,9 +407,10 @@ struct Backward {
     FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
     stream.next_tile();
     load_numbers<1>();
-    lse = next_lse[1], delta = next_delta[1];
+    // Waited for here: clang 22 forgets a load that more operations follow than a wait can count.
+    lse = here_in_lanes(next_lse[1]), delta = here_in_lanes(next_delta[1]);
     FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row<0>(i);
-    FW_UNROLL for (int i = 0; i < kStaged; ++i) swap_columns<0>(i);
+    FW_UNROLL for (int i = 0; i < kCount; ++i) swap_columns<0>(i);
     carry_columns<0>(0), carry_columns<0>(1);
     if constexpr (C::kFused) {
       FW_UNROLL for (int i = 0; i < 8; ++i) share_ds(i, 0);
@@ -414,7 +426,7 @@ struct Backward {
     load_numbers<0>();
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
-    if constexpr (C::kDim > 64) {
+    if constexpr (C::kDim > 64 && !kIsGfx950) {  // there it makes clang 22 spill
       FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) keep_in_accumulators(k[i]), keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {
         FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
@@ -437,7 +449,7 @@ struct Backward {
   }
 
   // Rows that are no keys get 0.
-  FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, float factor) const {
+  FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, int first, float factor) const {
     const Buffer out = rows_of(t, rows, dim);
     const int lane_again = lane_index_again();  // no register holds it through the loop
     const int row = wave * kWaveKeys + (lane_again & 31);
@@ -450,7 +462,7 @@ struct Backward {
           const uint32_t both = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
           x[e] = exists ? both : 0;
         }
-        const int column = 32 * b + 16 * g + 8 * (lane_again >> 5);
+        const int column = first + 32 * b + 16 * g + 8 * (lane_again >> 5);
         // A single row may have any stride, also 0.
         const uint32_t at = ((column < dim) & (row < rows)) ? row * stride + column * 2 : kNowhere;
         __builtin_amdgcn_raw_buffer_store_b128(x, out, at, 0, 0);

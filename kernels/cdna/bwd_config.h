@@ -18,18 +18,22 @@ struct BackwardConfig {
   static constexpr bool kFused = kFused_;
   static constexpr bool kGeneral = kGeneral_;  // scores may be modified, weights dropped
   static constexpr int kWaves = kThreads / kWave;
-  static_assert(kWaves == 4 && kTileK == kWaves * kWaveKeys && (kDim == 64 || kDim == 128));
+  static_assert(kWaves == 4 && kTileK == kWaves * kWaveKeys && (kDim == 64 || kDim == 128 || kDim == 256));
+
+  // Columns of dK and dV that are in registers at a time: more take several walks along the queries.
+  static constexpr int kColumns = kDim < 128 ? kDim : 128, kWalks = kDim / kColumns;
+  static_assert(!kFused || kWalks == 1);
 
   static constexpr int kRowBytes = 2 * kDim, kMatrixBytes = kQueryTile * kRowBytes;
   // LDS: two buffers of the transposed tiles of Q and dO, rows of Q and dO, dS.
-  static constexpr uint32_t kTransposed = 0, kTransposedBytes = 2 * kMatrixBytes;
+  static constexpr uint32_t kColumnBytes = kColumns * kQueryTile * 2, kTransposedBytes = 2 * kColumnBytes;
   static constexpr uint32_t kRows = 2 * kTransposedBytes, kDs = kRows + 2 * kMatrixBytes;
   static constexpr int kDsRowBytes = 2 * kTileK;
   static constexpr int kLdsBytes = kDs + (kFused ? kQueryTile * kDsRowBytes : 0);
 
   // Fragments (16 bytes of a lane, an MFMA operand), in the order of their products: S = Q K^T, dP = dO V^T,
   // dQ = dS K, dV^T += dO^T P, dK^T += Q^T dS.
-  static constexpr int kRowFragments = kDim / 16, kBlocks = kDim / 32;
+  static constexpr int kRowFragments = kDim / 16, kBlocks = kColumns / 32;
   // A wave has 32 columns of dQ: with head dim 64 from half of the keys.
   static constexpr int kDqKeys = kTileK * kBlocks / kWaves, kDqFragments = kFused ? kDqKeys / 16 : 0;
   static constexpr int kFirstDp = kRowFragments, kFirstDq = 2 * kRowFragments, kFirstDv = kFirstDq + kDqFragments,

@@ -15,20 +15,6 @@
 
 namespace flashwave {
 
-// Tiles of keys: those that some query of the first .. last sees, and of them those of which all queries see all keys.
-struct KeyTiles {
-  int first, end, all_first, all_end;
-};
-FW_DEVICE KeyTiles key_tiles(const Edges& e, int keys, int first_query, int last_query) {
-  const int64_t from = int64_t{first_query} + e.left, to = int64_t{last_query} + e.right + 1;
-  const int begin = from > 0 ? int(from < keys ? from : keys) : 0, end = to < keys ? int(to > 0 ? to : 0) : keys;
-  if (begin >= end) return {0, 0, 0, 0};
-  const int64_t all_from = int64_t{last_query} + e.left, all_to = int64_t{first_query} + e.right + 1;
-  const int all_begin = all_from > 0 ? int(all_from < keys ? all_from : keys) : 0;
-  const int all_end = all_to < keys ? int(all_to > 0 ? all_to : 0) : keys;
-  return {begin / kDqTile, (end + kDqTile - 1) / kDqTile, (all_begin + kDqTile - 1) / kDqTile, all_end / kDqTile};
-}
-
 template <class C>
 struct BackwardDq {
   using E = typename C::Element;
@@ -36,7 +22,8 @@ struct BackwardDq {
   using Columns = BackwardColumns;
   using Carry = Carried<C::kDim, C::kWaves>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead;
-  static_assert(Carry::kCount == kStaged);
+  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
+  static_assert(kCount * kGroups == kStaged && kGroups == C::kGroups);
   template <bool kMasked>
   static constexpr typename DqPlan<C, kMasked>::Schedule schedule = DqPlan<C, kMasked>::find();
 
@@ -51,7 +38,7 @@ struct BackwardDq {
   uint32_t firsts[kStaged / 2], seconds[kStaged / 2], ds[8];  // ds: of the tile before
   uint32_t cap_gradients[C::kGeneral ? 8 : 1], keep;
   float scale, lse, negative_delta, weight_scale;
-  uint32_t row_read[4], column_read[2], row_write[4], column_write, k_source, v_source;
+  uint32_t row_read[4], column_read[2], row_write[4], column_write, k_source[kGroups], v_source[kGroups];
   uint32_t first_selector, second_selector;
 
   const char *k, *v;  // of the next tile to load
@@ -59,7 +46,7 @@ struct BackwardDq {
   int left;  // keys from there on
   Buffer k_tile, v_tile;
   Edges edges;
-  KeyTiles tiles, own;  // of the workgroup, of the wave
+  QueryTiles tiles, own;  // of keys: of the workgroup, of the wave
   int tile;
 
   FW_METHOD BackwardDq(const Params& params, const Sequence& sequence, int h, int query)
@@ -87,24 +74,31 @@ struct BackwardDq {
     }
   }
   FW_METHOD void load_row(int i) {
-    const int row = i % kStaged, far = Carry::rows_on(row);
+    const int group = i % kStaged / kCount, far = Carry::rows_on(i % kCount);
     if (i < kStaged) {
-      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(k_tile, k_source + far * k_stride, 0, 0);
+      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(k_tile, k_source[group] + far * k_stride, 0, 0);
     } else {
-      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(v_tile, v_source + far * v_stride, 0, 0);
+      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(v_tile, v_source[group] + far * v_stride, 0, 0);
     }
   }
   FW_METHOD void carry_row(int i) const {
-    const int matrix = i / kStaged, row = i % kStaged;
-    lds_write4(row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes, staged[i]);
+    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
+    lds_write4(
+        row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + group * Carry::kGroupBytes + matrix * C::kMatrixBytes,
+        staged[i]);
   }
   FW_METHOD void swap_columns(int i) {
     firsts[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], first_selector);
     seconds[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], second_selector);
   }
-  FW_METHOD void carry_columns() const { write_columns<kStaged>(column_write, firsts, seconds); }
+  FW_METHOD void carry_columns(int group) const {
+    write_columns<kCount>(column_write + group * (128 * Columns::kLineBytes), firsts + group * (kCount / 2),
+                          seconds + group * (kCount / 2));
+  }
   FW_METHOD void change_buffers() {
-    FW_UNROLL for (int i = 0; i < 4; ++i) row_read[i] ^= C::kRowsBytes, row_write[i] ^= C::kRowsBytes;
+    if constexpr (C::kRowBuffers == 2) {
+      FW_UNROLL for (int i = 0; i < 4; ++i) row_read[i] ^= C::kRowsBytes, row_write[i] ^= C::kRowsBytes;
+    }
     FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] ^= C::kMatrixBytes;
     column_write ^= C::kMatrixBytes;
   }
@@ -130,8 +124,13 @@ struct BackwardDq {
 
   FW_METHOD void modify(Tile& z) {
     const int rows = int(seq.queries) - first_query, query = rows > 0 ? first_query : 0;
-    const Modifier modifier = {
-        p, seq.b, head, query, rows > 0 ? rows : 1, int(seq.keys), query + int(seq.keys) - int(seq.queries)};
+    const Modifier modifier = {params_again(),
+                               seq.b,
+                               head,
+                               query,
+                               rows > 0 ? rows : 1,
+                               int(seq.keys),
+                               query + int(seq.keys) - int(seq.queries)};
     Scores scores;
     scores.s = z.s;
     modifier.template apply<true>(scores, tile * kDqTile, cap_gradients);
@@ -168,7 +167,7 @@ struct BackwardDq {
     }
     if constexpr (op == kDqCarryRow) carry_row(i);
     if constexpr (op == kDqSwapColumns) swap_columns(i);
-    if constexpr (op == kDqCarryColumns) carry_columns();
+    if constexpr (op == kDqCarryColumns) carry_columns(i);
     if constexpr (op == kDqLoad) load_row(i);
     if constexpr (op == kDqAdvance) advance<i>();
   }
@@ -184,6 +183,10 @@ struct BackwardDq {
     using S = DqPlan<C, kMasked>;
     constexpr auto& plan = schedule<kMasked>;
     constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
+    if constexpr (C::kRowBuffers == 1 && part == 0 && f == S::kRowsBarrier) {
+      workgroup_barrier();
+      schedule_fence();
+    }
     if constexpr (part == 0 && f == S::kBarrier) {
       workgroup_barrier();
       schedule_fence();
@@ -225,7 +228,9 @@ struct BackwardDq {
       z.right = room(to < last ? to : last, key), z.left = room(key, __builtin_elementwise_add_sat(query, edges.left));
     }
     // Sums with these stay in the loop.
-    k_source = here_in_lanes(k_source), v_source = here_in_lanes(v_source);
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+      k_source[g] = here_in_lanes(k_source[g]), v_source[g] = here_in_lanes(v_source[g]);
+    }
     schedule_fence();
     steps<kMasked>(z, Count<DqPlan<C, kMasked>::kGaps>());
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
@@ -275,14 +280,17 @@ struct BackwardDq {
     }
     column_write = lds + C::kTransposed + carry.column_address();
     first_selector = carry.first_selector(), second_selector = carry.second_selector();
-    k_source = carry.source(k_stride, uint32_t(p.dim_qk) * 2), v_source = carry.source(v_stride, uint32_t(p.dim_v) * 2);
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
+      k_source[g] = carry.source(k_stride, uint32_t(p.dim_qk) * 2, g);
+      v_source[g] = carry.source(v_stride, uint32_t(p.dim_v) * 2, g);
+    }
   }
   FW_METHOD void set_tiles(int first, int last) {
     edges = edges_of(p, seq);
     edges.left = uniform(edges.left), edges.right = uniform(edges.right);
-    tiles = key_tiles(edges, int(seq.keys), first, last);
+    tiles = key_tiles(edges, int(seq.keys), first, last + 1, kDqTile);
     tiles.first = uniform(tiles.first), tiles.end = uniform(tiles.end);
-    own = key_tiles(edges, int(seq.keys), first_query, first_query + kDqQueries - 1);
+    own = key_tiles(edges, int(seq.keys), first_query, first_query + kDqQueries, kDqTile);
     own.all_first = uniform(own.all_first), own.all_end = uniform(own.all_end);
   }
 
@@ -314,13 +322,15 @@ struct BackwardDq {
     // Columns and dS of the tile before the first are 0.
     FW_UNROLL for (int i = 0; i < kStaged / 2; ++i) firsts[i] = seconds[i] = 0;
     column_write ^= C::kMatrixBytes;
-    carry_columns();
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) carry_columns(g);
     column_write ^= C::kMatrixBytes;
     FW_UNROLL for (int i = 0; i < 8; ++i) ds[i] = 0;
     FW_UNROLL for (int i = 0; i < kStaged / 2; ++i) swap_columns(i);
     advance<0>(), advance<1>();
     FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row(i);
-    FW_UNROLL for (int i = 0; i < 4; ++i) row_write[i] ^= C::kRowsBytes;
+    if constexpr (C::kRowBuffers == 2) {
+      FW_UNROLL for (int i = 0; i < 4; ++i) row_write[i] ^= C::kRowsBytes;
+    }
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
     tile = tiles.first;

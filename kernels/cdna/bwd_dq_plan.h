@@ -16,18 +16,20 @@ struct DqConfig {
   static constexpr int kDim = kDim_, kTileQ = kTileQ_, kThreads = kThreads_;
   static constexpr bool kGeneral = kGeneral_;
   static constexpr int kWaves = kThreads / kWave;
-  static_assert(kTileQ == kWaves * kDqQueries && (kDim == 64 || kDim == 128));
+  static_assert(kTileQ == kWaves * kDqQueries && (kDim == 64 || kDim == 128 || kDim == 256));
 
-  // LDS: two buffers of rows of K and V, two of K transposed.
+  // LDS: two buffers of rows of K and V, or one with a second barrier; two of K transposed.
   static constexpr int kRowBytes = 2 * kDim, kMatrixBytes = kDqTile * kRowBytes;
-  static constexpr uint32_t kRowsBytes = 2 * kMatrixBytes, kTransposed = 2 * kRowsBytes;
-  static constexpr int kLdsBytes = 6 * kMatrixBytes;
+  static constexpr int kRowBuffers = kDim > 128 ? 1 : 2;
+  static constexpr uint32_t kRowsBytes = 2 * kMatrixBytes, kTransposed = kRowBuffers * kRowsBytes;
+  static constexpr int kLdsBytes = (2 * kRowBuffers + 2) * kMatrixBytes;
 
   // Fragments in the order of their products: S^T = K Q^T, dP^T = V dO^T, and of the tile before dQ^T += K^T dS^T.
   static constexpr int kRowFragments = kDim / 16, kBlocks = kDim / 32;
   static constexpr int kFirstDp = kRowFragments, kFirstDq = 2 * kRowFragments, kFragments = kFirstDq + 2 * kBlocks;
   static constexpr int kAhead = 4;                               // fragments read ahead of their use
   static constexpr int kStaged = kDqTile * kDim / 2 / kThreads;  // dwords of K, and of V, that a lane carries to LDS
+  static constexpr int kGroups = kDim > 128 ? kDim / 128 : 1;    // 128 columns apart
 };
 
 enum DqOp {
@@ -49,8 +51,10 @@ struct DqPlan {
   using E = typename C::Element;
   static constexpr int kSteps = E::kSteps, kGaps = C::kFragments * kSteps;
   static constexpr int kDp = C::kFirstDp * kSteps, kDq = C::kFirstDq * kSteps;
-  // The barrier stands before this fragment: all reads of this tile have been issued.
-  static constexpr int kBarrier = C::kFragments - C::kAhead;
+  // The barrier stands before this fragment: all reads of this tile have been issued. With one buffer of rows another
+  // stands where all have read those of this tile.
+  static constexpr int kBarrier = C::kFragments - C::kAhead, kRowsBarrier = C::kFirstDq - C::kAhead;
+  static constexpr int kRowsFree = C::kRowBuffers == 1 ? kRowsBarrier * kSteps : kSteps;
   static constexpr int kRound = Near<E>::kRoundSlots + E::kPackSlots;
   using Schedule = Gaps<kGaps, 128>;
 
@@ -58,10 +62,11 @@ struct DqPlan {
     constexpr int kUntil = kBarrier * kSteps;
     Schedule s(room, room, kSteps);
     for (int i = 0; i < 2 * C::kStaged; ++i)
-      s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kSteps, kUntil);  // the next tile
-    s.add(kMemoryQueue, kDqCarryColumns, 0, 0, 2, 0, kUntil);     // of this tile, swapped one step ago
-    for (int i = 0; i < C::kStaged / 2; ++i)
-      s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
+      s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kRowsFree, kUntil);  // the next tile
+    constexpr int kPairs = C::kStaged / 2;
+    for (int i = 0; i < C::kGroups; ++i)  // of this tile, swapped one step ago
+      s.add(kMemoryQueue, kDqCarryColumns, i, 0, 2, 0, kUntil);
+    for (int i = 0; i < kPairs; ++i) s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
     for (int i = 0; i < 2; ++i) s.add(kMemoryQueue, kDqAdvance, i, 0, 5);
     for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kDqLoad, i, 1, 2, s.position[kVectorQueue] + 1);
     if (C::kGeneral) s.add(kVectorQueue, kDqModify, 0, 0, 0, kDp + kSteps);

@@ -36,12 +36,11 @@ struct BackwardModifier {  // nothing
 
 template <class C>
 struct BackwardModifier<C, true> {
-  const Params& p;
   float scale, limit;         // of weights that are not dropped; of exponents
   uint32_t cap_gradients[8];  // of the softcap, as pairs of fp16
   uint32_t keep;              // bit r: not dropped
 
-  FW_METHOD explicit BackwardModifier(const Params& params) : p(params) {
+  FW_METHOD explicit BackwardModifier(const Params& p) {
     scale = 1.f / (1.f - p.dropout_p);
     // Next to a large bias lse is coarse, and an exponent may come out above 0, by numbers that exp2 turns into inf.
     limit = p.bias.data ? 0.f : kInf;
@@ -51,6 +50,7 @@ struct BackwardModifier<C, true> {
 
   // q.k -> scores in units of log2. Queries and keys that do not exist count as the nearest ones: their weights are 0.
   FW_METHOD void apply(F32x16& s, const TilePlace& at) {
+    const Params& p = params_again();
     const int lane = lane_index_again(), half = lane >> 5;
     const int key = at.key + (lane & 31), query = at.query + 4 * half;
     if (p.softcap > 0.f) {
@@ -81,7 +81,7 @@ struct BackwardModifier<C, true> {
     }
     keep = 0xFFFFu;
     if (p.dropout_threshold)
-      keep = at.key % kKeysPerPhilox == 0 ? kept_together(at, query, key) : kept_alone(at, query, key);
+      keep = at.key % kKeysPerPhilox == 0 ? kept_together(p, at, query, key) : kept_alone(p, at, query, key);
   }
 
   FW_METHOD float kept(float dp, int r) const {
@@ -99,18 +99,18 @@ struct BackwardModifier<C, true> {
 
  private:
   FW_METHOD static constexpr int query_of(int r) { return 8 * (r >> 2) + (r & 3); }
-  FW_METHOD ScoreRow row_of(const TilePlace& at, int query) const {
+  FW_METHOD static ScoreRow row_of(const Params& p, const TilePlace& at, int query) {
     return ScoreRow(p, {at.batch, 0, 0, 0, 0, at.queries, at.keys}, at.head, query);
   }
 
   // Eight lanes have the keys that share a Philox call: each makes the calls of two queries, turns them into bits, and
   // they exchange those.
-  FW_METHOD uint32_t kept_together(const TilePlace& at, int query, int key) const {
+  FW_METHOD static uint32_t kept_together(const Params& p, const TilePlace& at, int query, int key) {
     const DropoutKey dropout = dropout_key(p);
     const int place = key & 7;
     uint32_t mine = 0;  // bit 8 i + j: query i of two, key j
     FW_NO_UNROLL for (int i = 0; i < 2; ++i) {
-      const Philox4 words = row_of(at, query + 8 * (place >> 1) + 2 * (place & 1) + i)
+      const Philox4 words = row_of(p, at, query + 8 * (place >> 1) + 2 * (place & 1) + i)
                                 .dropout_group(dropout, uint32_t(key) / kKeysPerPhilox);
       uint32_t bits = 0;
       FW_UNROLL for (int j = 0; j < 8; ++j) {
@@ -129,11 +129,11 @@ struct BackwardModifier<C, true> {
     return place < 4 ? near | far << 8 : far | near << 8;
   }
   // The keys of a wave do not begin with a multiple of 8: after a left pad.
-  FW_METHOD uint32_t kept_alone(const TilePlace& at, int query, int key) const {
+  FW_METHOD static uint32_t kept_alone(const Params& p, const TilePlace& at, int query, int key) {
     const DropoutKey dropout = dropout_key(p);
     uint32_t bits = 0;
     FW_NO_UNROLL for (int r = 0; r < 16; ++r) {
-      bits |= uint32_t(!row_of(at, query + query_of(r)).dropped(dropout, uint32_t(key))) << r;
+      bits |= uint32_t(!row_of(p, at, query + query_of(r)).dropped(dropout, uint32_t(key))) << r;
     }
     return bits;
   }

@@ -64,10 +64,10 @@ struct BackwardPlan {
       if (C::kFused && pair > 0) s.add(kVectorQueue, kShareDs, pair - 1, 2, 3, kFrom, kUntil);
     }
     if (C::kFused) s.add(kVectorQueue, kShareDs, 7, 2, 3, s.position[kVectorQueue] + 1, kUntil);
-    for (int i = 0; i < C::kStaged; ++i) {  // the next tile to its columns, as late as possible
+    constexpr int kPairs = C::kStaged / C::kWalks / 2;  // of the columns of this walk
+    for (int i = 0; i < 2 * kPairs; ++i) {              // the next tile to its columns, as late as possible
       s.add(kVectorQueue, kSwapColumns, i, 2, 2, kFrom, kUntil);
-      if (i % (C::kStaged / 2) == C::kStaged / 2 - 1)
-        s.add(kVectorQueue, kCarryColumns, i / (C::kStaged / 2), 0, 2, 0, kUntil);
+      if (i % kPairs == kPairs - 1) s.add(kVectorQueue, kCarryColumns, i / kPairs, 0, 2, 0, kUntil);
     }
     for (int i = 0; i < kAdvances; ++i) s.add(kMemoryQueue, kAdvance, i, 0, 4, i + 1);
     // Youngest load first: one wait for all.

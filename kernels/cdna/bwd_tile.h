@@ -41,19 +41,22 @@ struct BackwardColumns {
 };
 
 // Which dwords of a tile of 32 rows a lane carries to LDS: two columns of kCount rows, which are one unit of the
-// transposed tile, or half of one (`half`: rows 8 to 11 of the unit). The columns of lanes 4 to 7 of 8 are swapped, so
+// transposed tile, or half of one (`half`: rows 8 to 11 of the unit). Head dim 256: kGroups of them, 128 columns apart.
+// The columns of lanes 4 to 7 of 8 are swapped, so
 // that the even columns of some lanes and the odd ones of others are written at the same time.
 template <int kDim, int kWaves>
 struct Carried {
-  static constexpr int kCount = 32 * kDim / 2 / (kWaves * kWave);
+  static constexpr int kGroups = kDim / 2 / kWave / (kWaves / 4) > 1 ? kDim / 2 / kWave / (kWaves / 4) : 1;
+  static constexpr int kCount = 32 * kDim / 2 / (kWaves * kWave) / kGroups;
   static_assert(kCount == 8 || kCount == 4);
+  static constexpr uint32_t kGroupBytes = 256;  // of a row
   uint32_t dword, half, unit, swapped;
 
   FW_METHOD Carried(uint32_t lane, uint32_t wave) {
     // Lanes of a row: 64 or 32. What of a wave number does not say the unit says the half of the row.
     half = kCount == 4 ? lane >> 3 & 1 : 0;
     const uint32_t in_row = kCount == 4 ? (lane & 7) | (lane >> 4) << 3 : lane;
-    constexpr uint32_t kLanes = kCount == 4 ? 32 : 64, kParts = kDim / 2 / kLanes;
+    constexpr uint32_t kLanes = kCount == 4 ? 32 : 64, kParts = kDim / 2 / kLanes / kGroups;
     unit = wave / kParts;
     dword = in_row + wave % kParts * kLanes;
     swapped = lane >> 2 & 1;
@@ -61,8 +64,9 @@ struct Carried {
   FW_METHOD static constexpr int rows_on(int i) { return (i & 3) + 8 * (i >> 2); }  // from row 0 of them to row i
   FW_METHOD uint32_t row(int i) const { return 16 * (unit >> 1) + 4 * (unit & 1) + 8 * half + rows_on(i); }
   // In memory, of row 0.
-  FW_METHOD uint32_t source(uint32_t stride, uint32_t row_bytes) const {
-    return dword * 4 < row_bytes ? row(0) * stride + dword * 4 : kNowhere;
+  FW_METHOD uint32_t source(uint32_t stride, uint32_t row_bytes, uint32_t group = 0) const {
+    const uint32_t byte = dword * 4 + group * kGroupBytes;
+    return byte < row_bytes ? row(0) * stride + byte : kNowhere;
   }
   // Of the first column that is written; that of the second is ^ 64.
   FW_METHOD uint32_t column_address() const {

@@ -243,6 +243,17 @@ FW_DEVICE uint32_t lane_moved(uint32_t x) {
 }
 FW_DEVICE uint32_t other_of_pair(uint32_t x) { return lane_moved<0xB1>(x); }  // quad_perm [1,0,3,2]
 
+// Lane kLane of each 16 lanes: a DPP operand of the instruction that takes it (row_newbcast), which MI100 has not.
+template <int kLane>
+FW_DEVICE float of_sixteen(float x) {
+#if defined(__gfx908__)
+  const int first = (lane_index() & ~15) << 2;
+  return float_of(uint32_t(__builtin_amdgcn_ds_bpermute(first + 4 * kLane, int(bits_of(x)))));
+#else
+  return dpp<0x150 + kLane>(x);
+#endif
+}
+
 // Until all LDS and scalar operations and all but the kLoads youngest vector memory operations are done.
 template <int kLoads>
 FW_DEVICE void wait_for_memory() {

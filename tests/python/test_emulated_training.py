@@ -1,0 +1,71 @@
+"""A small model trained on emulated AMD GPUs, end to end: by their own kernels, forwards and backwards."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import flashwave
+
+HEADS, DIM, WORDS, STEPS = 2, 32, 16, 4
+
+
+class Model(torch.nn.Module):
+    """Embedding, one layer of causal attention, and the next word."""
+
+    def __init__(self, attend):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(WORDS, HEADS * DIM)
+        self.qkv = torch.nn.Linear(HEADS * DIM, 3 * HEADS * DIM)
+        self.out = torch.nn.Linear(HEADS * DIM, WORDS)
+        self.attend = attend
+
+    def forward(self, words):
+        x = self.embedding(words)
+        q, k, v = self.qkv(x).view(*words.shape, 3, HEADS, DIM).unbind(2)
+        return self.out(x + self.attend(q, k, v).flatten(2))
+
+
+def losses_of(attend):
+    torch.manual_seed(1)
+    model = Model(attend)
+    words = (torch.arange(41) * torch.tensor([[1], [3]])) % WORDS
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for _ in range(STEPS):
+        loss = torch.nn.functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def exact(q, k, v):
+    transposed = (t.transpose(1, 2) for t in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(*transposed, is_causal=True).transpose(1, 2)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("gpu, family", [("gfx942", "cdna"), ("gfx1100", "rdna3")])
+def test_trains_by_the_kernels_of_the_gpu(gpu, family, deterministic, monkeypatch, capfd):
+    device = f"emu:{gpu}"
+
+    def emulated(q, k, v):
+        halves = (t.bfloat16() for t in (q, k, v))
+        return flashwave.attention(*halves, causal=True, deterministic=deterministic, device=device).float()
+
+    try:
+        flashwave.attention(*[torch.zeros(1, 8, 1, 8, dtype=torch.bfloat16)] * 3, device=device)
+    except (flashwave.NoDevice, flashwave.Unsupported) as error:
+        pytest.skip(f"{device}: {error}"[:80])
+    monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+    losses = losses_of(emulated)
+    kernels = re.findall(r"(fwd|bwd) .*device=emu:\S+ .*kernel=(\w+)", capfd.readouterr().err)
+    assert [direction for direction, _ in kernels] == ["fwd", "bwd"] * STEPS
+    assert all(kernel.startswith(f"{family}_{direction}_") for direction, kernel in kernels), kernels
+    assert all(("dkdv" in kernel) == deterministic for direction, kernel in kernels if direction == "bwd"), kernels
+    torch.testing.assert_close(losses, losses_of(exact), rtol=0.02, atol=0.02)
+    assert losses[-1] < 0.8 * losses[0]

@@ -1,0 +1,111 @@
+// Which kernels AMD GPUs are given for a backward, and how their work is cut up, asked about GPUs that are not there.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+#include "tests/unit_plan/problems.h"
+
+namespace flashwave {
+namespace {
+
+DeviceInfo mi300() {
+  DeviceInfo d;
+  d.name = "emu:gfx942", d.kind = "emu", d.arch = "gfx942";
+  d.isa = kIsaAmd | kIsaCdna1 | kIsaCdna2;
+  d.compute_units = 304;
+  d.lds_bytes = 65536;
+  return d;
+}
+
+class AmdPlan : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (catalog_of("hip").empty()) GTEST_SKIP() << "built without kernels of AMD GPUs";
+  }
+};
+
+Problem backward_of(int64_t seqlen, int64_t dim, bool deterministic = false) {
+  Problem p = backward_problem();
+  p.a.seqlen_q = p.a.seqlen_k = seqlen;
+  p.a.dim_qk = p.a.dim_v = dim;
+  if (deterministic) p.a.flags |= FW_DETERMINISTIC;
+  return p;
+}
+
+std::string chosen(const Problem& problem) {
+  const Selection selection = select(problem, mi300());
+  return selection.row != nullptr ? selection.row->name : "none";
+}
+
+TEST_F(AmdPlan, BackwardByMatrixCores) {
+  EXPECT_EQ(chosen(backward_of(128, 64)), "cdna_bwd_bf16_d64_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 96)), "cdna_bwd_bf16_d128_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d256_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 264)), "amd_generic_bwd_bf16");
+  Problem p = backward_of(128, 64);
+  p.a.softcap = 30;
+  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general");
+  p.a.bias = p.g.d_bias = tensor(FW_F32, 0, 0, 256);
+  EXPECT_EQ(chosen(p), "amd_generic_bwd_bf16") << "the gradient of bias";
+}
+
+TEST_F(AmdPlan, DeterministicBackwardMakesNoSumsInMemory) {
+  const Problem p = backward_of(128, 64, true);
+  EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d64_m32n128");
+  const Selection forced = select(p, mi300(), {.force_kernel = "cdna_bwd_bf16_d64_m32n128"});
+  EXPECT_EQ(forced.row, nullptr);
+  ASSERT_EQ(forced.refused.size(), 1u);
+  EXPECT_EQ(forced.refused[0].reason, "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one");
+}
+
+// One workgroup for each 128 keys of a key head, whatever the number of compute units.
+TEST_F(AmdPlan, BackwardIsPreparedAndFinished) {
+  Plan plan;
+  Problem p = backward_of(300, 128);
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 3 * p.a.heads_k * p.a.batch);
+  EXPECT_EQ(plan.schedule.dq_columns, 128);
+  ASSERT_EQ(plan.before.size(), 1u);
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(std::string_view(plan.before[0].row->name), "amd_bwd_prepare");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "amd_bwd_finish");
+  EXPECT_EQ(plan.before[0].schedule.tasks, 10 * p.a.heads_q * p.a.batch) << "blocks of 32 queries";
+  EXPECT_EQ(plan.before[0].schedule.dq_columns, 128) << "they must agree about the blocks";
+  const int64_t block = 32 * 8 + 128 + 32 * 128 * 4;
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 10 * block * p.a.heads_q * p.a.batch);
+  p.g.d_sinks = present<float>(), p.a.sinks = present<float>();
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  ASSERT_EQ(plan.after.size(), 2u);
+  EXPECT_EQ(std::string_view(plan.after[1].row->name), "amd_bwd_sinks");
+  EXPECT_EQ(plan.after[1].schedule.tasks, p.a.heads_q);
+  p.g.dq = {}, p.g.d_sinks = nullptr;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_TRUE(plan.after.empty()) << "nobody asks for dQ";
+}
+
+TEST_F(AmdPlan, DeterministicBackwardHasAKernelOfDq) {
+  Plan plan;
+  const Problem p = backward_of(300, 128, true);
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "cdna_bwd_dq_bf16_d128_m256n32");
+  EXPECT_EQ(plan.after[0].schedule.tasks, 2 * p.a.heads_q * p.a.batch) << "256 queries each";
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 10 * (32 * 8 + 128) * p.a.heads_q * p.a.batch) << "no sums";
+}
+
+TEST_F(AmdPlan, BackwardTakesRowsOf16Bytes) {
+  for (fw_tensor fw_gradients::* tensor :
+       {&fw_gradients::d_o, &fw_gradients::dq, &fw_gradients::dk, &fw_gradients::dv}) {
+    Problem p = backward_problem();
+    (p.g.*tensor).stride[1] += 4;
+    EXPECT_EQ(chosen(p), "amd_generic_bwd_bf16");
+    p = backward_problem();
+    (p.g.*tensor).stride[1] = int64_t{1} << 23;
+    EXPECT_EQ(chosen(p), "amd_generic_bwd_bf16") << "offsets in a tile have 32 bits";
+  }
+}
+
+}  // namespace
+}  // namespace flashwave
