@@ -4,7 +4,7 @@
     bench/emulator_speed.py [--arch gfx942,...] [--work PATTERN] [--repeats 3] [--threads 1] [--against LIBRARY]
 
 The work: attention of tests/emulator/kernels/attention.hip (K and V tiles in LDS), the forward of head size 128 that
-the library ships (if build/kernels has it), and bench/emulator_matrix.hip, the same mixture of instructions around
+the library ships (if build/kernels has it), and mixture.hip beside the first, the same mixture of instructions around
 each kind of matrix instruction. The least time of the repeats counts. --against: another libflashwave_emu.so, measured
 in turn with the first; the columns are then its rates, ours, and how many times as fast ours are. Needs NumPy and a
 built libflashwave_emu.so.
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "tests" / "emulator"))
 import hip  # noqa: E402
 import shipped  # noqa: E402
 
+KERNELS = ROOT / "tests" / "emulator" / "kernels"
 ATTENTION = {"attention_64": 64, "attention_64_causal": 64, "attention_128": 128}
 LENGTH = 512
 SHIPPED = r"_fwd_bf16_d128_m\d+n\d+$"
@@ -36,7 +37,7 @@ MIXTURES = ["mix_f16", "mix_fp8", "mix_fp8_16x16", "mix_f16_deep", "mix_bf16_dee
 
 def attention(session, arch, kernel):
     d, draw = ATTENTION[kernel], np.random.default_rng(0)
-    code = hip.compile_kernels(ROOT / "tests" / "emulator" / "kernels" / "attention.hip", arch, "O3")
+    code = hip.compile_kernels(KERNELS / "attention.hip", arch, "O3")
     q, k, v = (session.buffer(draw.standard_normal((2, LENGTH, d)).astype(np.float16)) for _ in range(3))
     out, lse = session.buffer(2 * LENGTH * d * 2), session.buffer(2 * LENGTH * 4)
     args = [q, k, v, out, lse, LENGTH, LENGTH, d**-0.5]
@@ -50,8 +51,7 @@ def shipped_forward(session, arch, row):
 
 
 def mixture(session, arch, kernel):
-    flags = [f"-I{ROOT / 'tests' / 'emulator' / 'kernels'}"]
-    code = hip.compile_kernels(ROOT / "bench" / "emulator_matrix.hip", arch, "O3", flags)
+    code = hip.compile_kernels(KERNELS / "mixture.hip", arch, "O3")
     data = session.buffer(np.random.default_rng(0).standard_normal(8192).astype(np.float16))
     out = session.buffer(4 * 4 * 4 * hip.wave_size(arch))
     return lambda: session.run(code, kernel, 4, 4 * hip.wave_size(arch), [out, data, 128], check=False)
@@ -63,9 +63,7 @@ def all_work(arch):
     for row in shipped.rows(arch):
         if re.search(SHIPPED, row.name) and (shipped.FOLDER / f"{row.source}_{arch}.co").exists():
             work[row.name] = (shipped_forward, row)
-    code = hip.compile_kernels(
-        ROOT / "bench" / "emulator_matrix.hip", arch, "O3", [f"-I{ROOT / 'tests' / 'emulator' / 'kernels'}"]
-    )
+    code = hip.compile_kernels(KERNELS / "mixture.hip", arch, "O3")
     work.update({name: (mixture, name) for name in MIXTURES if name.encode() + b"\0" in code})
     return work
 
