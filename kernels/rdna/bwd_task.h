@@ -36,6 +36,7 @@ struct BackwardTask {
   Stream<C> stream;
   int loaded, now, head_end;    // first rows; head_end: past the last tile of a head
   const char *block, *current;  // of queries (backward_blocks.h): the loaded tile's, this tile's
+  int64_t block_step;           // bytes from a block to the next one of its head
   int loaded_head, head;        // of the queries
   float scale;                  // of scores to log2
 
@@ -107,6 +108,7 @@ struct BackwardTask {
     }
     const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
     block = shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * kBlockBytes;
+    block_step = p.heads_q * kBlockBytes;
     loaded_head = at.head;
     scale = uniform(p.softmax_scale * kLog2e);
     stream.start(wave, lane);
@@ -120,9 +122,9 @@ struct BackwardTask {
     stream.a.data += int64_t{C::kStreamed} * stream.a.stride;
     stream.g.data += int64_t{C::kStreamed} * stream.g.stride;
     if constexpr (C::kKeepsKeys) {
-      const FW_CONSTANT Params& again = arguments_again().params;
-      block += again.heads_q * kBlockBytes;
+      block += block_step;
       if (loaded == head_end) {
+        const FW_CONSTANT Params& again = arguments_again().params;
         const int in_head = here(count);  // or what follows would be computed before the loop, and kept
         const int64_t back = int64_t{in_head} * C::kStreamed;
         loaded -= int(back);
@@ -130,7 +132,7 @@ struct BackwardTask {
         stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
         stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
         ++loaded_head;
-        block += kBlockBytes - in_head * (again.heads_q * kBlockBytes);
+        block += kBlockBytes - in_head * block_step;
       }
     }
   }

@@ -41,6 +41,7 @@ struct Reason {
     kMadeForMore,
     kFeatures,
     kScale,
+    kTinyScale,
     kPageSize,
     kPagesWithLeftpad,
     kLse,
