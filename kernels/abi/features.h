@@ -58,9 +58,9 @@ enum Needs : uint32_t {
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
   kNeedsAnyOrder = 1u << 17,      // the caller's leave to make sums in any order: FW_DETERMINISTIC is not set
   kNeedsGradientRows = 1u << 18,  // q, k, v, o, d_o, dq, dk, dv: as kNeeds16Bytes
-  // Not a need: what is prepared for the kernel has LSE divided by softmax_scale, the unit of q.k.
+  // What is prepared for the kernel has LSE divided by softmax_scale, the unit of q.k; softmax_scale >= kLeastScale.
   kTakesLseByScale = 1u << 19,
-  // Nor this: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
+  // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
   // Nor this: made for at most max_seqlen_q rows, four times as many with a mask, and for sums in any order; it takes
   // more, and makes them in order, where it is forced by name.
@@ -77,6 +77,7 @@ enum Needs : uint32_t {
   kIsSlowPath = 1u << 14,
 };
 
+inline constexpr float kLeastScale = 1e-30f;           // see kTakesLseByScale: the quotient fits fp32
 inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefersFewRows, kPrefersSeveralRows
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).

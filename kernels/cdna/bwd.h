@@ -29,10 +29,10 @@ namespace flashwave {
 template <class C>
 struct Backward {
   using E = typename C::Element;
-  using Rows = BackwardRows<C::kRowBytes>;
-  using DsRows = BackwardRows<C::kDsRowBytes>;
   using Columns = BackwardColumns;
   using Carry = Carried<C::kDim, C::kWaves>;
+  using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
+  using DsRows = BackwardRows<C::kDsRowBytes, false>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
   static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
   static_assert(kSets == 2 && kCount * kGroups == kStaged && kGroups == C::kWalks);

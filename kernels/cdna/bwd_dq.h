@@ -18,9 +18,9 @@ namespace flashwave {
 template <class C>
 struct BackwardDq {
   using E = typename C::Element;
-  using Rows = BackwardRows<C::kRowBytes>;
   using Columns = BackwardColumns;
   using Carry = Carried<C::kDim, C::kWaves>;
+  using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead;
   static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
   static_assert(kCount * kGroups == kStaged && kGroups == C::kGroups);

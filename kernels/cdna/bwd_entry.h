@@ -9,13 +9,19 @@
 
 namespace flashwave {
 
+// Lengths and places may come through the vector unit, but addresses and loops that follow from them are scalar.
+FW_DEVICE Sequence uniform(const Sequence& s) {
+  return {uniform(s.b),     uniform(s.q_batch), uniform(s.q_row), uniform(s.k_batch),
+          uniform(s.k_row), uniform(s.queries), uniform(s.keys)};
+}
+
 template <class C>
 FW_DEVICE void backward(const GpuArguments& args, uint32_t lds) {
   const Params& p = args.params;
   const int64_t index = task_index();
   if (index >= args.schedule.tasks || p.seqlen_k == 0) return;
   const KeyTask task = key_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileK);
-  const Sequence seq = sequence_of(p, task.batch);
+  const Sequence seq = uniform(sequence_of(p, task.batch));
   const int first = task.tile * C::kTileK, left = stored_rows(p, task.batch) - first;
   if (left <= 0) return;
   const int rows = left < C::kTileK ? left : C::kTileK;
@@ -28,7 +34,7 @@ FW_DEVICE void backward_dq(const GpuArguments& args, uint32_t lds) {
   const int64_t index = task_index();
   if (index >= args.schedule.tasks || p.seqlen_q == 0) return;
   const ForwardTask task = forward_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileQ);
-  const Sequence seq = sequence_of(p, task.batch);
+  const Sequence seq = uniform(sequence_of(p, task.batch));
   const int first = task.block * C::kTileQ;
   if (first < seq.queries) BackwardDq<C>(p, seq, task.head, first).run(args, lds, first);
 }

@@ -11,13 +11,12 @@ namespace flashwave {
 // banks.
 FW_DEVICE constexpr uint32_t reversed3(uint32_t q) { return (q & 1) << 2 | (q & 2) | (q >> 2 & 1); }
 
-// 32 rows of queries (of Q, dO) or of keys: unit u of row r lies at u ^ key(r).
-template <int kRowBytes>
+// 32 rows of queries (of Q, dO) or of keys: unit u of row r lies at u ^ key(r). kHalves: one write has rows r and r + 8
+// (Carried).
+template <int kRowBytes, bool kHalves>
 struct BackwardRows {
   static constexpr int kAddresses = 4;
-  FW_METHOD static constexpr uint32_t key(uint32_t row) {
-    return reversed3(row) ^ (kRowBytes == 128 ? (row & 8) >> 1 : 0);
-  }
+  FW_METHOD static constexpr uint32_t key(uint32_t row) { return reversed3(row) ^ (kHalves ? (row & 8) >> 1 : 0); }
   FW_METHOD static uint32_t read_address(uint32_t lane, int i) {
     const uint32_t row = lane & 31;
     return row * kRowBytes + (((2 * i + (lane >> 5)) ^ key(row)) << 4);

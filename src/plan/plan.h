@@ -44,6 +44,7 @@ struct Reason {
     kMadeForMore,
     kFeatures,
     kScale,
+    kTinyScale,
     kPageSize,
     kPagesWithLeftpad,
     kSoftcap,

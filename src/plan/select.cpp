@@ -119,6 +119,7 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   const fw_attention& a = problem.a;
   if (const Reason reason = wrong_number_of_rows(row, a); reason.refuses()) return reason;
   if ((row.needs & kNeedsPositiveScale) && !(problem.scale() > 0)) return {Reason::kScale};
+  if ((row.needs & kTakesLseByScale) && !(problem.scale() >= kLeastScale)) return {Reason::kTinyScale};
   if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
     return {Reason::kPageSize, "", 64, a.page_size};
   }

@@ -79,6 +79,8 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "does not support " + feature_names(static_cast<uint32_t>(reason.got));
     case Reason::kScale:
       return "takes softmax_scale > 0";
+    case Reason::kTinyScale:
+      return "divides LSE by softmax_scale, which must be 1e-30 or more";
     case Reason::kPageSize:
       return "takes a page_size that is a multiple of " + limit + ", got " + got;
     case Reason::kPagesWithLeftpad:

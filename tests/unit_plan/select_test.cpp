@@ -157,6 +157,9 @@ TEST(Refusal, WhatAKernelNeedsOfTheData) {
   EXPECT_EQ(reason(kNeedsPositiveScale, nothing), "");
   EXPECT_EQ(reason(kNeedsPositiveScale, [](Problem& p) { p.a.softmax_scale = -1; }), "takes softmax_scale > 0");
   EXPECT_EQ(reason(kNeedsPositiveScale, [](Problem& p) { p.a.softmax_scale = 0; }), "takes softmax_scale > 0");
+  EXPECT_EQ(reason(kTakesLseByScale, nothing), "");
+  EXPECT_EQ(reason(kTakesLseByScale, [](Problem& p) { p.a.softmax_scale = 1e-31f; }),
+            "divides LSE by softmax_scale, which must be 1e-30 or more");
 
   for (const auto& [needs, bytes] : {std::pair{kNeedsDwords, 4}, std::pair{kNeeds16Bytes, 16}}) {
     const std::string multiple = "multiples of " + std::to_string(bytes) + " bytes";
