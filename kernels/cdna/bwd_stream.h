@@ -86,9 +86,9 @@ struct BackwardStream {
   }
 
  private:
-  FW_METHOD uint32_t bytes(uint32_t stride, uint32_t row) const {  // whole rows but the last
-    const int32_t x = count * int32_t(stride) - int32_t(stride - row);
-    return x > 0 ? uint32_t(x) : 0;
+  // Whole rows but the last. A single row may have any stride, also 0.
+  FW_METHOD uint32_t bytes(uint32_t stride, uint32_t row) const {
+    return count > 0 ? uint32_t(count - 1) * stride + row : 0;
   }
 };
 

@@ -23,8 +23,9 @@ EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the
 SCALARS_IN_LANES = [
     (r"^gfx90a cdna_fwd_\w*_general$", 3),
     (r"^gfx908 cdna1_fwd_\w*_general$", 3),
-    (r" cdna1?_bwd_\w*_general$", 30),
+    (r" cdna1?_bwd_\w*_general$", 32),
     (r"^gfx908 cdna1_bwd_dq_", 3),
+    (r"^gfx90a cdna_bwd_(dkdv|dq)_", 5),
     (r"^gfx1100 rdna3_bwd_\w*_d128_", 10),  # in the mask, in clearing columns past the head dim, in the epilogue
     (r" amd_generic_", 300),
 ]
