@@ -85,6 +85,16 @@ def compare_all(
         compare(call, mode, f"result {index}", a, b, dtype, floor)
 
 
+def _with_rounded_out(call: Call, extra: object, inputs: Sequence[Tensor], dtype: torch.dtype) -> Callable[[], tuple]:
+    """What a call that makes derivatives itself gives where O is rounded to the inputs' type in between."""
+
+    def results() -> tuple:
+        with reference.rounded_out(dtype):
+            return call.reference(extra, *inputs)
+
+    return results
+
+
 def _largest_difference(a: Tensor, b: Tensor) -> float:
     return (a - b).detach().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
 
@@ -165,12 +175,7 @@ def plain(world: World, call: Call) -> None:
     results, extra = attempt(call, mode, run, world.may_refuse)
     inputs = before if cast is None else [x.to(cast).double() if n < call.cast else x for n, x in enumerate(before)]
     expected = call.reference(extra, *inputs)
-
-    def with_rounded_out() -> tuple:  # for calls that make derivatives themselves
-        with reference.rounded_out(dtype):
-            return call.reference(extra, *inputs)
-
-    compare_all(call, mode, results, expected, dtype, with_rounded_out)
+    compare_all(call, mode, results, expected, dtype, _with_rounded_out(call, extra, inputs, dtype))
     wanted = call.dtype or dtype
     if results[0].dtype != wanted and "arrays" not in call.name:
         raise Finding(f"{call.name} / {mode} / wrong dtype", f"{results[0].dtype}, not {wanted}; {call}")
@@ -400,10 +405,16 @@ def functional(world: World, call: Call) -> None:
     out, pull = attempt(call, how, lambda: torch.func.vjp(lambda *x: call.run(*x)[0][0], *inputs), may_refuse)
     want, exact_pull = torch.func.vjp(lambda *x: call.reference(None, *x)[0], *exact)
     compare(call, how, "result", out, want, inputs[0].dtype)
-    weight = _incoming(world, call, out, 0)
-    for n, (got, wanted) in enumerate(zip(attempt(call, how, lambda: pull(weight), may_refuse),
-                                          exact_pull(weight.double()))):  # fmt: skip
-        compare(call, how, f"gradient of input {n}", got / 4, wanted / 4, inputs[0].dtype)
+    weight, dtype = _incoming(world, call, out, 0), inputs[0].dtype
+
+    def with_rounded_out() -> tuple:
+        with reference.rounded_out(dtype):
+            return torch.func.vjp(lambda *x: call.reference(None, *x)[0], *exact)[1](weight.double())
+
+    found, wanted = attempt(call, how, lambda: pull(weight), may_refuse), exact_pull(weight.double())
+    for n, (got, want) in enumerate(zip(found, wanted)):
+        floor = lambda n=n, want=want: _largest_difference(with_rounded_out()[n], want) / 4  # noqa: E731
+        compare(call, how, f"gradient of input {n}", got / 4, want / 4, dtype, floor)
 
 
 # -------------------------------------------------------------------------------------------------- traced and at once
@@ -448,8 +459,9 @@ def traced(world: World, call: Call) -> None:
     finally:
         if how == "compile":
             torch.compiler.reset()
-    expected = call.reference(None, *[x.double() for x in inputs])
-    compare_all(call, how, results, expected, call.inputs[0].dtype)
+    exact, dtype = [x.double() for x in inputs], call.inputs[0].dtype
+    expected = call.reference(None, *exact)
+    compare_all(call, how, results, expected, dtype, _with_rounded_out(call, None, exact, dtype))
 
 
 def threads(world: World, call: Call) -> None:
@@ -461,18 +473,19 @@ def threads(world: World, call: Call) -> None:
         sets.append([fresh[0][0]] * 3 + fresh[0][3:])
     if call.quiet_rows is not None:
         sets = sets[:1]
-    expected = [call.reference(None, *snapshots(inputs)) for inputs in sets]
+    exact, dtype = [snapshots(inputs) for inputs in sets], call.inputs[0].dtype
+    expected = [call.reference(None, *inputs) for inputs in exact]
 
-    def work(inputs: Sequence[Tensor], want: tuple) -> None:
+    def work(inputs: Sequence[Tensor], numbers: Sequence[Tensor], want: tuple) -> None:
         try:
             with torch.no_grad():
                 for _ in range(3):
                     results = attempt(call, "threads", lambda: call.run(*inputs), world.may_refuse)[0]
-                    compare_all(call, "threads", results, want, call.inputs[0].dtype)
+                    compare_all(call, "threads", results, want, dtype, _with_rounded_out(call, None, numbers, dtype))
         except (Finding, Refused) as error:
             findings.append(error)
 
-    workers = [threading.Thread(target=work, args=pair) for pair in zip(sets, expected)]
+    workers = [threading.Thread(target=work, args=each) for each in zip(sets, exact, expected)]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -7,6 +7,7 @@ long; test_fuzzer.py holds the two to each other.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from torch import Tensor
 INF = float("inf")
 
 _unit: float | None = None  # of rounding, while `rounded_out` is in force
+_one_at_a_time = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -27,21 +29,25 @@ def rounded_out(dtype: torch.dtype) -> Iterator[None]:
     row's sum is too large or too small is random.
     """
     global _unit
-    _unit = torch.finfo(dtype).eps / 2
-    try:
-        yield
-    finally:
-        _unit = None
+    with _one_at_a_time:
+        _unit = torch.finfo(dtype).eps / 2
+        try:
+            yield
+        finally:
+            _unit = None
 
 
 class _RoundedOut(torch.autograd.Function):
     """out; what reaches the scores through it is off by what `rounded_out` says."""
 
     @staticmethod
-    def forward(ctx, out: Tensor, scores: Tensor, probs: Tensor) -> Tensor:
-        ctx.save_for_backward(out, probs)
-        ctx.unit = _unit
+    def forward(out: Tensor, scores: Tensor, probs: Tensor) -> Tensor:
         return out.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[2])
+        ctx.unit = _unit
 
     @staticmethod
     def backward(ctx, d_out: Tensor) -> tuple:
