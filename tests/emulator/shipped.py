@@ -1,4 +1,4 @@
-"""Takes waits and barriers away from the forward kernels that the library ships, and demands that the checkers notice.
+"""Takes waits and barriers away from kernels that the library ships, and demands that the checkers notice.
 
     shipped.py [--arch A,B] [--kernel PATTERN] [--sample N] [--jobs N] [--list]
 
@@ -37,8 +37,9 @@ import waits
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
 NO_WINDOW = 1 << 40
 
-# Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
-CHOSEN = r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$"
+# Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation; of the backward
+# those of RDNA.
+CHOSEN = r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
 
 
 def structure(name, *fields):
@@ -68,7 +69,8 @@ Arguments = structure(
     *named(I64, "keys_per_split tasks"),
     *named(I32, "heads_per_task zeroed_bytes"),
     *named(I64, "scratch_bytes workspace_bytes"),
-    *named(I32, "in_order reserved"),
+    *named(I32, "in_order"),
+    *named(ctypes.c_int16, "dq_columns lse_by_scale"),
     *named(U64, "shared scratch"),
 )
 assert ctypes.sizeof(Arguments) == ARGUMENT_BYTES
@@ -115,6 +117,34 @@ class Launch:
         return session.run(code, row.name, tasks, row.threads, [bytes(args)], check=False)
 
 
+class BackwardLaunch:
+    """Two query heads that share a key head; a mask as above. LSE and delta are made up: only waits matter."""
+
+    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0)):
+        self.row, self.queries, self.keys, self.window = row, queries, keys, window
+
+    def run(self, session, code):
+        row, rng = self.row, np.random.default_rng(1)
+        of_keys = row.op == "kBackward"
+        passing, kept = (row.tile_q, row.tile_k) if of_keys else (row.tile_k, row.tile_q)
+        args = Arguments(
+            window_left=self.window[0], window_right=self.window[1], batch=1, heads_q=2, heads_k=1, splits=1
+        )
+        args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, row.dim_qk, row.dim_v
+        args.softmax_scale, args.lse_by_scale, args.rows_per_task = row.dim_qk**-0.5, 1, passing
+        args.dq_columns = row.dim_qk if "kNeedsAnyOrder" in row.needs else 0
+        args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * 2
+        for name in ("q", "d_o", "dq", "k", "v", "dk", "dv"):
+            heads, length = (2, self.queries) if name in ("q", "d_o", "dq") else (1, self.keys)
+            array = bf16(rng.standard_normal((length, heads * row.dim_qk)))
+            strides = (I64 * 4)(array.size, heads * row.dim_qk, row.dim_qk, 1)
+            setattr(args, name, Tensor(session.buffer(array).address, strides, BF16))
+        block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
+        blocks = np.full(32 + -(-self.queries // passing) * 2 * block // 4, -0.5, np.float32)
+        args.shared = session.buffer(blocks).address
+        return session.run(code, row.name, args.tasks, row.threads, [bytes(args)], check=False)
+
+
 class Subject(mutation.Subject):
     """A shipped kernel and its launches."""
 
@@ -124,6 +154,14 @@ class Subject(mutation.Subject):
         self.code = path.read_bytes()
         self.lines = waits.kernel_lines(waits.disassemble(self.code, arch), row.name)
         self.any_size = self.kernel = waits.Kernel(self.lines, arch, row.threads)
+        if row.op != "kForward":
+            few, many = sorted((row.tile_q, row.tile_k))
+            self.runs = [
+                BackwardLaunch(row, many + 40, many + 40),  # a diagonal, last tiles that are not whole
+                BackwardLaunch(row, 3 * few, many, window=(NO_WINDOW, NO_WINDOW)),  # no mask, the next head
+                BackwardLaunch(row, 20, 2 * many, window=(8, 0)),  # keys that no query sees
+            ]
+            return
         tiles = 3 * row.tile_k
         self.runs = [
             Launch(row, row.tile_q + 40, tiles + 40),  # a diagonal, a last tile that is not whole

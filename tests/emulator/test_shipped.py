@@ -22,8 +22,24 @@ def plain(arch, dim):
     return next(row for row in shipped.rows(arch) if row.dim_qk == dim and not row.general)
 
 
+def backward(arch, dim):
+    """The fused kernel of an RDNA card."""
+    found = [row for row in shipped.rows(arch) if row.op == "kBackward" and row.dim_qk == dim]
+    if not found:
+        pytest.skip(f"no backward of {arch} is launched here")
+    return found[0]
+
+
 def test_a_sample_of_waits_and_barriers_is_missed(arch):
     there, results, counts = results_of(arch, plain(arch, 128), SAMPLE)
+    assert there > SAMPLE == len(results)
+    assert not counts["FALSE"], results
+    assert counts["noticed"] >= LEAST, results
+    assert counts["unproven"] <= 1, results
+
+
+def test_a_sample_of_the_backward_is_missed(arch):
+    there, results, counts = results_of(arch, backward(arch, 128), SAMPLE)
     assert there > SAMPLE == len(results)
     assert not counts["FALSE"], results
     assert counts["noticed"] >= LEAST, results
@@ -54,3 +70,20 @@ def test_a_launch_gives_the_right_answer():
         out, lse = (buffer.get() for buffer in session.buffers[-2:])
     assert (out[:16] == 0).all() and (lse[:16] == -float("inf")).all()
     assert (out[16:] != 0).any(axis=1).all() and abs(lse[16:]).max() < 10
+
+
+def test_a_backward_gives_the_right_answer(arch):
+    """Keys that no query sees have no gradient; the others have one, and so have all queries."""
+    row = backward(arch, 128)
+    path = shipped.FOLDER / f"{row.source}_{arch}.co"
+    if not path.exists():
+        pytest.skip("no code objects")
+    launch = shipped.BackwardLaunch(row, 20, 128, window=(8, 0))
+    with hip.Session(arch, barriers="counted") as session:
+        assert launch.run(session, path.read_bytes()) == ""
+        dk, dv, blocks = (buffer.get() for buffer in session.buffers[-3:])
+    for gradient in (dk, dv):
+        assert (gradient[:100] == 0).all() and (gradient[100:] != 0).any(axis=1).all()
+    first = 32 + 2 * row.tile_q + 32  # the header; lse, delta and the turn of the first block
+    sums = blocks[first : first + row.tile_q * row.dim_qk].reshape(row.tile_q, row.dim_qk)
+    assert (sums[:20] != -0.5).any(axis=1).all()
