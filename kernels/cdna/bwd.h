@@ -426,7 +426,8 @@ struct Backward {
     load_numbers<0>();
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
-    if constexpr (C::kDim > 64 && !kIsGfx950) {  // there it makes clang 22 spill
+    // On gfx950 clang 22 spills with it at head dim 128, without it at 256.
+    if constexpr (C::kDim > (kIsGfx950 ? 128 : 64)) {
       FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) keep_in_accumulators(k[i]), keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {
         FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
