@@ -80,7 +80,7 @@ struct Backward : BackwardTask<T, C> {
           xt[t + j] = read_fragment(lds + operand_base(lane) + from);
           hold(xt[t + j]);
         }
-        workgroup_barrier();
+        if (t + 4 < C::kKeptTiles) workgroup_barrier();  // else the barrier before the first tile does
       }
     }
 #endif

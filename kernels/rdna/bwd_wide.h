@@ -49,7 +49,6 @@ struct WideBackward : BackwardTask<T, C> {
         hold(xt[t][d]);
       }
     }
-    workgroup_barrier();
 #endif
   }
 
