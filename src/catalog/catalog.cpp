@@ -1,5 +1,6 @@
 #include "catalog/catalog.h"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <string_view>
@@ -73,17 +74,17 @@ constexpr KernelRow kRows[] = {
 #undef FW_GPU_KERNEL
 };
 
-// By sizes first: compilers limit how long they compute.
+// By hashes (FNV-1a), sorted: compilers limit how long they compute.
 consteval bool names_are_unique() {
-  std::array<std::string_view, std::size(kRows)> names;
-  for (size_t i = 0; i < names.size(); ++i) names[i] = kRows[i].name;
-  for (size_t i = 0; i < names.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (names[i].size() == names[j].size() && names[i].back() == names[j].back() && names[i] == names[j])
-        return false;
+  std::array<uint64_t, std::size(kRows)> hashes;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    hashes[i] = 0xcbf29ce484222325;
+    for (const char* c = kRows[i].name; *c != 0; ++c) {
+      hashes[i] = (hashes[i] ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
     }
   }
-  return true;
+  std::sort(hashes.begin(), hashes.end());
+  return std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end();
 }
 static_assert(names_are_unique(), "two rows of kernels/*/kernels.def have one name");
 
