@@ -45,6 +45,7 @@ def test_a_kernel_computes_what_it_takes(kernel, monkeypatch):
     found = re.search(r"_(bf16|f16|f32)(?:_d(\d+)(?:v(\d+))?)?", kernel)
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[found[1]]
     dim = int(found[2] or 64)
+    options = {"softcap": 5.0} if kernel.endswith("_softcap") else {}
     ran = 0
     for dim_v in {int(found[3] or dim), min(dim, 128)}:
         for batch, queries, heads, keys, heads_k in ((2, 200, 4, 260, 2), (3, 1, 8, 900, 2), (64, 1, 4, 2, 4)):
@@ -53,12 +54,12 @@ def test_a_kernel_computes_what_it_takes(kernel, monkeypatch):
             for causal in (False, True):
                 monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)
                 try:
-                    out = flashwave.flash_attn_func(q, k, v, causal=causal)
+                    out = flashwave.flash_attn_func(q, k, v, causal=causal, **options)
                 except flashwave.Unsupported:
                     continue  # not for this problem
                 finally:
                     monkeypatch.delenv("FLASHWAVE_FORCE_KERNEL")
-                within_rule(out, q, k, v, causal=causal)
+                within_rule(out, q, k, v, causal=causal, **options)
                 ran += 1
     assert ran, "the kernel took none of the problems"
 
