@@ -73,8 +73,8 @@ fw_tensor tensor(void* data, int64_t rows, int64_t heads, int64_t dim) {
 constexpr int64_t kBatch = 2, kHeads = 4, kHeadsK = 2, kDim = 64, kRows = 128, kPlaces = 3, kPage = 64;
 
 struct Indices {
-  std::vector<int32_t> used, table, rows, pad;
-  int64_t queries = 4, appended = 0;
+  std::vector<int32_t> used{}, table{}, rows{}, pad{};
+  int64_t appended = 0, queries = 4;
 };
 
 struct Outcome {
@@ -92,7 +92,7 @@ Outcome attend(const Indices& indices, const char* kernel = nullptr) {
       o(std::vector<uint16_t>(static_cast<size_t>(kBatch * indices.queries * kHeads * kDim), 0x7FC0));
   OnGpu<int32_t> used(indices.used), table(indices.table), places(indices.rows), pad(indices.pad);
   fw_attention a;
-  fw_attention_init(&a);
+  fw_attention_init(&a, sizeof a);
   a.batch = kBatch, a.seqlen_q = indices.queries, a.heads_q = kHeads, a.heads_k = kHeadsK;
   a.dim_qk = a.dim_v = kDim;
   a.seqlen_k = kRows;
@@ -108,7 +108,7 @@ Outcome attend(const Indices& indices, const char* kernel = nullptr) {
     a.k_new = a.v_new = tensor(k_new.data(), indices.appended, kHeadsK, kDim);
   }
   fw_exec exec;
-  fw_exec_init(&exec);
+  fw_exec_init(&exec, sizeof exec);
   exec.force_kernel = kernel;
   Outcome outcome;
   outcome.status = fw_forward(gpu(), &a, &exec);
