@@ -64,9 +64,6 @@ struct Params {
   uint64_t dropout_seed, dropout_offset;
   // GPUs: seed and offset in the device's memory, in place of the two above; null: none (kernels/common/score.h).
   const uint64_t* dropout_state;
-
-  int32_t batch_k;  // rows of the cache, or its pages: what cache_batch_idx and block_table name is below it
-  int32_t reserved;
 };
 
 static_assert(sizeof(Tensor) == 48);
@@ -78,7 +75,7 @@ static_assert(offsetof(Params, block_table_stride) == 13 * 48 + 80);
 static_assert(offsetof(Params, k_new) == 13 * 48 + 128);
 static_assert(offsetof(Params, batch) == 18 * 48 + 152);
 static_assert(offsetof(Params, softmax_scale) == 18 * 48 + 184);
-static_assert(sizeof(Params) == 18 * 48 + 232);
+static_assert(sizeof(Params) == 18 * 48 + 224);
 
 // How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
 // number of threads, so that results do not depend on it.

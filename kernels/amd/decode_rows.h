@@ -46,7 +46,6 @@ struct KeyRows {
   static constexpr int kKeys = 16 * kTiles;
   int32_t keys, first_row, page_size;
   uint32_t page_inverse;  // floor((2^32 - 1) / page_size)
-  uint32_t pages;         // of the cache
   bool paged;
   uint64_t k_data, v_data, table;
   int64_t k_row, v_row, k_page, v_page;  // bytes from a row, or page, to the next
@@ -58,9 +57,8 @@ struct KeyRows {
     k_row = p.k.stride[1] * 2, v_row = p.v.stride[1] * 2, k_page = p.k.stride[0] * 2, v_page = p.v.stride[0] * 2;
     k_data = address_of(p.k.data) + head * p.k.stride[2] * 2;
     v_data = address_of(p.v.data) + head * p.v.stride[2] * 2;
-    page_inverse = 0, table = 0, pages = 0;
+    page_inverse = 0, table = 0;
     if (paged) {
-      pages = uint32_t(p.batch_k);
       page_inverse = uniform(int32_t(0xFFFFFFFFu / uint32_t(page_size)));
       table = address_of(p.block_table) + seq.b * p.block_table_stride * 4;
     } else {
@@ -87,8 +85,7 @@ struct KeyRows {
     if (!paged) return;
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       const int32_t key = key_or_last(first_key + 16 * t + lane_key);
-      const uint32_t place = load_global<1>(table + uint64_t(page_of(first_row + key)) * 4)[0];
-      page[t] = place < pages ? int32_t(place) : 0;
+      page[t] = int32_t(load_global<1>(table + uint64_t(page_of(first_row + key)) * 4)[0]);
     }
   }
 

@@ -164,7 +164,7 @@ struct TileStream {
   }
   // Where the page is, or one after it. The load may go through the vector unit; the descriptor needs a scalar.
   FW_METHOD int32_t entry(const Params& p, int after) const {
-    return cache_place(p, __builtin_amdgcn_readfirstlane(p.block_table[batch * p.block_table_stride + page + after]));
+    return __builtin_amdgcn_readfirstlane(p.block_table[batch * p.block_table_stride + page + after]);
   }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>

@@ -17,27 +17,6 @@ struct Sequence {
   int64_t keys;  // visible to the mask: after left pad, with appended keys
 };
 
-// Lengths and places in a GPU's memory are nobody's to check before a kernel reads them: one that the cache does not
-// have must not lead out of it.
-FW_FN int32_t within(int32_t length, int32_t most) {
-  return length > most ? (most > 0 ? most : 0) : length < 0 ? 0 : length;
-}
-FW_FN int32_t cache_place(const abi::Params& p, int32_t place) {
-  return uint32_t(place) < uint32_t(p.batch_k) ? place : 0;
-}
-// Of sequence b: rows of k and v that it has in memory, those in use before new keys are appended, and of these the
-// left pad.
-FW_FN int32_t stored_rows(const abi::Params& p, int32_t b) {
-  return p.cu_seqlens_k ? p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b] : p.seqlen_k;
-}
-FW_FN int32_t used_rows(const abi::Params& p, int32_t b) {
-  const int32_t stored = stored_rows(p, b);
-  return p.seqused_k ? within(p.seqused_k[b], stored - int32_t(p.seqlen_new)) : stored;
-}
-FW_FN int32_t left_pad(const abi::Params& p, int32_t b) {
-  return p.leftpad_k ? within(p.leftpad_k[b], used_rows(p, b)) : 0;
-}
-
 FW_FN Sequence sequence_of(const abi::Params& p, int32_t b) {
   Sequence s;
   s.b = b;
@@ -50,15 +29,18 @@ FW_FN Sequence sequence_of(const abi::Params& p, int32_t b) {
     s.q_row = 0;
     s.queries = p.seqlen_q;
   }
-  int64_t first = 0;
-  s.k_batch = p.cache_batch_idx ? cache_place(p, p.cache_batch_idx[b]) : b;
+  int64_t stored = p.seqlen_k, first = 0;
+  s.k_batch = p.cache_batch_idx ? p.cache_batch_idx[b] : b;
   if (p.cu_seqlens_k) {
+    stored = p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b];
     s.k_batch = 0;
     if (!p.block_table) first = p.cu_seqlens_k[b];
   }
-  const int32_t leftpad = left_pad(p, b);
+  if (p.seqused_k) stored = p.seqused_k[b];
+  const int64_t leftpad = p.leftpad_k ? p.leftpad_k[b] : 0;
   s.k_row = first + leftpad;
-  s.keys = used_rows(p, b) + p.seqlen_new - leftpad;
+  s.keys = stored + p.seqlen_new - leftpad;
+  if (s.keys < 0) s.keys = 0;
   return s;
 }
 
@@ -66,7 +48,7 @@ FW_FN Sequence sequence_of(const abi::Params& p, int32_t b) {
 FW_FN int64_t key_offset(const abi::Params& p, const abi::Tensor& t, const Sequence& s, int64_t j, int64_t h) {
   const int64_t row = s.k_row + j;
   if (p.block_table) {
-    const int64_t page = cache_place(p, p.block_table[s.b * p.block_table_stride + row / p.page_size]);
+    const int64_t page = p.block_table[s.b * p.block_table_stride + row / p.page_size];
     return page * t.stride[0] + (row % p.page_size) * t.stride[1] + h * t.stride[2];
   }
   return s.k_batch * t.stride[0] + row * t.stride[1] + h * t.stride[2];

@@ -30,7 +30,7 @@ void append(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t query_rows = rotates ? p.seqlen_q : 0, rows = p.seqlen_new + query_rows;
   launch.for_each_task(rows * p.batch, [&](int64_t task, int32_t) {
     const int32_t b = static_cast<int32_t>(task / rows);
-    const int64_t used = used_rows(p, b);
+    const int64_t used = p.seqused_k[b];
     Sequence seq = sequence_of(p, b);
     Angles angles;
     if (const int64_t i = task % rows - p.seqlen_new; i >= 0) {
@@ -38,7 +38,7 @@ void append(const abi::Params& p, const abi::CpuLaunch& launch) {
       return;
     }
     // Rows count from the start of the sequence's storage, its left pad included.
-    seq.k_row -= left_pad(p, b);
+    if (p.leftpad_k) seq.k_row -= p.leftpad_k[b];
     const int64_t i = task % rows;
     if (rotates) angles.read<T>(p, used + i);
     for (int64_t h = 0; h < p.heads_k; ++h) {

@@ -98,9 +98,7 @@ FW_INLINE void rotate(const abi::Params& p, const Angles& angles, const T* in, T
 // Every head of query i of a sequence, from q to q_rotated.
 template <class T>
 FW_INLINE void rotate_query(const abi::Params& p, const Sequence& seq, int64_t i, Angles& angles) {
-  const int64_t used = p.rotary_offset + (p.seqlen_new > 0 ? used_rows(p, seq.b)
-                                          : p.seqused_k    ? p.seqused_k[seq.b]
-                                                           : 0);
+  const int64_t used = p.rotary_offset + (p.seqused_k ? p.seqused_k[seq.b] : 0);
   angles.read<T>(p, used + (p.rotary_per_row ? i : 0));
   const T* in = static_cast<const T*>(p.q.data) + query_offset(p.q, seq, i, 0);
   T* out = static_cast<T*>(p.q_rotated.data) + query_offset(p.q_rotated, seq, i, 0);

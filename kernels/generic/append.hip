@@ -13,14 +13,14 @@ FW_DEVICE void append(const GpuArguments& args) {
   const bool rotates = p.rotary_cos.data != nullptr;
   const int64_t rows = p.seqlen_new + (rotates ? p.seqlen_q : 0);
   const int32_t b = int32_t(task / rows);
-  const int64_t row = task % rows, used = used_rows(p, b);
+  const int64_t row = task % rows, used = p.seqused_k[b];
   Sequence seq = sequence_of(p, b);
   if (row >= p.seqlen_new) {
     if (row - p.seqlen_new < seq.queries) rotate_query<T>(p, seq, row - p.seqlen_new);
     return;
   }
   // Rows count from the start of the sequence's storage, its left pad included.
-  seq.k_row -= left_pad(p, b);
+  if (p.leftpad_k) seq.k_row -= p.leftpad_k[b];
   const HeadRows<const T> k{elements<const T>(p.k_new) + b * p.k_new.stride[0] + row * p.k_new.stride[1],
                             p.k_new.stride[2]};
   const HeadRows<const T> v{elements<const T>(p.v_new) + b * p.v_new.stride[0] + row * p.v_new.stride[1],

@@ -71,9 +71,7 @@ FW_DEVICE void rotate_heads(const Params& p, int64_t position, HeadRows<const T>
 // Every head of query i of a sequence, from q to q_rotated.
 template <class T>
 FW_DEVICE void rotate_query(const Params& p, const Sequence& seq, int64_t i) {
-  const int64_t used = p.rotary_offset + (p.seqlen_new > 0 ? used_rows(p, seq.b)
-                                          : p.seqused_k    ? p.seqused_k[seq.b]
-                                                           : 0);
+  const int64_t used = p.rotary_offset + (p.seqused_k ? p.seqused_k[seq.b] : 0);
   rotate_heads<T>(p, used + (p.rotary_per_row ? i : 0),
                   {elements<const T>(p.q) + query_offset(p.q, seq, i, 0), p.q.stride[2]},
                   {elements<T>(p.q_rotated) + query_offset(p.q_rotated, seq, i, 0), p.q_rotated.stride[2]}, p.heads_q);

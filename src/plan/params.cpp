@@ -47,7 +47,6 @@ abi::Params params_of(const Problem& problem) {
   p.rotary_per_row = problem.causal() || a.window_left >= 0 || a.window_right >= 0;
 
   p.batch = static_cast<int32_t>(a.batch);
-  p.batch_k = static_cast<int32_t>(std::min<int64_t>(a.batch_k > 0 ? a.batch_k : a.batch, INT32_MAX));
   p.heads_q = static_cast<int32_t>(a.heads_q), p.heads_k = static_cast<int32_t>(a.heads_k);
   p.seqlen_q = static_cast<int32_t>(a.seqlen_q), p.seqlen_k = static_cast<int32_t>(a.seqlen_k);
   p.dim_qk = static_cast<int32_t>(a.dim_qk), p.dim_v = static_cast<int32_t>(a.dim_v);

@@ -297,7 +297,7 @@ TEST_F(NvidiaPlan, PackedRowsAreForWhatDecodingAndWholeBlocksAreNot) {
             Work::kPackedSplits);
   Problem capped = chunk_problem(32, 32768, 32, 8);
   capped.a.softcap = 30;
-  expect_chosen(capped, hopper(), "hopper_fwd_bf16_d128_m128n128_general");
+  expect_chosen(capped, hopper(), "hopper_fwd_bf16_d128_m128n128_softcap");
   EXPECT_NE(select(many, hopper(), {.force_kernel = "ampere_decode_bf16_d128"}).row, nullptr);
 }
 
