@@ -134,9 +134,11 @@ def attempt(call: Call, mode: str, function: Callable, may_refuse: tuple[type, .
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """Ends what the frames of an error keep alive. torch's checkpoint is a generator that holds its hooks for saved tensors
-    until it is collected: left to the collector, it takes them away in the middle of a later call, which then runs with those
-    of another."""
+    """Ends what the frames of an error keep alive.
+
+    torch's checkpoint is a generator that holds its hooks for saved tensors until it is collected: left to the
+    collector, it takes them away in the middle of a later call, which then runs with those of another.
+    """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
