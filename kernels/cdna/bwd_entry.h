@@ -4,6 +4,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/cdna/bwd.h"
 #include "kernels/cdna/bwd_dq.h"
+#include "kernels/cdna/element.h"
 #include "kernels/cdna/tasks.h"
 #include "kernels/common/part.h"
 
@@ -39,15 +40,6 @@ FW_DEVICE void backward_dq(const GpuArguments& args, uint32_t lds) {
   if (first < seq.queries) BackwardDq<C>(p, seq, task.head, first).run(args, lds, first);
 }
 
-template <uint32_t kDtypes>
-struct BackwardElement {
-  using Type = BF16<Rounding::kNearestEven>;
-};
-template <>
-struct BackwardElement<kRowF16> {
-  using Type = F16;
-};
-
 }  // namespace flashwave
 
 // Waves of a SIMD, which share its registers.
@@ -58,19 +50,19 @@ struct BackwardElement<kRowF16> {
 #define FW_CDNA_kBackward(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                \
   FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {              \
     using namespace flashwave;                                                                           \
-    using Config = BackwardConfig<BackwardElement<(dtypes)>::Type, dim_qk, tile_k, threads,              \
+    using Config = BackwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, tile_k, threads,           \
                                   ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>; \
     static_assert((tile_q) == kQueryTile);                                                               \
     FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                         \
     backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));  \
   }
-#define FW_CDNA_kDq(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                              \
-  FW_KERNEL(threads) FW_CDNA_WAVES((threads) / 256) name([[maybe_unused]] flashwave::GpuArguments args) {        \
-    using namespace flashwave;                                                                                   \
-    using Config =                                                                                               \
-        DqConfig<BackwardElement<(dtypes)>::Type, dim_qk, tile_q, threads, ((features) & kScoreModifiers) != 0>; \
-    static_assert((tile_k) == kDqTile);                                                                          \
-    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                 \
-    backward_dq<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));       \
+#define FW_CDNA_kDq(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                                 \
+  FW_KERNEL(threads) FW_CDNA_WAVES((threads) / 256) name([[maybe_unused]] flashwave::GpuArguments args) {           \
+    using namespace flashwave;                                                                                      \
+    using Config =                                                                                                  \
+        DqConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, tile_q, threads, ((features) & kScoreModifiers) != 0>; \
+    static_assert((tile_k) == kDqTile);                                                                             \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                    \
+    backward_dq<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));          \
   }
 #define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_CDNA_BACKWARD)(__VA_ARGS__)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/abi/features.h"
+#include "kernels/cdna/element.h"
 #include "kernels/cdna/fwd.h"
 #include "kernels/cdna/tasks.h"
 #include "kernels/common/part.h"
@@ -18,15 +19,6 @@ FW_DEVICE void forward(const GpuArguments& args, uint32_t lds) {
   const int64_t query = int64_t{task.block} * C::kTileQ;
   if (query < seq.queries) Forward<C>(p, seq, task.head, int(query), lds).run(int(query));
 }
-
-template <uint32_t kDtypes, uint32_t kNeeds>
-struct ElementOf {
-  using Type = BF16<(kNeeds & kNeedsFastRounding) != 0 ? Rounding::kTruncate : Rounding::kNearestEven>;
-};
-template <uint32_t kNeeds>
-struct ElementOf<kRowF16, kNeeds> {
-  using Type = F16;
-};
 
 }  // namespace flashwave
 

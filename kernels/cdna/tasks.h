@@ -11,11 +11,9 @@ struct ForwardTask {
 
 // Workgroups go to the accelerator dies (XCDs) in turn, and each die has its own L2 cache: a die gets a contiguous part
 // of the tasks, and in it as few heads at a time as keep its compute units busy twice over, so that the blocks of a
-// head share K and V in the cache. The blocks of these heads come last block first: with a causal mask the longest go
-// first.
-// columns: pairs of head and sequence.
+// head share K and V in the cache.
 struct TaskPlace {
-  uint32_t step, column;
+  uint32_t step, column;  // column: a pair of head and sequence
 };
 FW_DEVICE TaskPlace task_place(uint32_t index, uint32_t tasks, uint32_t blocks, uint32_t columns) {
   uint32_t at = index;
@@ -32,6 +30,7 @@ FW_DEVICE TaskPlace task_place(uint32_t index, uint32_t tasks, uint32_t blocks, 
   return {step, first + in_group - step * width};
 }
 
+// Of the heads that are gone through together, the last blocks go first: with a causal mask they are the longest.
 FW_DEVICE ForwardTask forward_task(const Params& p, uint32_t index, uint32_t tasks, int tile_q) {
   const uint32_t blocks = (uint32_t(p.seqlen_q) + tile_q - 1) / tile_q;
   const TaskPlace at = task_place(index, tasks, blocks, uint32_t(p.heads_q) * uint32_t(p.batch));

@@ -12,15 +12,6 @@
 namespace flashwave {
 namespace {
 
-template <uint32_t kType>
-struct BackwardElement {
-  using Type = BF16<Rounding::kNearest>;
-};
-template <>
-struct BackwardElement<kRowF16> {
-  using Type = F16;
-};
-
 // The loop of a head dim, and what follows from the row.
 template <class T, Gradients kGradients, int kDim, int kKept, int kThreads, bool kGeneral>
 struct BackwardLoop {
@@ -45,7 +36,7 @@ struct BackwardLoop<T, kGradients, 256, kKept, kThreads, kGeneral> {
                           needs, work)                                                                                 \
   FW_FOR_##isa(                                                                                                        \
       __attribute__((amdgpu_waves_per_eu(threads / 64, threads / 64))) FW_KERNEL(threads) name(GpuArguments args) {    \
-        using Loop = BackwardLoop<BackwardElement<dtypes>::Type, FW_RDNA_GRADIENTS_##op(needs), dim_qk,                \
+        using Loop = BackwardLoop<ElementOf<dtypes, needs>::Type, FW_RDNA_GRADIENTS_##op(needs), dim_qk,               \
                                   FW_RDNA_KEEPS_##op(tile_q, tile_k), threads, ((features) & kScoreModifiers) != 0>;   \
         FW_SHARED U32x4 lds[Loop::Tiles::kLdsBytes / 16];                                                              \
         Loop::Type(args, reinterpret_cast<char*>(lds)).run(args);                                                      \

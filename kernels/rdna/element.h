@@ -1,6 +1,7 @@
 // The two element types: how they multiply, and how P and O are rounded to them.
 #pragma once
 
+#include "kernels/abi/features.h"
 #include "kernels/rdna/isa.h"
 
 namespace flashwave {
@@ -65,6 +66,18 @@ struct F16 {
   FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
     FW_UNROLL for (int r = 0; r < 4; ++r) out[r] = pack(x[2 * r], x[2 * r + 1]);
   }
+};
+
+// That of a row of kernels.def.
+template <uint32_t kType, uint32_t kNeeds>
+struct ElementOf;
+template <uint32_t kNeeds>
+struct ElementOf<kRowF16, kNeeds> {
+  using Type = F16;
+};
+template <uint32_t kNeeds>
+struct ElementOf<kRowBF16, kNeeds> {
+  using Type = BF16<kNeeds & kNeedsFastRounding ? Rounding::kTruncate : Rounding::kNearest>;
 };
 
 }  // namespace flashwave

@@ -9,20 +9,6 @@
 #include "kernels/rdna/generation.h"
 
 namespace flashwave {
-namespace {
-
-template <uint32_t kType, uint32_t kNeeds>
-struct ElementOf;
-template <uint32_t kNeeds>
-struct ElementOf<kRowF16, kNeeds> {
-  using Type = F16;
-};
-template <uint32_t kNeeds>
-struct ElementOf<kRowBF16, kNeeds> {
-  using Type = BF16<kNeeds & kNeedsFastRounding ? Rounding::kTruncate : Rounding::kNearest>;
-};
-
-}  // namespace
 
 #define FW_RDNA_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                       needs, work)                                                                                 \

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <list>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "api/defaults.h"
@@ -66,24 +65,17 @@ Status check_indices_of_gpu(const Call& call) {
   Problem problem = call.problem;
   fw_attention& a = problem.a;
   std::list<std::vector<int32_t>> read;
-  const auto fetch = [&](const int32_t*& array, int64_t count) -> Status {
-    if (array == nullptr || count <= 0) return {};
-    std::vector<int32_t>& copy = read.emplace_back(static_cast<size_t>(count));
+  const Views views(call.problem);
+  for (const View& view : views.all()) {
+    if (view.element != Element::kInt32 || !view.present()) continue;
+    std::vector<int32_t>& copy = read.emplace_back((view.extent[0] - 1) * view.stride[0] + view.extent[1]);
     const Status status =
-        call.device->copy(copy.data(), array, copy.size() * sizeof(int32_t), FW_DEVICE_TO_HOST, call.exec.stream);
-    array = copy.data();
-    return status;
-  };
-  const int64_t columns = a.page_size > 0 ? (a.seqlen_k + a.page_size - 1) / a.page_size : 0;
-  const std::pair<const int32_t**, int64_t> arrays[] = {
-      {&a.cu_seqlens_q, a.batch + 1},
-      {&a.cu_seqlens_k, a.batch + 1},
-      {&a.seqused_k, a.batch},
-      {&a.leftpad_k, a.batch},
-      {&a.cache_batch_idx, a.batch},
-      {&a.block_table, columns > 0 ? (a.batch - 1) * a.block_table_stride + columns : 0}};
-  for (const auto& [array, count] : arrays) {
-    if (const Status status = fetch(*array, count); !status.ok()) return status;
+        call.device->copy(copy.data(), view.data, copy.size() * sizeof(int32_t), FW_DEVICE_TO_HOST, call.exec.stream);
+    if (!status.ok()) return status;
+    for (const int32_t** array :
+         {&a.cu_seqlens_q, &a.cu_seqlens_k, &a.seqused_k, &a.leftpad_k, &a.cache_batch_idx, &a.block_table}) {
+      if (*array == view.data) *array = copy.data();
+    }
   }
   if (const Status status = call.device->synchronize(call.exec.stream); !status.ok()) return status;
   return validate_indices(problem);

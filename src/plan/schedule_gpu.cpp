@@ -58,6 +58,8 @@ struct SplitCost {
   int64_t workgroups, key_blocks, tile_bytes, parts_bytes;
   static constexpr int64_t kEnds = 4, kLaunch = 3;
 
+  // Whatever the number of parts.
+  int64_t at_least(int64_t tasks) const { return tasks * (key_blocks + kEnds) / workgroups; }
   int64_t of(int64_t tasks, int64_t splits) const {
     const int64_t alone = ceil_div(tasks * splits, workgroups) * (ceil_div(key_blocks, splits) + kEnds);
     if (splits == 1) return alone;
@@ -83,8 +85,9 @@ struct PackedBlocks {
             .tile_bytes = row.tile_k * (a.dim_qk + a.dim_v) * 2,
             .parts_bytes = a.batch * a.heads_q * a.seqlen_q * a.dim_v * 4};
   }
-  // The number of parts that takes the least time.
-  int64_t best() const {
+  // The number of parts: what is asked for, or what takes the least time.
+  int64_t splits(const fw_attention& a) const {
+    if (a.num_splits > 0) return a.num_splits;
     int64_t best = 1;
     for (int64_t splits = 2; splits <= std::min(kMaxSplits, cost.key_blocks / 2); ++splits) {
       if (cost.of(blocks, splits) < cost.of(blocks, best)) best = splits;
@@ -96,7 +99,7 @@ struct PackedBlocks {
 abi::Schedule packed_splits(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   const PackedBlocks packed(problem, device, row);
-  const int64_t splits = a.num_splits > 0 ? a.num_splits : packed.best();
+  const int64_t splits = packed.splits(a);
   abi::Schedule s = one_part(problem, row.tile_q,
                              std::max<int64_t>(std::min<int64_t>(packed.blocks * splits, device.compute_units), 1));
   s.splits = static_cast<int32_t>(splits);
@@ -233,9 +236,10 @@ int32_t packed_heads(int32_t heads_q, int32_t heads_k) {
 bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   const PackedBlocks packed(problem, device, row);
-  const int64_t splits = a.num_splits > 0 ? a.num_splits : packed.best();
-  const int64_t unpacked = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
-  return 10 * packed.cost.of(packed.blocks, splits) < 9 * packed.cost.of(unpacked, 1);
+  const int64_t limit = 9 * packed.cost.of(ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch, 1);
+  // Long prompts are planned often, and end here: no number of parts is tried for them.
+  if (10 * packed.cost.at_least(packed.blocks) >= limit) return false;
+  return 10 * packed.cost.of(packed.blocks, packed.splits(a)) < limit;
 }
 
 int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule) {

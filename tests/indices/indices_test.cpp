@@ -2,18 +2,16 @@
 // FLASHWAVE_TEST_DEVICE names the GPU (cuda, hip, emu:gfxNNN).
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "flashwave/flashwave.h"
-#include "kernels/common/dtype.h"
+#include "tests/device_copy.h"
 
 namespace {
 
-using flashwave::BFloat16;
+using flashwave::DeviceCopy;
 
 fw_device* gpu() {
   static fw_device* const device = [] {
@@ -24,34 +22,6 @@ fw_device* gpu() {
     return opened;
   }();
   return device;
-}
-
-// An allocation of its own in the GPU's memory.
-template <class T>
-class OnGpu {
- public:
-  explicit OnGpu(const std::vector<T>& host) : count_(host.size()) {
-    EXPECT_EQ(fw_device_alloc(gpu(), std::max<size_t>(bytes(), 1), &data_), FW_OK) << fw_last_error();
-    EXPECT_EQ(fw_device_copy(gpu(), data_, host.data(), bytes(), FW_HOST_TO_DEVICE, nullptr), FW_OK);
-    EXPECT_EQ(fw_device_synchronize(gpu(), nullptr), FW_OK);
-  }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-  ~OnGpu() { fw_device_free(gpu(), data_); }
-  T* data() { return static_cast<T*>(data_); }
-
- private:
-  size_t bytes() const { return count_ * sizeof(T); }
-  size_t count_;
-  void* data_ = nullptr;
-};
-
-std::vector<uint16_t> drawn(int64_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> numbers(static_cast<size_t>(count));
-  for (uint16_t& x : numbers) x = flashwave::from_float<BFloat16>(normal(random)).bits;
-  return numbers;
 }
 
 fw_tensor tensor(void* data, int64_t rows, int64_t heads, int64_t dim) {
@@ -77,9 +47,12 @@ struct Outcome {
 Outcome attend(const Indices& indices) {
   const bool paged = !indices.table.empty();
   const int64_t rows = paged ? kPage : kRows, places = paged ? kPlaces : kBatch;
-  const int64_t queries = kBatch * kQueries * kHeads * kDim, keys = places * rows * kHeadsK * kDim;
-  OnGpu<uint16_t> q(drawn(queries, 1)), k(drawn(keys, 2)), v(drawn(keys, 3)), o(drawn(queries, 4));
-  OnGpu<int32_t> used(indices.used), table(indices.table);
+  const std::vector<uint16_t> queries(kBatch * kQueries * kHeads * kDim), keys(places * rows * kHeadsK * kDim);
+  const auto on_gpu = [](const auto& numbers) {
+    return DeviceCopy(gpu(), numbers.data(), numbers.size() * sizeof numbers[0]);
+  };
+  DeviceCopy q = on_gpu(queries), k = on_gpu(keys), v = on_gpu(keys), o = on_gpu(queries);
+  DeviceCopy used = on_gpu(indices.used), table = on_gpu(indices.table);
   fw_attention a;
   fw_attention_init(&a, sizeof a);
   a.batch = kBatch, a.seqlen_q = kQueries, a.heads_q = kHeads, a.heads_k = kHeadsK;
@@ -87,10 +60,11 @@ Outcome attend(const Indices& indices) {
   a.seqlen_k = kRows;
   a.q = tensor(q.data(), kQueries, kHeads, kDim), a.o = tensor(o.data(), kQueries, kHeads, kDim);
   a.k = tensor(k.data(), rows, kHeadsK, kDim), a.v = tensor(v.data(), rows, kHeadsK, kDim);
-  a.seqused_k = used.data();
+  a.seqused_k = static_cast<const int32_t*>(used.data());
   if (paged) {
     a.batch_k = kPlaces;
-    a.block_table = table.data(), a.block_table_stride = kRows / kPage, a.page_size = kPage;
+    a.block_table = static_cast<const int32_t*>(table.data()), a.block_table_stride = kRows / kPage,
+    a.page_size = kPage;
   }
   Outcome outcome;
   outcome.status = fw_forward(gpu(), &a, nullptr);

@@ -14,10 +14,12 @@
 
 #include "flashwave/flashwave.h"
 #include "kernels/common/dtype.h"
+#include "tests/device_copy.h"
 
 namespace {
 
 using flashwave::BFloat16;
+using flashwave::DeviceCopy;
 using flashwave::Half;
 
 fw_device* cpu() {
@@ -65,28 +67,6 @@ class Array {
 
   fw_dtype dtype_;
   std::vector<unsigned char> bytes_;
-};
-
-// Bytes in the memory of a device that start as a copy of those of the host.
-class DeviceCopy {
- public:
-  DeviceCopy(fw_device* device, const void* host, size_t bytes) : device_(device) {
-    EXPECT_EQ(fw_device_alloc(device, std::max<size_t>(bytes, 1), &data_), FW_OK) << fw_last_error();
-    EXPECT_EQ(fw_device_copy(device, data_, host, bytes, FW_HOST_TO_DEVICE, nullptr), FW_OK) << fw_last_error();
-  }
-  DeviceCopy(const DeviceCopy&) = delete;
-  DeviceCopy& operator=(const DeviceCopy&) = delete;
-  ~DeviceCopy() { fw_device_free(device_, data_); }
-  void* data() { return data_; }
-  void fetch(Array& host) {
-    EXPECT_EQ(fw_device_copy(device_, host.data(), data_, host.size(), FW_DEVICE_TO_HOST, nullptr), FW_OK)
-        << fw_last_error();
-    EXPECT_EQ(fw_device_synchronize(device_, nullptr), FW_OK) << fw_last_error();
-  }
-
- private:
-  fw_device* device_;
-  void* data_ = nullptr;
 };
 
 struct Case {
@@ -247,8 +227,8 @@ class Embedding {
     fw_exec exec;
     fw_exec_init(&exec, sizeof exec);
     const fw_status status = fw_rotary(gpu, &there, &exec);
-    x.fetch(x_);
-    out.fetch(out_);
+    x.fetch(x_.data());
+    out.fetch(out_.data());
     return status;
   }
 

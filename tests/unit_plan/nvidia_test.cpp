@@ -28,14 +28,9 @@ Problem with_type(Problem p, fw_dtype dtype) {
   return p;
 }
 
-class NvidiaPlan : public testing::Test {
+class NvidiaPlan : public PlanOf {
  protected:
-  void SetUp() override {
-    for (const KernelRow& row : catalog()) {
-      if (std::string_view(row.device) == "cuda") return;
-    }
-    GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
-  }
+  NvidiaPlan() : PlanOf("cuda") {}
 };
 
 // Whether or not all reasons are wanted, the same one.

@@ -1,13 +1,29 @@
 // Problems and devices made up for the tests. The pointers only count as present; nothing reads through them.
 #pragma once
 
-#include <string>
+#include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+
+#include "catalog/catalog.h"
 #include "device/driver.h"
 #include "problem/problem.h"
 #include "problem/rotary.h"
 
 namespace flashwave {
+
+// Tests of the plans for kernels that not every build has. device: as in the rows.
+class PlanOf : public testing::Test {
+ protected:
+  explicit PlanOf(std::string_view device) : device_(device) {}
+  void SetUp() override {
+    if (catalog_of(device_).empty()) GTEST_SKIP() << "built without kernels of " << device_ << " devices";
+  }
+
+ private:
+  std::string_view device_;
+};
 
 inline char somewhere[64];
 

@@ -28,14 +28,9 @@ Problem deterministic(Problem p) {
   return p;
 }
 
-class RdnaPlan : public testing::Test {
+class RdnaPlan : public PlanOf {
  protected:
-  void SetUp() override {
-    for (const KernelRow& row : catalog()) {
-      if (std::string_view(row.device) == "hip") return;
-    }
-    GTEST_SKIP() << "built without kernels of AMD GPUs";
-  }
+  RdnaPlan() : PlanOf("hip") {}
 };
 
 std::string_view chosen(const Problem& problem, uint32_t generation = kIsaRdna4) {
