@@ -1,4 +1,4 @@
-// The passes of the generic GPU backward (kernels/generic/backward.h), in the order they are launched, and the memory
+// The passes of the generic GPU backward (kernels/generic/bwd.h), in the order they are launched, and the memory
 // they share. Each is a launch of its own with the same arguments but for `tasks`; one that has no tasks is left out.
 #pragma once
 

@@ -90,8 +90,7 @@ FW_DEVICE void finish(const GpuArguments& args) {
   for (int i = thread_index(); i < block.tile_q * groups; i += kThreads) {
     const int in_block = i / groups, column = i % groups * 8;
     if (block.first_row() + in_block >= seq.queries || column >= p.dim_qk) continue;
-    const F32x4* const sums =
-        reinterpret_cast<const F32x4*>(block.dq() + in_block * args.schedule.dq_columns + column);
+    const F32x4* const sums = reinterpret_cast<const F32x4*>(block.dq() + in_block * args.schedule.dq_columns + column);
     const F32x4 low = sums[0] * p.softmax_scale, high = sums[1] * p.softmax_scale;
     Eight<T> x;
     FW_UNROLL for (int j = 0; j < 4; ++j) store(&x.x[j], low[j]), store(&x.x[4 + j], high[j]);

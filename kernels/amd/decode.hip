@@ -123,13 +123,13 @@ struct Decode {
     if constexpr (kQueriesInLds) {
       return lds.queries[row_tile][n][lane_index()];
     } else {
-      compute_here(q[n]);  // or gfx11's widened operands would be made before the loop and kept there
+      hold_operand(q[n]);  // or gfx11's widened operands would be made before the loop and kept there
       return q[n];
     }
   }
 
   FW_METHOD void load_keys(const KeyStep<kTiles>& step, int piece) {
-    compute_here(k_columns_left);  // and the offsets that follow from it: kept, they would need many registers
+    hold_operand(k_columns_left);  // and the offsets that follow from it: kept, they would need many registers
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       FW_UNROLL for (int n = 0; n < kLoads; ++n) k[t][n] = load_global<4>(step.k[t] + k_offset(piece * kLoads + n));
     }
@@ -138,7 +138,7 @@ struct Decode {
   // Addresses by two ways, loads in one place: of loads that are in either of two branches clang does not know how many
   // there are, and its waits for earlier ones wait for some of them.
   FW_METHOD void load_values(const KeyStep<kTiles>& step, int piece) {
-    compute_here(v_columns_left);
+    hold_operand(v_columns_left);
     uint64_t address[kTiles][kRegisters];
     if (step.all_in_order()) {
       rows.template value_rows<true>(step, address);
@@ -163,7 +163,7 @@ struct Decode {
       }
       schedule_fence();
     }
-    FW_UNROLL for (int t = 0; t < kTiles; ++t) compute_here(s[t]);
+    FW_UNROLL for (int t = 0; t < kTiles; ++t) hold_operand(s[t]);
   }
 
   // O^T += V^T P^T for the columns of a piece. weights: pairs of consecutive keys.
@@ -182,7 +182,7 @@ struct Decode {
           a[i] = permute_bytes(tile[r + 1][j / 2], tile[r][j / 2], j % 2 ? 0x07060302 : 0x05040100);
         }
         o[piece][j] = multiply_add<T>(a, wide, o[piece][j]);
-        compute_here(o[piece][j]);
+        hold_operand(o[piece][j]);
         if (j % 2) schedule_fence();  // two registers of each row of V are free now
       }
     }
@@ -264,7 +264,7 @@ struct Decode {
     Accumulator s[kTiles];
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       s[t] = Accumulator{};
-      compute_here(s[t]);  // or the zeros would have registers of their own all the time
+      hold_operand(s[t]);  // or the zeros would have registers of their own all the time
     }
     FW_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
       multiply_keys(piece, s);
@@ -422,10 +422,10 @@ struct ElementOf<kRowF16> {
 };
 
 #define FW_DECODE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
-                         needs, work)                                                                                 \
-  FW_FOR_##isa(FW_KERNEL(threads) name([[maybe_unused]] GpuArguments args) {                                          \
-    static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                   \
-    decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(arguments_in_memory());                \
+                        needs, work)                                                                                 \
+  FW_FOR_##isa(FW_KERNEL(threads) name([[maybe_unused]] GpuArguments args) {                                         \
+    static_assert(threads == kDecodeWaves * kWave && tile_q == kDecodeRows && tile_k == kStepKeys);                  \
+    decode<ElementOf<dtypes>::Type, dim_v, ((features) & kScoreFeatures) != 0>(arguments_in_memory());               \
   })
 #define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_DECODE_ENTRY)(__VA_ARGS__)
 #include "kernels/amd/kernels.def"

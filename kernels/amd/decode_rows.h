@@ -19,11 +19,6 @@ FW_DEVICE void store_global(uint64_t address, X x) {
 }
 FW_DEVICE uint64_t address_of(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
-FW_DEVICE int32_t uniform(int32_t x) { return __builtin_amdgcn_readfirstlane(x); }
-FW_DEVICE int64_t uniform(int64_t x) {
-  return int64_t{uniform(int32_t(x >> 32))} << 32 | uint32_t(uniform(int32_t(x)));
-}
-
 // First of 8 (or `width`) columns that are read in place of columns `first` and on of a row of `dim`: the read stays
 // inside the row, at the price of reading some columns twice.
 FW_DEVICE int column_inside(int first, int dim, int width = 8) { return first < dim - width ? first : dim - width; }
@@ -119,7 +114,7 @@ struct KeyRows {
   template <bool kInOrder>
   FW_METHOD void value_rows(const KeyStep<kTiles>& step, uint64_t (&row)[kTiles][kRegisters]) const {
     int first = lane_of_row(kRegisters * group_index());
-    compute_here(first);
+    hold_operand(first);
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
       FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
         if constexpr (kInOrder) {

@@ -63,11 +63,43 @@ FW_DEVICE const GpuArguments& arguments_in_memory() {
 // The same in a kernel that NVIDIA GPUs have too.
 FW_DEVICE const GpuArguments& arguments_in_memory(const GpuArguments&) { return arguments_in_memory(); }
 
-// The parameters, to be read from memory (the scalar cache) where they are needed: the compiler would read all of them
-// before the loops and run out of scalar registers. The kernel's one argument starts with them.
+// Empty assembly that claims to change its operand: the compiler does not know that it is the same.
+//
+// `hold`: what computes x comes before, what uses x after, and x is in vector registers in between. Otherwise clang
+// hoists what follows from loop-invariant values out of loops, rare arithmetic out of its branch, and sinks matrix
+// instructions into later blocks. On a vector it also keeps the elements in consecutive registers, as RDNA's paired
+// instructions (VOPD) need.
+template <class T>
+FW_DEVICE void hold(T& x) {
+  asm volatile("" : "+v"(x));
+}
+FW_DEVICE void hold(Vec<float, 1>& x) {  // not a type that assembly takes
+  float only = x[0];
+  hold(only);
+  x[0] = only;
+}
+// `here`: a uniform value, in a scalar register; what follows from it is computed where it is used, not kept through a
+// loop.
+template <class T>
+FW_DEVICE T here(T x) {
+  asm volatile("" : "+s"(x));
+  return x;
+}
+
+template <class A, class B, class C, class D>
+FW_DEVICE void all_here(A& a, B& b, C& c, D& d) {
+  asm volatile("" : "+s"(a), "+s"(b), "+s"(c), "+s"(d));
+}
+
+// The kernel's argument, read anew: the compiler would read all of it before the loops and run out of scalar registers.
+#define FW_CONSTANT __attribute__((address_space(4)))
+FW_DEVICE const FW_CONSTANT GpuArguments& arguments_again() {
+  return *here((const FW_CONSTANT GpuArguments*)__builtin_amdgcn_kernarg_segment_ptr());
+}
+FW_DEVICE const Params& parameters_again() { return *(const Params*)&arguments_again().params; }
+// The same in a kernel that NVIDIA GPUs have too. Not volatile: these kernels may move it.
 FW_DEVICE const Params& parameters_again(const Params&) {
-  using Constant = const __attribute__((address_space(4))) Params*;
-  Constant at = (Constant)__builtin_amdgcn_kernarg_segment_ptr();
+  auto at = (const FW_CONSTANT Params*)__builtin_amdgcn_kernarg_segment_ptr();
   asm("" : "+s"(at));
   return *(const Params*)at;
 }
@@ -107,6 +139,12 @@ FW_DEVICE float product_rounded(float a, float b) {
 FW_DEVICE float float_of_half(uint16_t x) { return float(__builtin_bit_cast(_Float16, x)); }
 FW_DEVICE uint16_t half_of_float(float x) { return __builtin_bit_cast(uint16_t, _Float16(x)); }
 
+// x, known to be the same in all lanes, in scalar registers.
+FW_DEVICE int32_t uniform(int32_t x) { return __builtin_amdgcn_readfirstlane(x); }
+FW_DEVICE int64_t uniform(int64_t x) {
+  return int64_t{uniform(int32_t(x >> 32))} << 32 | uint32_t(uniform(int32_t(x)));
+}
+
 // v_perm_b32: bytes 0..3 of the selector pick from {lo: 0..3, hi: 4..7}.
 FW_DEVICE uint32_t permute_bytes(uint32_t hi, uint32_t lo, uint32_t selector) {
   return __builtin_amdgcn_perm(hi, lo, selector);
@@ -126,6 +164,27 @@ inline constexpr int kBufferFormat = 0x31004000;
 FW_DEVICE Buffer make_buffer(const void* data, uint32_t bytes) {
   return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(data), 0, bytes, kBufferFormat);
 }
+// 16, 8, 4 or 2 bytes at an offset of this lane. kNowhere is past the end of every buffer: reads 0, writes nothing.
+inline constexpr uint32_t kNowhere = 0x80000000u;
+FW_DEVICE U32x4 buffer_load16(Buffer b, uint32_t at) { return __builtin_amdgcn_raw_buffer_load_b128(b, at, 0, 0); }
+FW_DEVICE U32x2 buffer_load8(Buffer b, uint32_t at) { return __builtin_amdgcn_raw_buffer_load_b64(b, at, 0, 0); }
+FW_DEVICE uint32_t buffer_load4(Buffer b, uint32_t at) { return __builtin_amdgcn_raw_buffer_load_b32(b, at, 0, 0); }
+FW_DEVICE uint16_t buffer_load2(Buffer b, uint32_t at) { return __builtin_amdgcn_raw_buffer_load_b16(b, at, 0, 0); }
+FW_DEVICE void buffer_store16(Buffer b, uint32_t at, U32x4 x) {
+  __builtin_amdgcn_raw_buffer_store_b128(x, b, at, 0, 0);
+}
+FW_DEVICE void buffer_store4(Buffer b, uint32_t at, uint32_t x) {
+  __builtin_amdgcn_raw_buffer_store_b32(x, b, at, 0, 0);
+}
+
+// Adds to memory, in any order with what other workgroups add. Nothing where the offset is past the end.
+FW_DEVICE void add_to_memory(Buffer buffer, uint32_t offset, float x) {
+  __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(x, buffer, int(offset), 0, 0);
+}
+
+// Past the caches: 16 bytes that nobody reads again.
+FW_DEVICE U32x4 load_once(const void* from) { return __builtin_nontemporal_load(static_cast<const U32x4*>(from)); }
+FW_DEVICE void store_once(void* to, U32x4 x) { __builtin_nontemporal_store(x, static_cast<U32x4*>(to)); }
 
 // Everything this workgroup wrote to LDS before is visible to all of it after. Global memory is not waited for.
 FW_DEVICE void workgroup_barrier() {
@@ -140,6 +199,9 @@ FW_DEVICE void wave_barrier() {}
 template <int kControl>
 FW_DEVICE float dpp(float x) {
   return float_of(__builtin_amdgcn_update_dpp(0, int(bits_of(x)), kControl, 0xF, 0xF, true));
+}
+FW_DEVICE float sixteen_lanes_away(float x) {  // of lane ^ 16
+  return float_of(__builtin_amdgcn_ds_swizzle(int(bits_of(x)), 0x401F));
 }
 FW_DEVICE float lane_value(float x, int lane) { return float_of(__builtin_amdgcn_readlane(int(bits_of(x)), lane)); }
 

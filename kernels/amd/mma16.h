@@ -28,15 +28,13 @@ inline constexpr int kDepth = kGroups * kElements;
 using Accumulator = Vec<float, kRegisters>;
 using Operand = Vec<uint32_t, kElements / 2>;
 
-// x is computed by now, and what follows from it is computed later: otherwise clang hoists what is made of
-// loop-invariant values, and on RDNA sinks matrix instructions past branches, which takes more registers than there
-// are. CDNA's matrix operands are left alone: they may be in accumulation registers.
+// `hold`, except for matrix operands of CDNA, which may be in accumulation registers.
 template <class X>
-FW_DEVICE void compute_here([[maybe_unused]] X& x) {
+FW_DEVICE void hold_operand([[maybe_unused]] X& x) {
 #if defined(__GFX9__)
-  if constexpr (sizeof(X) == 4) asm volatile("" : "+v"(x));
+  if constexpr (sizeof(X) == 4) hold(x);
 #else
-  asm volatile("" : "+v"(x));
+  hold(x);
 #endif
 }
 

@@ -37,16 +37,9 @@ FW_DEVICE float stream_sum(float x) {
   x += dpp<0x4E>(x);                               // quad_perm [2,3,0,1]
   x += dpp<0x141>(x);                              // row_half_mirror
   if constexpr (kLanes >= 16) x += dpp<0x140>(x);  // row_mirror
-  if constexpr (kLanes == 32) x += float_of(__builtin_amdgcn_ds_swizzle(int(bits_of(x)), 0x401F));  // lane ^ 16
+  if constexpr (kLanes == 32) x += sixteen_lanes_away(x);
   return x;
 }
-
-FW_DEVICE U32x4 load_once(const void* x) { return __builtin_nontemporal_load(static_cast<const U32x4*>(x)); }
-
-// The compiler may not look through these, so it does not unpack K and V before the loop (packed they take half the
-// registers), nor compare each key's number with x there.
-FW_DEVICE void keep_packed(U32x4& x) { asm("" : "+v"(x)); }
-FW_DEVICE void keep_in_register(int32_t& x) { asm("" : "+v"(x)); }
 
 // Stream `index` counts key heads first, then blocks of queries, then sequences: neighbours in memory.
 struct Stream {
@@ -118,14 +111,14 @@ FW_DEVICE void tiny(const GpuArguments& args) {
       q_row_at += group_ends ? p.q.stride[1] - g * p.q.stride[2] : p.q.stride[2];
       U32x4 q_coming = 0;
       if (in_qk && (!group_ends || i + 1 < end_query)) q_coming = load_once(q_row_at);
-      keep_in_register(first);  // rather than one mask for each key
+      hold(first);  // rather than one mask for each key
       float q[kElements], score[kKeys];
       unpack(T{}, q_row, q);
       const float sink = p.sinks ? p.sinks[first_head + g] * kLog2e : -kInf;
       float top = sink;
       FW_UNROLL for (int j = 0; j < kKeys; ++j) {
         float x[kElements], dot = 0.f;
-        keep_packed(k_row[j]);
+        hold(k_row[j]);  // unpacked before the loop, K and V would take twice the registers
         unpack(T{}, k_row[j], x);
         FW_UNROLL for (int e = 0; e < kElements; ++e) dot = __builtin_fmaf(q[e], x[e], dot);
         dot = stream_sum<kLanes>(dot) * scale;
@@ -138,14 +131,14 @@ FW_DEVICE void tiny(const GpuArguments& args) {
         const float weight = exp2_fast(score[j] - base);
         sum += weight;
         float x[kElements];
-        keep_packed(v_row[j]);
+        hold(v_row[j]);
         unpack(T{}, v_row[j], x);
         FW_UNROLL for (int e = 0; e < kElements; ++e) o[e] = __builtin_fmaf(weight, x[e], o[e]);
       }
       const float normal = sum == 0.f ? 0.f : rcp_fast(sum);
       U32x4 packed;
       FW_UNROLL for (int e = 0; e < 4; ++e) packed[e] = pack(T{}, o[2 * e] * normal, o[2 * e + 1] * normal);
-      if (in_v) __builtin_nontemporal_store(packed, reinterpret_cast<U32x4*>(o_row_at));
+      if (in_v) store_once(o_row_at, packed);
       if (p.lse.data && lane == 0) *lse_at = (base + log2_fast(sum)) * kLn2;
       o_row_at += group_ends ? p.o.stride[1] - g * p.o.stride[2] : p.o.stride[2];
       lse_at += group_ends ? p.lse.stride[1] - g * p.lse.stride[2] : p.lse.stride[2];
@@ -155,15 +148,15 @@ FW_DEVICE void tiny(const GpuArguments& args) {
 }
 
 // The head dim gives the lanes of a stream.
-#define FW_TINY_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
-                      features, needs, work)                                                                     \
-  FW_KERNEL(threads) name(GpuArguments args) {                                                                   \
-    static_assert(threads == kThreads && tile_q == kThreads * kElements / dim_qk && dim_qk == dim_v);            \
-    if constexpr (dtypes == kRowF16) {                                                                           \
-      tiny<_Float16, dim_qk / kElements, seqlen_k>(args);                                                        \
-    } else {                                                                                                     \
-      tiny<BFloat16, dim_qk / kElements, seqlen_k>(args);                                                        \
-    }                                                                                                            \
+#define FW_TINY_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
+                      needs, work)                                                                                 \
+  FW_KERNEL(threads) name(GpuArguments args) {                                                                     \
+    static_assert(threads == kThreads && tile_q == kThreads * kElements / dim_qk && dim_qk == dim_v);              \
+    if constexpr (dtypes == kRowF16) {                                                                             \
+      tiny<_Float16, dim_qk / kElements, seqlen_k>(args);                                                          \
+    } else {                                                                                                       \
+      tiny<BFloat16, dim_qk / kElements, seqlen_k>(args);                                                          \
+    }                                                                                                              \
   }
 #define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_TINY_ENTRY)(__VA_ARGS__)
 #include "kernels/amd/kernels.def"

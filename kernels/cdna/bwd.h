@@ -85,17 +85,17 @@ struct Backward {
     const int group = i % kStaged / kCount, row = i % kCount, far = (row >> 2) * 8;
     if (i < kStaged) {
       const uint32_t at = q_source[group][row & 3] + far * stream.q_stride;
-      staged[kSet][i] = __builtin_amdgcn_raw_buffer_load_b32(stream.q_tile, at, 0, 0);
+      staged[kSet][i] = buffer_load4(stream.q_tile, at);
     } else {
       const uint32_t at = d_o_source[group][row & 3] + far * stream.d_o_stride;
-      staged[kSet][i] = __builtin_amdgcn_raw_buffer_load_b32(stream.d_o_tile, at, 0, 0);
+      staged[kSet][i] = buffer_load4(stream.d_o_tile, at);
     }
   }
   template <int kSet>
   FW_METHOD void load_numbers() {
-    next_lse[kSet] = float_of(__builtin_amdgcn_raw_buffer_load_b32(stream.numbers_tile, numbers_source, 0, 0));
-    next_delta[kSet] = float_of(__builtin_amdgcn_raw_buffer_load_b32(
-        stream.numbers_tile, numbers_source + uint32_t(abi::backward_delta_at(kQueryTile)), 0, 0));
+    next_lse[kSet] = float_of(buffer_load4(stream.numbers_tile, numbers_source));
+    next_delta[kSet] =
+        float_of(buffer_load4(stream.numbers_tile, numbers_source + uint32_t(abi::backward_delta_at(kQueryTile))));
   }
   template <int kSet>
   FW_METHOD void carry_row(int i) {
@@ -265,10 +265,8 @@ struct Backward {
     }
     // Sums with these stay in the loop, where many are part of the instructions.
     FW_UNROLL for (int i = 0; i < 4; ++i) {
-      FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-        q_source[g][i] = here_in_lanes(q_source[g][i]), d_o_source[g][i] = here_in_lanes(d_o_source[g][i]);
-      }
-      if constexpr (C::kFused) dq_target[i] = here_in_lanes(dq_target[i]);
+      FW_UNROLL for (int g = 0; g < kGroups; ++g) { hold(q_source[g][i]), hold(d_o_source[g][i]); }
+      if constexpr (C::kFused) hold(dq_target[i]);
     }
     schedule_fence();
     steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
@@ -350,10 +348,8 @@ struct Backward {
     key_bias = exists ? 0.f : -kInf;
     FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) {
       const int column = 16 * i + 8 * half;
-      k[i] = __builtin_amdgcn_raw_buffer_load_b128(
-          k_rows, (exists & (column < p.dim_qk)) ? row * k_stride + column * 2 : kNowhere, 0, 0);
-      v[i] = __builtin_amdgcn_raw_buffer_load_b128(
-          v_rows, (exists & (column < p.dim_v)) ? row * v_stride + column * 2 : kNowhere, 0, 0);
+      k[i] = buffer_load16(k_rows, (exists & (column < p.dim_qk)) ? row * k_stride + column * 2 : kNowhere);
+      v[i] = buffer_load16(v_rows, (exists & (column < p.dim_v)) ? row * v_stride + column * 2 : kNowhere);
     }
     if constexpr (C::kFused) {
       const int column = 32 * (wave % C::kBlocks) + (lane & 31), first = wave / C::kBlocks * C::kDqKeys + 8 * half;
@@ -364,7 +360,7 @@ struct Backward {
             const int key = first + 16 * i + 2 * e + n;
             const uint32_t at =
                 (is_key(first_key + key) & (column < p.dim_qk)) ? key * k_stride + column * 2 : kNowhere;
-            both[n] = uint16_t(__builtin_amdgcn_raw_buffer_load_b16(k_rows, at, 0, 0));
+            both[n] = uint16_t(buffer_load2(k_rows, at));
           }
           k_columns[i][e] = both[0] | both[1] << 16;
         }
@@ -408,7 +404,8 @@ struct Backward {
     stream.next_tile();
     load_numbers<1>();
     // Waited for here: clang 22 forgets a load that more operations follow than a wait can count.
-    lse = here_in_lanes(next_lse[1]), delta = here_in_lanes(next_delta[1]);
+    lse = next_lse[1], delta = next_delta[1];
+    hold(lse), hold(delta);
     FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row<0>(i);
     FW_UNROLL for (int i = 0; i < kCount; ++i) swap_columns<0>(i);
     carry_columns<0>(0), carry_columns<0>(1);
@@ -466,7 +463,7 @@ struct Backward {
         const int column = first + 32 * b + 16 * g + 8 * (lane_again >> 5);
         // A single row may have any stride, also 0.
         const uint32_t at = ((column < dim) & (row < rows)) ? row * stride + column * 2 : kNowhere;
-        __builtin_amdgcn_raw_buffer_store_b128(x, out, at, 0, 0);
+        buffer_store16(out, at, x);
       }
     }
   }

@@ -76,9 +76,9 @@ struct BackwardDq {
   FW_METHOD void load_row(int i) {
     const int group = i % kStaged / kCount, far = Carry::rows_on(i % kCount);
     if (i < kStaged) {
-      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(k_tile, k_source[group] + far * k_stride, 0, 0);
+      staged[i] = buffer_load4(k_tile, k_source[group] + far * k_stride);
     } else {
-      staged[i] = __builtin_amdgcn_raw_buffer_load_b32(v_tile, v_source[group] + far * v_stride, 0, 0);
+      staged[i] = buffer_load4(v_tile, v_source[group] + far * v_stride);
     }
   }
   FW_METHOD void carry_row(int i) const {
@@ -124,7 +124,7 @@ struct BackwardDq {
 
   FW_METHOD void modify(Tile& z) {
     const int rows = int(seq.queries) - first_query, query = rows > 0 ? first_query : 0;
-    const Modifier modifier = {params_again(),
+    const Modifier modifier = {parameters_again(),
                                seq.b,
                                head,
                                query,
@@ -220,7 +220,9 @@ struct BackwardDq {
     Tile z;
     FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
     z.s = 0.f;
-    z.dp = C::kGeneral ? 0.f : here_in_lanes(negative_delta);  // not sixteen registers through the loop
+    float start = C::kGeneral ? 0.f : negative_delta;
+    if constexpr (!C::kGeneral) hold(start);  // not sixteen registers through the loop
+    z.dp = start;
     if constexpr (kMasked) {
       const int lane_again = lane_index_again(), query = first_query + (lane_again & 31);
       const int key = tile * kDqTile + 4 * (lane_again >> 5), last = int(seq.keys) - 1;
@@ -228,9 +230,7 @@ struct BackwardDq {
       z.right = room(to < last ? to : last, key), z.left = room(key, __builtin_elementwise_add_sat(query, edges.left));
     }
     // Sums with these stay in the loop.
-    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-      k_source[g] = here_in_lanes(k_source[g]), v_source[g] = here_in_lanes(v_source[g]);
-    }
+    FW_UNROLL for (int g = 0; g < kGroups; ++g) { hold(k_source[g]), hold(v_source[g]); }
     schedule_fence();
     steps<kMasked>(z, Count<DqPlan<C, kMasked>::kGaps>());
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
@@ -252,20 +252,17 @@ struct BackwardDq {
     const int row = lane & 31;
     FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) {
       const int column = 16 * i + 8 * half;
-      q[i] = __builtin_amdgcn_raw_buffer_load_b128(
-          q_rows, ((row < rows) & (column < p.dim_qk)) ? row * q_stride + column * 2 : kNowhere, 0, 0);
-      d_o[i] = __builtin_amdgcn_raw_buffer_load_b128(
-          d_o_rows, ((row < rows) & (column < p.dim_v)) ? row * d_o_stride + column * 2 : kNowhere, 0, 0);
+      q[i] = buffer_load16(q_rows, ((row < rows) & (column < p.dim_qk)) ? row * q_stride + column * 2 : kNowhere);
+      d_o[i] = buffer_load16(d_o_rows, ((row < rows) & (column < p.dim_v)) ? row * d_o_stride + column * 2 : kNowhere);
     }
     const int64_t block = abi::backward_first_block(p, seq.b, kQueryTile) + first_query / kQueryTile;
     const Buffer numbers =
         make_buffer(args.shared + abi::kBackwardHeaderBytes +
                         uniform((block * p.heads_q + head) * abi::backward_block_bytes(kQueryTile, 0)),
                     rows > 0 ? 2 * kQueryTile * 4 : 0);
-    lse = float_of(__builtin_amdgcn_raw_buffer_load_b32(numbers, row * 4, 0, 0));
+    lse = float_of(buffer_load4(numbers, row * 4));
     if (rows <= 0) lse = kInf;
-    const float delta = float_of(
-        __builtin_amdgcn_raw_buffer_load_b32(numbers, row * 4 + uint32_t(abi::backward_delta_at(kQueryTile)), 0, 0));
+    const float delta = float_of(buffer_load4(numbers, row * 4 + uint32_t(abi::backward_delta_at(kQueryTile))));
     negative_delta = -delta;
   }
   FW_METHOD void set_addresses(uint32_t lds) {
@@ -356,7 +353,7 @@ struct BackwardDq {
         }
         const int column = 32 * b + 16 * g + 8 * (lane_again >> 5);
         const uint32_t at = ((column < p.dim_qk) & (int(row) < rows)) ? row * stride + column * 2 : kNowhere;
-        __builtin_amdgcn_raw_buffer_store_b128(x, out, at, 0, 0);
+        buffer_store16(out, at, x);
       }
     }
   }

@@ -50,7 +50,7 @@ struct BackwardModifier<C, true> {
 
   // q.k -> scores in units of log2. Queries and keys that do not exist count as the nearest ones: their weights are 0.
   FW_METHOD void apply(F32x16& s, const TilePlace& at) {
-    const Params& p = params_again();
+    const Params& p = parameters_again();
     const int lane = lane_index_again(), half = lane >> 5;
     const int key = at.key + (lane & 31), query = at.query + 4 * half;
     if (p.softcap > 0.f) {

@@ -49,7 +49,7 @@ struct BackwardStream {
   // added. What a step does is not to move to another gap.
   template <int kStep>
   FW_METHOD void advance() {
-    asm volatile("" : "+s"(rows), "+s"(in_head), "+s"(count), "+s"(sums_in_head));
+    all_here(rows, in_head, count, sums_in_head);
     const bool wraps = in_head == 1;
     if constexpr (kStep == 0) {
       numbers_tile = make_buffer(block, count > 0 ? 2 * kQueryTile * 4 : 0);

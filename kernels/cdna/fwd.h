@@ -17,92 +17,10 @@
 // K(w + kLead + 1) and V(w + 1) go to LDS and, before gfx950, V(w + 2) to registers.
 #pragma once
 
-#include "kernels/cdna/config.h"
-#include "kernels/cdna/gaps.h"
+#include "kernels/cdna/fwd_tiles.h"
 #include "kernels/cdna/score.h"
-#include "kernels/cdna/tile.h"
 
 namespace flashwave {
-
-// A step of the pipeline: the full one, and the last two of a wave, which have no first product.
-enum StepKind { kFull, kLastWeights, kLastProduct };
-
-enum ForwardOp {
-  kScale,
-  kExpLow,
-  kExpHigh,
-  kSum,
-  kDrop,
-  kRoundFirst,
-  kRoundSecond,
-  kPack,
-  kSwap,
-  kStoreV,
-  kIssueK,
-  kLoadV
-};
-
-template <class C, StepKind kKind, int kSub>
-struct ForwardPlan {
-  using E = typename C::Element;
-  static constexpr int kSteps = E::kSteps;  // matrix instructions of a fragment
-  static constexpr int kFirst = kKind == kFull ? C::kQkFragments : 0;
-  static constexpr int kFragments = kFirst + 2 * C::kBlocks, kGaps = kFragments * kSteps;
-  static constexpr bool kSoftmax = kKind != kLastProduct;
-  static constexpr bool kLastSub = kSub == C::kSubs - 1;
-  // The barrier stands before this instruction: all reads of the window have been issued, those of the next one are
-  // late by one fragment.
-  static constexpr int kBarrier = kSteps * (kFragments + 1 - C::kAhead);
-  static constexpr int kChunksK = C::kKBytes / (kWave * C::kDirectBytes * C::kWaves);
-#if defined(__gfx950__)
-  static constexpr int kChunksV = C::kVBytes / (kWave * C::kDirectBytes * C::kWaves);
-  static constexpr int kRounds = 0, kRowsV = 0;
-#else
-  static constexpr int kRounds = 8 / C::kWaves, kRowsV = kRounds * VTile<C::kTileK, C::kVColumns>::kRows;
-  static constexpr int kChunksV = kRowsV;
-#endif
-  static constexpr int kPair = C::kPacked ? 1 : 2;  // instructions for two f32 operations
-  using Schedule = Gaps<kGaps>;
-
-  static constexpr Schedule with_room(int slots) {
-    Schedule s(slots, slots < 7 ? 7 : slots, kSteps);
-    if (kKind == kFull && kSub == 0) {
-      // Spread over the first half: the memory unit takes one at a time. On gfx950 clang 22 waits for all direct loads
-      // before the next transposing read of V: behind the last of this step, the next is half a step away.
-      constexpr int kDirect = kChunksK + (kIsGfx950 ? kChunksV : 0), kBefore = kLastSub ? kBarrier : kGaps;
-      for (int i = 0; i < kDirect; ++i) {
-        const bool of_v = i >= kChunksK;
-        const int from = kIsGfx950 ? (kLastSub ? 0 : kGaps - C::kAhead * kSteps) : i * kGaps / (2 * kDirect);
-        s.add(kMemoryQueue, of_v ? kLoadV : kIssueK, of_v ? i - kChunksK : i, 0, 2, from, kBefore);
-      }
-    }
-    if (kSoftmax)
-      for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
-        if (pair < 8) s.add(kVectorQueue, kScale, pair, kPair, kPair);
-        if (pair > 0) s.add(kVectorQueue, kSum, pair - 1, kPair, kPair);
-        if (pair > 0 && C::kGeneral) s.add(kVectorQueue, kDrop, pair - 1, 4, 4);
-        if (pair < 8) s.add(kVectorQueue, kExpLow, pair, 4, 1);
-        if (pair > 0 && E::kRoundSlots) s.add(kVectorQueue, kRoundFirst, pair - 1, E::kRoundSlots, E::kRoundSlots);
-        if (pair > 0 && E::kRoundSlots) s.add(kVectorQueue, kRoundSecond, pair - 1, E::kRoundSlots, E::kRoundSlots);
-        if (pair < 8) s.add(kVectorQueue, kExpHigh, pair, 4, 1);
-        if (pair > 0) s.add(kVectorQueue, kPack, pair - 1, E::kPackSlots, E::kPackSlots);
-        if (pair == 3 && kKind == kFull && kLastSub && !kIsGfx950) move_v(s);
-      }
-    s.sort();
-    return s;
-  }
-  static constexpr void move_v(Schedule& s) {
-    for (int i = 0; i < kRowsV / 2; ++i) s.add(kVectorQueue, kSwap, i, 2, 2, 0, kBarrier);
-    for (int i = 0; i < kRounds; ++i) s.add(kMemoryQueue, kStoreV, i, 0, 2, s.position[kVectorQueue], kBarrier);
-    for (int i = 0; i < kChunksV; ++i) s.add(kMemoryQueue, kLoadV, i, 0, 1);
-  }
-  static constexpr Schedule find() {
-    for (int slots = 4;; ++slots) {
-      const Schedule s = with_room(slots);
-      if (s.fits) return s;
-    }
-  }
-};
 
 template <class C>
 struct Forward {
@@ -111,34 +29,20 @@ struct Forward {
   using Plan = ForwardPlan<C, kKind, kSub>;
   template <StepKind kKind, int kSub>
   static constexpr typename Plan<kKind, kSub>::Schedule schedule = Plan<kKind, kSub>::find();
-  using KTile = RowTile<C::kKRowBytes>;
-  using VTileOf = VTile<C::kTileK, C::kVColumns>;
   static constexpr int kTileK = C::kTileK, kSubs = C::kSubs, kLead = C::kLead, kAhead = C::kAhead;
-  static constexpr int kChunksK = Plan<kFull, 0>::kChunksK, kChunksV = Plan<kFull, 0>::kChunksV;
-  static constexpr int kRowsV = Plan<kFull, 0>::kRowsV, kRounds = Plan<kFull, 0>::kRounds;
 
   const Params& p;
   const Sequence seq;
   const int batch, head, kv_head, lane, half, wave;
   const int first_query;  // of this wave, in its sequence
 
-  uint32_t lds_k, lds_v;        // addresses of the buffers
-  uint32_t direct_k, direct_v;  // where this wave's direct loads go
-  TileStream<false> k_stream;
-  TileStream<true> v_stream;
-  Buffer k_tile, v_tile;
-  uint32_t k_source[kChunksK], v_source[kChunksV];  // offsets in a tile of what this lane loads
-  uint32_t k_read[KTile::kAddresses], v_read[VTileOf::kAddresses];
-  uint32_t v_write[kRounds > 0 ? kRounds : 1];
-  uint32_t staged[kRowsV > 0 ? kRowsV : 1], even[kRowsV > 0 ? kRowsV / 2 : 1], odd[kRowsV > 0 ? kRowsV / 2 : 1];
-  U32x4 ahead[kAhead];  // the first fragments of the next step
+  ForwardTiles<C> tiles;
   U32x4 q[C::kQkFragments];
   F32x16 o[C::kBlocks];
   float scale;          // plain: softmax_scale * log2(e)
   float sum;            // this lane's part of the row sum
   float m, negative_m;  // the reference
 
-  int origin;                // key of row 0 of the workgroup's first tile, which is tile 0 (negative: paged, left pad)
   int keys;                  // of the sequence
   int diagonal;              // key that the wave's first query is aligned with
   int inner_from, inner_to;  // keys that all queries of the wave see
@@ -153,94 +57,9 @@ struct Forward {
         half(lane_index() >> 5),
         wave(wave_index()),
         first_query(query + kRowsPerWave * wave_index()),
-        lds_k(lds),
-        lds_v(lds + 2 * C::kKBytes),
-        direct_k(lds + wave_index() * (kWave * C::kDirectBytes)),
-        direct_v(direct_k + 2 * C::kKBytes) {}
-
-  // ---- K and V on their way to LDS ----
-
-  FW_METHOD void issue_k(int i, uint32_t buffer, uint32_t skip = 0) {
-    // Not kept for each i in general kernels. On gfx908 clang 22 takes the assembly for an instruction between reading
-    // an accumulator and the load, which leaves one wait state too few: `window` sees to it.
-    constexpr bool kHere = C::kGeneral && !kIsGfx908;
-    load_to_lds<C::kDirectBytes>(
-        k_tile, (kHere ? here(direct_k) : direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
-        k_source[i] - skip);
-  }
-#if defined(__gfx950__)
-  FW_METHOD void load_v(int i, uint32_t buffer, uint32_t skip = 0) {
-    load_to_lds<C::kDirectBytes>(v_tile, here(direct_v) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
-                                 v_source[i] - skip);
-  }
-  FW_METHOD void swap_v(int) {}
-  FW_METHOD void store_v(int, uint32_t) {}
-#else
-  FW_METHOD void load_v(int i, uint32_t, uint32_t skip = 0) {
-    staged[i] = __builtin_amdgcn_raw_buffer_load_b32(v_tile, v_source[i] - skip, 0, 0);
-  }
-  FW_METHOD void swap_v(int i) {  // two rows of two columns -> two key pairs
-    even[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], 0x05040100);
-    odd[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], 0x07060302);
-  }
-  FW_METHOD void store_v(int round, uint32_t buffer) {
-    constexpr int kPairs = VTileOf::kRows / 2;
-    VTileOf::write(v_write[round] + buffer, even + kPairs * round, odd + kPairs * round);
-  }
-#endif
-  FW_METHOD uint32_t k_buffer(int tile) const { return (tile & 1) * C::kKBytes; }
-  FW_METHOD uint32_t v_buffer(int tile) const { return (tile & 1) * C::kVBytes; }
-
-  // Rows at the start of a tile that are before the first key: only of the first tile of a sequence in pages.
-  FW_METHOD int rows_before(int tile) const {
-    const int first_key = origin + tile * kTileK;
-    return first_key < 0 ? -first_key : 0;
-  }
-  template <bool kMayBeFirst>
-  FW_METHOD void bring_k(int tile) {
-    const int skip = kMayBeFirst ? rows_before(tile) : 0;
-    k_tile = k_stream.template next<kTileK>(skip);
-    if (skip == 0) {
-      FW_UNROLL for (int i = 0; i < kChunksK; ++i) issue_k(i, k_buffer(tile));
-    } else {
-      FW_UNROLL for (int i = 0; i < kChunksK; ++i) issue_k(i, k_buffer(tile), skip * k_stream.stride);
-    }
-  }
-  template <bool kMayBeFirst>
-  FW_METHOD void bring_v(int tile) {
-    const int skip = kMayBeFirst ? rows_before(tile) : 0;
-    v_tile = v_stream.template next<kTileK>(skip);
-    if (skip == 0) {
-      FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, v_buffer(tile));
-    } else {
-      FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, v_buffer(tile), skip * v_stream.stride);
-    }
-  }
-  // What window w moves, at once.
-  FW_METHOD void open_window(int w) {
-    bring_k<false>(w + kLead + 1);
-    if constexpr (kIsGfx950) {
-      if (kSubs == 2 || w + 1 >= 0) bring_v<true>(w + 1);
-    } else {
-      FW_UNROLL for (int i = 0; i < kRowsV / 2; ++i) swap_v(i);
-      FW_UNROLL for (int i = 0; i < kRounds; ++i) store_v(i, v_buffer(w + 1));
-      bring_v<kSubs == 1>(w + 2);
-    }
-  }
-  FW_METHOD void close_window() {
-    wait_for_memory<kIsGfx950 ? 0 : kChunksV>();  // before gfx950, V's loads go to registers
-    workgroup_barrier();
-  }
+        tiles(lds) {}
 
   // ---- one step ----
-
-  FW_METHOD U32x4 k_fragment(int f, int sub, uint32_t buffer) const {
-    return lds_read16(lds_k + k_read[f % KTile::kAddresses] + buffer + KTile::fragment_offset(f) +
-                      sub * kSubTile * C::kKRowBytes);
-  }
-  FW_METHOD U32x4 v_fragment(int f, int sub, uint32_t buffer) const {  // step outer, block inner
-    return VTileOf::fragment(v_read, lds_v + buffer, sub, f / C::kBlocks, f % C::kBlocks);
-  }
 
   struct Work {  // values of one step
     U32x4 fragment[C::kFragments + kAhead];
@@ -248,20 +67,6 @@ struct Forward {
     F32x2 sums;  // without packed instructions only .x
     uint32_t rounded[2];
   };
-
-  // Fragment f of a full step in a window of parity kParity; past the last: those of the next step.
-  template <int kParity, int kSub, int f>
-  FW_METHOD U32x4 fragment_of_full() const {
-    constexpr int kK = (kParity + kLead) % 2;
-    if constexpr (f < C::kQkFragments)
-      return k_fragment(f, kSub, kK * C::kKBytes);
-    else if constexpr (f < C::kFragments)
-      return v_fragment(f - C::kQkFragments, kSub, kParity * C::kVBytes);
-    else if constexpr (kSub + 1 < kSubs)
-      return fragment_of_full<kParity, kSub + 1, f - C::kFragments>();
-    else
-      return fragment_of_full<kParity ^ 1, 0, f - C::kFragments>();
-  }
 
   template <int kParity, StepKind kKind, int kSub, int kItem>
   FW_METHOD void do_item(Work& z, const Scores& s, uint32_t* weights) {
@@ -286,10 +91,10 @@ struct Forward {
     if constexpr (op == kRoundFirst) E::round_first(z.rounded, low, high);
     if constexpr (op == kRoundSecond) E::round_second(z.rounded, low, high);
     if constexpr (op == kPack) weights[i] = E::pack_rounded(z.rounded, low, high);
-    if constexpr (op == kIssueK) issue_k(i, (kParity + kLead + 1) % 2 * C::kKBytes);
-    if constexpr (op == kSwap) swap_v(i);
-    if constexpr (op == kStoreV) store_v(i, (kParity ^ 1) * C::kVBytes);
-    if constexpr (op == kLoadV) load_v(i, (kParity ^ 1) * C::kVBytes);
+    if constexpr (op == kIssueK) tiles.issue_k(i, (kParity + kLead + 1) % 2 * C::kKBytes);
+    if constexpr (op == kSwap) tiles.swap_v(i);
+    if constexpr (op == kStoreV) tiles.store_v(i, (kParity ^ 1) * C::kVBytes);
+    if constexpr (op == kLoadV) tiles.load_v(i, (kParity ^ 1) * C::kVBytes);
   }
   template <int kParity, StepKind kKind, int kSub, int kFirst, int... kIndex>
   FW_METHOD void do_items(Work& z, const Scores& s, uint32_t* weights, Indices<int, kIndex...>) {
@@ -305,16 +110,16 @@ struct Forward {
     constexpr int f = k / P::kSteps, ahead_f = f + kAhead;
     if constexpr (k % P::kSteps == 0) {
       if constexpr (kKind != kFull) {
-        if constexpr (ahead_f < P::kFragments) z.fragment[ahead_f] = v_fragment(ahead_f, kSub, buffer);
+        if constexpr (ahead_f < P::kFragments) z.fragment[ahead_f] = tiles.v_fragment(ahead_f, kSub, buffer);
       } else if constexpr (!P::kLastSub || ahead_f < P::kFragments || ahead_f > P::kFragments + 1) {
-        z.fragment[ahead_f] = fragment_of_full<kParity, kSub, ahead_f>();
+        z.fragment[ahead_f] = tiles.template fragment_of_full<kParity, kSub, ahead_f>();
       } else if constexpr (ahead_f == P::kFragments + 1) {
         // Everything of this window has been read, and what it moves is on its way or younger than that.
         wait_for_memory<kIsGfx950 ? 0 : schedule<kKind, kSub>.count(kLoadV, P::kBarrier)>();
         workgroup_barrier();
         schedule_fence();
-        z.fragment[ahead_f - 1] = fragment_of_full<kParity, kSub, ahead_f - 1>();
-        z.fragment[ahead_f] = fragment_of_full<kParity, kSub, ahead_f>();
+        z.fragment[ahead_f - 1] = tiles.template fragment_of_full<kParity, kSub, ahead_f - 1>();
+        z.fragment[ahead_f] = tiles.template fragment_of_full<kParity, kSub, ahead_f>();
       }
     }
     if constexpr (f < P::kFirst) {
@@ -339,12 +144,14 @@ struct Forward {
   FW_METHOD void step(F32x16& next, const Scores& s, const uint32_t* old, uint32_t* weights, uint32_t buffer = 0) {
     using P = Plan<kKind, kSub>;
     Work z;
-    FW_UNROLL for (int f = 0; f < kAhead; ++f) z.fragment[f] = kKind == kFull ? ahead[f] : v_fragment(f, kSub, buffer);
+    FW_UNROLL for (int f = 0; f < kAhead; ++f) z.fragment[f] =
+        kKind == kFull ? tiles.ahead[f] : tiles.v_fragment(f, kSub, buffer);
     next = F32x16(0.f);
     schedule_fence();
     do_gaps<kParity, kKind, kSub>(z, next, s, old, weights, buffer, Count<P::kGaps>());
-    if constexpr (kKind == kFull) made_here(next);
-    if constexpr (kKind == kFull) FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = z.fragment[P::kFragments + f];
+    if constexpr (kKind == kFull) hold(next);
+    if constexpr (kKind == kFull)
+      FW_UNROLL for (int f = 0; f < kAhead; ++f) tiles.ahead[f] = z.fragment[P::kFragments + f];
     if constexpr (P::kSoftmax) {
       const float before = sum;
       const float added = C::kPacked ? z.sums.x + z.sums.y : z.sums.x;
@@ -354,22 +161,22 @@ struct Forward {
   }
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
-    if (C::kGeneral) origin = here(origin);
-    if (C::kGeneral && kIsGfx908) direct_k = here(direct_k);
-    k_tile = k_stream.template next<kTileK>();
-    v_tile = v_stream.template next<kTileK>();
+    if (C::kGeneral) tiles.origin = here(tiles.origin);
+    if (C::kGeneral && kIsGfx908) tiles.direct_k = here(tiles.direct_k);
+    tiles.k_tile = tiles.k_stream.template next<kTileK>();
+    tiles.v_tile = tiles.v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {
       Scores s0;
       uint32_t weights1[8];
       step<kParity, kFull, 0>(s0.s, s1, weights0, weights1);
-      finish_scores(s0, origin + (w + 1) * kTileK);
+      finish_scores(s0, tiles.origin + (w + 1) * kTileK);
       step<kParity, kFull, 1>(s1.s, s0, weights1, weights0);
-      finish_scores(s1, origin + (w + 1) * kTileK + kSubTile);
+      finish_scores(s1, tiles.origin + (w + 1) * kTileK + kSubTile);
     } else {
       Scores s2;
       uint32_t weights1[8];
       step<kParity, kFull, 0>(s2.s, s1, weights0, weights1);
-      finish_scores(s2, origin + (w + 2) * kTileK);
+      finish_scores(s2, tiles.origin + (w + 2) * kTileK);
       s1 = s2;
       FW_UNROLL for (int i = 0; i < 8; ++i) weights0[i] = weights1[i];
     }
@@ -417,16 +224,17 @@ struct Forward {
   FW_METHOD void finish_scores(Scores& s, int key) {
     key = here(key);
     if constexpr (C::kGeneral) {
-      Modifier{params_again(), batch, head, first_query, rows(), keys, diagonal}.apply(s, key);
+      Modifier{parameters_again(), batch, head, first_query, rows(), keys, diagonal}.apply(s, key);
     }
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
       const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);
       // As visible_keys. The mask's edges for the wave's first query, from the parameters: registers are scarce.
-      const Params& p = params_again();
+      const Params& p = parameters_again();
       const int64_t aligned = here(diagonal);
       const int edge_from = int(clamped(aligned - p.window_left)), edge_to = int(clamped(aligned + p.window_right + 1));
       const int to = min_of(edge_to + row, keys), from = max_of(edge_from + row, 0);
-      const int first = here_in_lanes(key + 4 * (i >> 5) - from);  // added to numbers that need no register
+      int first = key + 4 * (i >> 5) - from;
+      hold(first);  // added to numbers that need no register
       const uint32_t count = max_of(to - from, 0);
       FW_UNROLL for (int r = 0; r < 16; ++r) s.s[r] = uint32_t(first + key_of_register(r)) < count ? s.s[r] : -kInf;
     }
@@ -447,22 +255,22 @@ struct Forward {
     diagonal = uniform(first_query + keys - queries);
     const int rows = this->rows();
     inner_from = int(last.first), inner_to = int(first.last);
-    origin = p.block_table ? -int(uint32_t(seq.k_row) % kTileK) : 0;
-    origin = uniform(origin + (int(top.first) - origin) / kTileK * kTileK);
-    end_tile = (int(bottom.last) - origin + kTileK - 1) / kTileK;
+    tiles.origin = p.block_table ? -int(uint32_t(seq.k_row) % kTileK) : 0;
+    tiles.origin = uniform(tiles.origin + (int(top.first) - tiles.origin) / kTileK * kTileK);
+    end_tile = (int(bottom.last) - tiles.origin + kTileK - 1) / kTileK;
     if (int(bottom.last) <= int(top.first)) end_tile = 0;
-    my_first = (int(first.first) - origin) / kTileK;
-    my_end = (int(last.last) - origin + kTileK - 1) / kTileK;
+    my_first = (int(first.first) - tiles.origin) / kTileK;
+    my_end = (int(last.last) - tiles.origin + kTileK - 1) / kTileK;
     if (rows == 0 || int(last.last) <= int(first.first)) my_first = my_end = end_tile;
     if constexpr (kSubs == 1) {  // the pipeline starts with two sub-tiles
       if (end_tile == 1) ++end_tile;
       if (my_end == my_first + 1) my_first > 0 ? --my_first : ++my_end;
     }
     if (my_first < my_end) my_first -= my_first & 1;  // the loop begins with the first buffers
-    int to = origin + end_tile * kTileK;
+    int to = tiles.origin + end_tile * kTileK;
     if (to > keys) to = keys;
-    k_stream.start(p, seq, kv_head, origin, to);
-    v_stream.start(p, seq, kv_head, origin, to);
+    tiles.k_stream.start(p, seq, kv_head, tiles.origin, to);
+    tiles.v_stream.start(p, seq, kv_head, tiles.origin, to);
   }
   // Queries of this wave.
   FW_METHOD int rows() const { return max_of(min_of(kRowsPerWave, here(keys) - diagonal), 0); }
@@ -471,21 +279,6 @@ struct Forward {
   FW_METHOD static int64_t clamped(int64_t x) {  // so that 32 may be added
     constexpr int64_t kMost = 0x7FFFFF00;
     return x < -kMost ? -kMost : x > kMost ? kMost : x;
-  }
-
-  FW_METHOD void find_addresses() {
-    direct_sources<KTile, C::kDirectBytes, C::kWaves, kChunksK>(k_source, lane, wave, k_stream.stride, k_stream.row);
-    FW_UNROLL for (int i = 0; i < KTile::kAddresses; ++i) k_read[i] = KTile::read_address(lane, i);
-    FW_UNROLL for (int i = 0; i < VTileOf::kAddresses; ++i) v_read[i] = VTileOf::read_address(lane, i);
-#if defined(__gfx950__)
-    direct_sources<VTileOf, C::kDirectBytes, C::kWaves, kChunksV>(v_source, lane, wave, v_stream.stride, v_stream.row);
-#else
-    FW_UNROLL for (int i = 0; i < kRounds; ++i) {
-      const int unit = wave + C::kWaves * i;
-      VTileOf::sources(v_source + VTileOf::kRows * i, lane, unit, v_stream.stride, v_stream.row);
-      v_write[i] = lds_v + VTileOf::write_address(lane, unit);
-    }
-#endif
   }
 
   FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim) const {
@@ -497,14 +290,12 @@ struct Forward {
     const Buffer in = wave_buffer(p.q, seq, p.dim_qk);
     const uint32_t row = (lane & 31) * uint32_t(p.q.stride[1] * 2) + 16 * half;
     if (p.dim_qk == C::kDimQk) {
-      FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) {
-        q[f] = __builtin_amdgcn_raw_buffer_load_b128(in, row + 32 * f, 0, 0);
-      }
+      FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) { q[f] = buffer_load16(in, row + 32 * f); }
       return;
     }
     FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) {
       const int column = 16 * f + 8 * half;
-      q[f] = __builtin_amdgcn_raw_buffer_load_b128(in, column < p.dim_qk ? row + 32 * f : kNowhere, 0, 0);
+      q[f] = buffer_load16(in, column < p.dim_qk ? row + 32 * f : kNowhere);
       FW_UNROLL for (int i = 0; i < 4; ++i) q[f][i] = column + 2 * i < p.dim_qk ? q[f][i] : 0;
     }
   }
@@ -513,42 +304,34 @@ struct Forward {
     int w = -kLead;
     Scores s1;
     uint32_t weights0[8];
-    bring_k<true>(0);
-    if constexpr (!kIsGfx950) {
-      if constexpr (kSubs == 2) {
-        bring_v<true>(0);
-      } else {
-        v_tile = make_buffer(v_stream.base, 0);
-        FW_UNROLL for (int i = 0; i < kChunksV; ++i) load_v(i, 0);
-      }
-    }
+    tiles.bring_first();
     load_q();
     wait_for_memory<0>();
     workgroup_barrier();
     for (; w + kLead < my_first; ++w) {  // another wave's queries see these keys
-      open_window(w);
-      close_window();
+      tiles.open_window(w);
+      tiles.close_window();
     }
     if (my_first < my_end) {
       Scores s0;
       FW_UNROLL for (int sub = 0; sub < 2; ++sub) {
-        if (sub % kSubs == 0) open_window(w);
+        if (sub % kSubs == 0) tiles.open_window(w);
         F32x16 s = F32x16(0.f);
         FW_UNROLL for (int f = 0; f < C::kQkFragments; ++f) {
-          const U32x4 a = k_fragment(f, sub % kSubs, k_buffer(w + kLead));
-          multiply_all(a, q[f], s, Count<E::kSteps>());
+          const U32x4 a = tiles.k_fragment(f, sub % kSubs, tiles.k_buffer(w + kLead));
+          s = multiply_all<E>(a, q[f], s, Count<E::kSteps>());
         }
         Scores& scores = sub == 0 ? s0 : s1;
         scores.s = s;
         if (sub % kSubs == kSubs - 1) {
-          close_window();
+          tiles.close_window();
           ++w;
         }
       }
-      finish_scores(s0, origin + my_first * kTileK);
-      finish_scores(s1, origin + my_first * kTileK + kSubTile);
+      finish_scores(s0, tiles.origin + my_first * kTileK);
+      finish_scores(s1, tiles.origin + my_first * kTileK + kSubTile);
       rescue(s0, weights0, 0.f);
-      read_ahead(w);
+      tiles.read_ahead(w);
       for (; w + kLead + 1 < my_end; w += 2) {
         window<0>(w, s1, weights0);
         window<1>(w + 1, s1, weights0);
@@ -559,39 +342,31 @@ struct Forward {
       }
       uint32_t weights1[8];
       F32x16 unused;
-      if constexpr (kSubs == 1) open_window(w);
-      step<0, kLastWeights, 0>(unused, s1, weights0, weights1, v_buffer(w));
+      if constexpr (kSubs == 1) tiles.open_window(w);
+      step<0, kLastWeights, 0>(unused, s1, weights0, weights1, tiles.v_buffer(w));
       if constexpr (kSubs == 1) {
-        close_window();
+        tiles.close_window();
         ++w;
       }
-      step<0, kLastProduct, kSubs - 1>(unused, s1, weights1, weights0, v_buffer(w));
+      step<0, kLastProduct, kSubs - 1>(unused, s1, weights1, weights0, tiles.v_buffer(w));
     }
     for (; w + 1 < end_tile; ++w) {
-      open_window(w);
-      close_window();
+      tiles.open_window(w);
+      tiles.close_window();
     }
   }
-  template <int... k>
-  FW_METHOD void multiply_all(U32x4 a, U32x4 b, F32x16& c, Indices<int, k...>) {
-    ((c = E::template multiply<k>(a, b, c)), ...);
-  }
-  FW_METHOD void read_ahead(int w) {
-    FW_UNROLL for (int f = 0; f < kAhead; ++f) ahead[f] = k_fragment(f, 0, k_buffer(w + kLead));
-  }
-
   FW_METHOD void run(int workgroup_query) {
     scale = p.softmax_scale * kLog2e;
     sum = 0.f, m = -kInf, negative_m = kInf;
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] = F32x16(0.f);
     find_keys(workgroup_query);
-    find_addresses();
+    tiles.find_addresses(lane, wave);
     attend();
     store();
   }
 
   FW_METHOD void store() {
-    const Params& p = params_again();
+    const Params& p = parameters_again();
     const Sequence seq = sequence_of(p, batch);
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
     const int rows = this->rows();
@@ -619,11 +394,11 @@ struct Forward {
         x[e] = E::pack(pair.x, pair.y);
       }
       if (p.dim_v == C::kDimV) {
-        __builtin_amdgcn_raw_buffer_store_b128(x, out, row + 32 * g, 0, 0);
+        buffer_store16(out, row + 32 * g, x);
       } else {
         FW_UNROLL for (int e = 0; e < 4; ++e) {
           const bool exists = column + 2 * e < p.dim_v;
-          __builtin_amdgcn_raw_buffer_store_b32(x[e], out, exists ? row + 32 * g + 4 * e : kNowhere, 0, 0);
+          buffer_store4(out, exists ? row + 32 * g + 4 * e : kNowhere, x[e]);
         }
       }
     }

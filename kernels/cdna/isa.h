@@ -141,9 +141,7 @@ struct Near {
 
 // lane_index() computed anew: no register holds it, or what follows from it, through a loop.
 FW_DEVICE int lane_index_again() {
-  int zero = 0;
-  asm volatile("" : "+s"(zero));
-  return int(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, zero)));
+  return int(__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, here(0))));
 }
 
 // The value of lane ^ 32.
@@ -159,42 +157,10 @@ FW_DEVICE float other_half(float x) { return float_of(other_half(bits_of(x))); }
 
 FW_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 
-// x, known to be the same in all lanes, in scalar registers.
-FW_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
-FW_DEVICE int64_t uniform(int64_t x) {
-  const uint32_t low = __builtin_amdgcn_readfirstlane(int(x)), high = __builtin_amdgcn_readfirstlane(int(x >> 32));
-  return int64_t(uint64_t{high} << 32 | low);
-}
-
-// x, but the compiler does not know: what follows from it is computed here, not kept in registers through a loop. x
-// must be in a scalar register.
-template <class T>
-FW_DEVICE T here(T x) {
-  asm volatile("" : "+s"(x));
-  return x;
-}
-template <class T>
-FW_DEVICE T here_in_lanes(T x) {
-  asm volatile("" : "+v"(x));
-  return x;
-}
-
-// The kernel's parameters, read anew: no scalar register holds them through a loop.
-FW_DEVICE const Params& params_again() {
-  auto arguments = (const __attribute__((address_space(4))) GpuArguments*)__builtin_amdgcn_kernarg_segment_ptr();
-  asm volatile("" : "+s"(arguments));
-  return ((const GpuArguments*)arguments)->params;
-}
-
-// No instruction; but what made x comes before. Without it LLVM sinks a chain of matrix instructions towards its user
-// in another basic block, past the gaps that were to hide behind it.
-FW_DEVICE void made_here(F32x16& x) {
+// On gfx908 a product is in accumulation registers.
 #if defined(__gfx908__)
-  asm volatile("" : "+a"(x));
-#else
-  asm volatile("" : "+v"(x));
+FW_DEVICE void hold(F32x16& x) { asm volatile("" : "+a"(x)); }
 #endif
-}
 
 // LDS by byte address.
 #define FW_LDS __attribute__((address_space(3)))
@@ -223,11 +189,6 @@ FW_DEVICE void load_to_lds(Buffer buffer, uint32_t address, uint32_t offset) {
   }
 #endif
   __builtin_amdgcn_raw_ptr_buffer_load_lds(buffer, (FW_LDS void*)address, 4, int(offset), 0, 0, 0);
-}
-
-// Adds to memory, in any order with what other workgroups add. Nothing where the offset is past the end.
-FW_DEVICE void add_to_memory(Buffer buffer, uint32_t offset, float x) {
-  __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(x, buffer, int(offset), 0, 0);
 }
 
 // x, which only matrix instructions read, in accumulation registers: elsewhere it would be copied back and forth.

@@ -7,10 +7,9 @@
 #pragma once
 
 #include "kernels/cdna/isa.h"
+#include "kernels/common/sequence.h"
 
 namespace flashwave {
-
-inline constexpr uint32_t kNowhere = 0x80000000u;  // an offset past the end of every tile's buffer: reads 0
 
 // Rows of kRowBytes in which unit u of row r lies at u ^ key(r): lanes that read the same unit of the rows of a phase
 // hit different banks. Loads straight to LDS write linearly, so the order is put into their global addresses.
@@ -164,7 +163,7 @@ struct TileStream {
   }
   // Where the page is, or one after it. The load may go through the vector unit; the descriptor needs a scalar.
   FW_METHOD int32_t entry(const Params& p, int after) const {
-    return __builtin_amdgcn_readfirstlane(p.block_table[batch * p.block_table_stride + page + after]);
+    return uniform(p.block_table[batch * p.block_table_stride + page + after]);
   }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>
@@ -174,7 +173,7 @@ struct TileStream {
     left -= kRows;
     base += int64_t{kRows} * stride;
     if (__builtin_expect(page >= 0, 0)) {
-      const Params& p = params_again();
+      const Params& p = parameters_again();
       if (end - uint32_t(left) == uint32_t(page + 1) * uint32_t(p.page_size) && left > 0) {
         const int64_t places = int64_t{entry(p, 1)} - entry(p, 0);
         base += places * tensor(p).stride[0] * 2 - p.page_size * stride;

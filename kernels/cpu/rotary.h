@@ -22,17 +22,6 @@ FW_INLINE V negate_even(V x, std::integer_sequence<int, L...>) {
   return (V)((VI)x ^ sign);
 }
 
-// The compiler may not look through this: under -ffp-contract=fast neither a pragma nor __arithmetic_fence keeps it
-// from fusing a product with a sum.
-FW_INLINE V rounded(V x) {
-#if defined(__x86_64__)
-  asm("" : "+x"(x));
-#elif defined(__aarch64__)
-  asm("" : "+w"(x));
-#endif
-  return x;
-}
-
 // a * c + b * s, rounded three times.
 FW_INLINE V sum_of_products(V a, V c, V b, V s) { return rounded(a * c) + rounded(b * s); }
 

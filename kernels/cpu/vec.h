@@ -42,6 +42,17 @@ typedef uint16_t VU16 __attribute__((vector_size(W * 2)));
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 constexpr float kInf = __builtin_inff(), kLargest = 3.40282347e38f;
 
+// The compiler may not look through this: under -ffp-contract=fast neither a pragma nor __arithmetic_fence keeps it
+// from fusing a product with a sum.
+FW_INLINE V rounded(V x) {
+#if defined(__x86_64__)
+  asm("" : "+x"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#endif
+  return x;
+}
+
 FW_INLINE V load(const float* p) { return *reinterpret_cast<const V*>(p); }
 FW_INLINE V load_u(const float* p) { return *reinterpret_cast<const VUnaligned*>(p); }
 FW_INLINE VI load_i(const int32_t* p) { return *reinterpret_cast<const VI*>(p); }

@@ -1,7 +1,7 @@
-// The complete slow path of every GPU: forward (forward.h) and the passes of the backward (backward.h), for
+// The complete slow path of every GPU: forward (fwd.h) and the passes of the backward (bwd.h), for
 // each storage type.
-#include "kernels/generic/backward.h"
-#include "kernels/generic/forward.h"
+#include "kernels/generic/bwd.h"
+#include "kernels/generic/fwd.h"
 
 namespace flashwave {
 

@@ -1,4 +1,4 @@
-// The two products everything in forward.h and backward.h is made of, without matrix instructions:
+// The two products everything in fwd.h and bwd.h is made of, without matrix instructions:
 //
 //   row_dots:    S[r][c] = A_r . B_c            the columns c in the lanes
 //   accumulate:  acc[r][d] += sum_c W[r][c] B_c[d]     the elements d in the lanes

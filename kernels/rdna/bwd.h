@@ -20,7 +20,7 @@ template <class T, class C>
 struct Backward : BackwardTask<T, C> {
   using Base = BackwardTask<T, C>;
   using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::minus_delta,
-      Base::kNowhere, Base::minus_lse, Base::stream, Base::wave, Base::x, Base::y;
+      Base::minus_lse, Base::stream, Base::wave, Base::x, Base::y;
   static constexpr int kAhead = C::kAhead, kSteps = C::kSteps;
 
   const char* before;  // of the tile before, whose dA is summed: its block of queries
@@ -54,7 +54,7 @@ struct Backward : BackwardTask<T, C> {
         const int column = fragment % kSteps * 32 + (lane >> 4) * 16;
         const bool there = column < y.columns && row < kept_rows();
         *reinterpret_cast<U32x4*>(lds + C::kY + fragment * kFragmentBytes + lane * 16) =
-            __builtin_amdgcn_raw_buffer_load_b128(from_y, there ? row * y.stride + column : kNowhere, 0, 0);
+            buffer_load16(from_y, there ? row * y.stride + column : kNowhere);
       }
     }
   }
@@ -141,8 +141,7 @@ struct Backward : BackwardTask<T, C> {
   FW_METHOD F32x8 numbers(const char* from, int w, int which) const {
     const Buffer b = make_buffer(from + (which * C::kStreamed + score_a(w) * 16) * 4, 64);
     const uint32_t at = (lane & 16) * 2;
-    return __builtin_bit_cast(F32x8, joined(__builtin_amdgcn_raw_buffer_load_b128(b, at, 0, 0),
-                                            __builtin_amdgcn_raw_buffer_load_b128(b, at + 16, 0, 0)));
+    return __builtin_bit_cast(F32x8, joined(buffer_load16(b, at), buffer_load16(b, at + 16)));
   }
   FW_METHOD void start_scores() {
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
@@ -158,7 +157,7 @@ struct Backward : BackwardTask<T, C> {
     if (__builtin_expect(!this->is_clean(), 0)) {
       FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) this->mask(s[w], w);
     }
-    const float c = in_scalar(this->scale);
+    const float c = here(this->scale);
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) s[w] *= c;
     schedule_fence();
     FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {

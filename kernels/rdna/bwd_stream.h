@@ -71,8 +71,8 @@ struct Stream {
   FW_METHOD void load_rows() {
     const Buffer from_a = a.buffer(least(rows, C::kStreamed)), from_g = g.buffer(least(rows, C::kStreamed));
     FW_UNROLL for (int j = 0; j < C::kRowLoads; ++j) {
-      staged_rows[0][j] = __builtin_amdgcn_raw_buffer_load_b128(from_a, a_source + j * 32, 0, 0);
-      staged_rows[1][j] = __builtin_amdgcn_raw_buffer_load_b128(from_g, g_source + j * 32, 0, 0);
+      staged_rows[0][j] = buffer_load16(from_a, a_source + j * 32);
+      staged_rows[1][j] = buffer_load16(from_g, g_source + j * 32);
     }
   }
   // Columns past the head dim hold whatever follows the row in memory, possibly NaN: 0. (Of transposes they reach only
@@ -148,7 +148,7 @@ struct Stream {
       const char* row = (g_too ? second.data : first.data) + int64_t{row0} * stride;
       FW_UNROLL for (int e = 0; e < 8; ++e) {
         const Buffer b = make_buffer(row, row0 + 2 * e < count ? columns : 0);
-        staged[j][e] = __builtin_amdgcn_raw_buffer_load_b32(b, a_across, 0, 0);
+        staged[j][e] = buffer_load4(b, a_across);
         row += 2 * int64_t{stride};
       }
     }

@@ -12,7 +12,6 @@ namespace flashwave {
 
 template <class T, class C>
 struct BackwardTask {
-  static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
   static constexpr int64_t kBlockBytes = abi::backward_block_bytes(C::kStreamed, C::kFused ? C::kDim : 0);
 
   struct Place {
@@ -148,7 +147,7 @@ struct BackwardTask {
     const int row = C::score_x(wave) * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
     const auto unit = [&](int at) {
       const bool there = at < from.columns && row < kept_rows();
-      return __builtin_amdgcn_raw_buffer_load_b128(b, there ? row * from.stride + at : kNowhere, 0, 0);
+      return buffer_load16(b, there ? row * from.stride + at : kNowhere);
     };
 #if defined(__GFX12__)
     return unit(column);
@@ -235,7 +234,7 @@ struct BackwardTask {
   template <int N>
   FW_METHOD void modify_gradients(Vec<float, N>& s, Vec<float, N>& dp, Vec<float, N> minus) const {
     if (parameters_again(p).dropout_threshold) {
-      dp *= in_scalar(kept_factor());
+      dp *= here(kept_factor());
       FW_UNROLL for (int r = 0; r < N; ++r) {
         dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
         s[r] = __builtin_fabsf(s[r]);
@@ -272,8 +271,7 @@ struct BackwardTask {
       FW_UNROLL for (int r = 0; r < 8; ++r) {
         const int row = row_tile(n) * 16 + r / kPer * kPer * 2;
         const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + column_tile(n) * 64;
-        __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(da[n][r], make_buffer(sums, 16 * C::kDim * 4),
-                                                        to + r % kPer * kRowsOfRegister * C::kDim * 4, 0, 0);
+        add_to_memory(make_buffer(sums, 16 * C::kDim * 4), to + r % kPer * kRowsOfRegister * C::kDim * 4, da[n][r]);
       }
     }
   }
@@ -304,8 +302,7 @@ struct BackwardTask {
         const auto value = [&](int c) { return sums[i][d][column_register(c)] * factor; };
         U32x4 packed;
         FW_UNROLL for (int c = 0; c < 4; ++c) packed[c] = T::pack(value(2 * c), value(2 * c + 1));
-        __builtin_amdgcn_raw_buffer_store_b128(packed, b,
-                                               row < rows && column < dim ? row * stride + column * 2 : kNowhere, 0, 0);
+        buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed);
       }
     }
   }

@@ -56,8 +56,7 @@ struct WideBackward : BackwardTask<T, C> {
   FW_METHOD F32x2 numbers(int which) const {
     if constexpr (!C::kKeepsKeys) return F32x2(which ? minus_delta : minus_lse);
     const Buffer b = make_buffer(current + which * C::kStreamed * 4, 64);
-    return __builtin_bit_cast(
-        F32x2, __builtin_amdgcn_raw_buffer_load_b64(b, (lane & 16) * 2 + share() * C::kOwnRegisters * 4, 0, 0));
+    return __builtin_bit_cast(F32x2, buffer_load8(b, (lane & 16) * 2 + share() * C::kOwnRegisters * 4));
   }
 
   // Parts of S and dP over the wave's columns, stored by pairs of registers.

@@ -36,7 +36,7 @@ struct BF16 {
   // two, which it rounds to. For |x| < 2^111; of what is larger the result is x rounded, or not finite.
   static constexpr bool kQuickRounding = true;
   FW_METHOD static F32x8 rounded(F32x8 x) {
-    F32x8 y = x * in_scalar(-65535.f);
+    F32x8 y = x * here(-65535.f);
     hold(y);
     schedule_fence();
     FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], 65536.f, y[r]);

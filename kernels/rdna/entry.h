@@ -5,7 +5,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/common/part.h"
 #include "kernels/rdna/element.h"
-#include "kernels/rdna/forward.h"
+#include "kernels/rdna/fwd.h"
 #include "kernels/rdna/generation.h"
 
 namespace flashwave {

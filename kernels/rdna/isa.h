@@ -92,48 +92,10 @@ FW_DEVICE void broadcast_in_eight(uint32_t x, const Use& use) {
 
 FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }
 
-// Empty assembly that claims to change its operand. `hold` keeps what computes x before it and what uses x after it:
-// the compiler otherwise sinks matrix instructions into later blocks, and hoists rare arithmetic out of its branch. On
-// a vector it also keeps the elements in consecutive registers, as pairing (VOPD, "dual-issue") needs.
-template <class T>
-FW_DEVICE void hold(T& x) {
-  asm volatile("" : "+v"(x));
-}
-FW_DEVICE void hold(Vec<float, 1>& x) {  // not a type that assembly takes
-  float only = x[0];
-  hold(only);
-  x[0] = only;
-}
-// The same for a uniform value: what is computed from it is computed where it is used, not kept over a loop.
-template <class T>
-FW_DEVICE T here(T x) {
-  asm volatile("" : "+s"(x));
-  return x;
-}
-// x, in a scalar register. Paired instructions cannot read one vector register twice ("VOPD restrictions"), so a common
-// factor must be scalar.
-FW_DEVICE float in_scalar(float x) {
-  asm volatile("" : "+s"(x));
-  return x;
-}
 // A uniform float for good: arithmetic on it is vector arithmetic before RDNA3.5, so the result comes back explicitly.
 FW_DEVICE float uniform(float x) {
-  asm volatile("" : "+v"(x));
-  return float_of(__builtin_amdgcn_readfirstlane(bits_of(x)));
-}
-
-FW_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
-FW_DEVICE int64_t uniform(int64_t x) {
-  return int64_t(uint64_t(uint32_t(uniform(int(x >> 32)))) << 32 | uint32_t(uniform(int(x))));
-}
-
-#define FW_CONSTANT __attribute__((address_space(4)))
-// The kernel's arguments, to be loaded where they are used: the compiler loads them all at the start if it can, and
-// runs out of scalar registers in kernels that use many.
-FW_DEVICE const FW_CONSTANT GpuArguments& arguments_again() {
-  auto at = (const FW_CONSTANT GpuArguments*)(uintptr_t)__builtin_amdgcn_kernarg_segment_ptr();
-  asm volatile("" : "+s"(at));
-  return *at;
+  hold(x);
+  return float_of(uniform(int32_t(bits_of(x))));
 }
 
 // LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.

@@ -91,7 +91,7 @@ struct KeyLoader {
     FW_UNROLL for (int j = 0; j < C::kLoadsK; ++j) {
       const int first = (step + j) * 16;
       const Buffer b = make_buffer(row + first * 2, columns > first ? skipped + uint32_t(columns - first) * 2 : 0);
-      staged[j] = __builtin_amdgcn_raw_buffer_load_b128(b, source, 0, 0);
+      staged[j] = buffer_load16(b, source);
     }
   }
 
@@ -163,9 +163,7 @@ struct ValueLoader {
     const uint32_t at = uint32_t((lane >> 4) * 8 - first) * stride + (lane & 15) * 2;
     FW_UNROLL for (int j = 0; j < C::kLoadsV; ++j) {
       U16x8 unit;
-      FW_UNROLL for (int e = 0; e < 8; ++e) {
-        unit[e] = __builtin_amdgcn_raw_buffer_load_b16(b, at + e * stride + (step + j) * 32, 0, 0);
-      }
+      FW_UNROLL for (int e = 0; e < 8; ++e) { unit[e] = buffer_load2(b, at + e * stride + (step + j) * 32); }
       staged[j] = __builtin_bit_cast(U32x4, unit);
     }
   }
@@ -212,9 +210,7 @@ struct ValueLoader {
     int key = here(tile.key) + rows.offset;
     FW_UNROLL for (int j = 0; j < 8; ++j) {
       const Buffer b = make_buffer(row, uint32_t(key) < uint32_t(keys) ? columns : 0);
-      FW_UNROLL for (int l = 0; l < C::kLoadsV; ++l) {
-        staged[l][j] = __builtin_amdgcn_raw_buffer_load_b32(b, source + 128 * l, 0, 0);
-      }
+      FW_UNROLL for (int l = 0; l < C::kLoadsV; ++l) { staged[l][j] = buffer_load4(b, source + 128 * l); }
       row += step;
       key += 2;
     }

@@ -130,7 +130,8 @@ Status check_backward(const Problem& problem) {
   if (g.d_bias.data != nullptr) {
     const int64_t extents[4] = {a.batch, a.heads_q, a.seqlen_q, a.seqlen_k};
     for (int i = 0; i < 4; ++i) {
-      FW_RULE(extents[i] <= 1 || (g.d_bias.stride[i] == 0) == (a.bias.stride[i] == 0), "d_bias.stride[", i,
+      // Of one element the stride does not matter. Of none it does: summed over, it is still one that is written.
+      FW_RULE(extents[i] == 1 || (g.d_bias.stride[i] == 0) == (a.bias.stride[i] == 0), "d_bias.stride[", i,
               "] must be 0 exactly where bias.stride is 0, got ", g.d_bias.stride[i], " and ", a.bias.stride[i]);
     }
   }

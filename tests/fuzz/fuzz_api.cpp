@@ -28,6 +28,11 @@ fw_device* cpu() {
   return device;
 }
 
+Arena& arena() {
+  static Arena memory;
+  return memory;
+}
+
 std::string explained(const Call& call) {
   std::vector<char> text(1 << 14);
   static_cast<void>(fw_explain(cpu(), &call.attention.value, call.gradients_or_null(), nullptr, FW_TEXT, text.data(),
@@ -35,7 +40,22 @@ std::string explained(const Call& call) {
   return text.data();
 }
 
+// In bytes from the start of the arena, so that a byte that should not have changed can be placed.
+void print_arrays(const Call& call) {
+  for (const Array& array : arrays_of(call.attention.value, call.gradients_or_null())) {
+    if (array.data == nullptr) continue;
+    std::fprintf(stderr, "%-16s at %td, dtype %d%s,", array.name, array.data - arena().begin(), array.dtype,
+                 array.written ? ", written" : "");
+    for (int i = 0; i < 4; ++i) {
+      std::fprintf(stderr, " %lld by %lld", static_cast<long long>(array.extent[i]),
+                   static_cast<long long>(array.stride[i]));
+    }
+    std::fprintf(stderr, "\n");
+  }
+}
+
 [[noreturn]] void fail(const Call& call, const std::string& what) {
+  print_arrays(call);
   std::fprintf(stderr, "%s\nforced kernel: '%s'\n%slast error: %s\n", what.c_str(), call.kernel.c_str(),
                explained(call).c_str(), fw_last_error());
   std::abort();
@@ -215,14 +235,18 @@ void test(const Call& call, Arena& arena) {
 }
 
 }  // namespace
+
+static void test_one(const uint8_t* data, size_t size) {
+  arena().reset();
+  Bytes bytes(data, size);
+  Call call;
+  make_call(bytes, arena(), &call);
+  test(call, arena());
+}
+
 }  // namespace fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static fuzz::Arena arena;
-  arena.reset();
-  fuzz::Bytes bytes(data, size);
-  fuzz::Call call;
-  fuzz::make_call(bytes, arena, &call);
-  fuzz::test(call, arena);
+  fuzz::test_one(data, size);
   return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when an #include points up or sideways, or when a file has grown too long.
+"""Fails when an #include points up or sideways, a kernel names instructions, or a file has grown too long.
 
     check_layers.py ROOT
 
@@ -56,6 +56,12 @@ ARROWS = {
 
 # The one place where a shared kernel gets the words of the GPU that it is compiled for.
 SWITCH, SWITCHED = "kernels/common/gpu.h", ("kernels/amd/gpu.h", "kernels/nvidia/gpu.h")
+
+# Instructions have words, and only the headers of those words have assembly and builtins of an instruction set: a kernel
+# reads like its algorithm, and what a new architecture needs is in one place.
+INSTRUCTION = re.compile(r"\basm\b|__builtin_(?:amdgcn|nontemporal|ia32|neon)_|__nvvm_")
+INSTRUCTION_HEADERS = ("isa.h", "gpu.h", "wgmma.h", "mma16.h", "vec.h")
+COMMENT = re.compile(r"//.*")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
@@ -122,6 +128,9 @@ def check_file(root, source):
         return problems
     layer = layer_of(source)
     for number, line in enumerate(lines, 1):
+        if source.startswith("kernels/") and os.path.basename(source) not in INSTRUCTION_HEADERS:
+            if INSTRUCTION.search(COMMENT.sub("", line)):
+                problems.append(f"{source}:{number}: instructions belong in {', '.join(INSTRUCTION_HEADERS)}")
         match = INCLUDE.match(line)
         if not match:
             continue

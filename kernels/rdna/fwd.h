@@ -1,7 +1,7 @@
 // One workgroup's share of the forward pass: Config::kTileRows queries of one head against the keys they see.
 #pragma once
 
-#include "kernels/rdna/scores.h"
+#include "kernels/rdna/score.h"
 #include "kernels/rdna/tile.h"
 
 namespace flashwave {
@@ -17,7 +17,6 @@ struct Forward {
   static constexpr int kStoreLead = C::kFragmentsV - kAhead < 6 ? C::kFragmentsV - kAhead : 6;
 
   static constexpr int64_t kFar = (int64_t{1} << 31) - (1 << 17);  // farther than any key, and no overflow near it
-  static constexpr uint32_t kNowhere = 0x80000000;  // past the end of any descriptor: the store is dropped
 
   const Params& p;
   const Schedule& schedule;
@@ -194,7 +193,7 @@ struct Forward {
     if constexpr (kGeneral) {
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += shift[t][0];
     } else {
-      const float c = in_scalar(scale);
+      const float c = here(scale);
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] *= c;
     }
     schedule_fence();
@@ -428,7 +427,7 @@ struct Forward {
       const Buffer b = rows_of(p.q, t, 2, p.dim_qk * 2);
       const int half = lane >> 4;
       FW_UNROLL for (int i = C::kQueryFragments; i < C::kStepsQk; ++i) {
-        U32x4 unit = __builtin_amdgcn_raw_buffer_load_b128(b, uint32_t(lane & 15) * stride + half * 16 + i * 32, 0, 0);
+        U32x4 unit = buffer_load16(b, uint32_t(lane & 15) * stride + half * 16 + i * 32);
         FW_UNROLL for (int w = 0; w < 4; ++w) unit[w] = 16 * i + 8 * half + 2 * w < p.dim_qk ? unit[w] : 0;
         char* const to = lds + C::kOffsetQ + wave * C::kBytesQ + (i - C::kQueryFragments) * kFragmentBytes;
         *reinterpret_cast<U32x4*>(to + lane * 16) = unit;
@@ -436,10 +435,9 @@ struct Forward {
       const uint32_t at = uint32_t(lane & 15) * stride + (kRdna4 ? half * 16 : 0);
       FW_UNROLL for (int i = 0; i < C::kQueryFragments; ++i) {
 #if defined(__GFX12__)
-        q[t][i] = __builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32, 0, 0);
+        q[t][i] = buffer_load16(b, at + i * 32);
 #else
-        q[t][i] = joined(__builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32, 0, 0),
-                         __builtin_amdgcn_raw_buffer_load_b128(b, at + i * 32 + 16, 0, 0));
+        q[t][i] = joined(buffer_load16(b, at + i * 32), buffer_load16(b, at + i * 32 + 16));
 #endif
       }
       if (p.dim_qk == C::kDimQk) continue;
@@ -498,20 +496,18 @@ struct Forward {
     U32x4 packed[C::kStepsV];
     pack_output(o[t], packed);
     if (p.dim_v == C::kDimV) {
-      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
-        __builtin_amdgcn_raw_buffer_store_b128(packed[i], b, at + i * 32, 0, 0);
-      }
+      FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) { buffer_store16(b, at + i * 32, packed[i]); }
     } else {
       FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
         FW_UNROLL for (int c = 0; c < 4; ++c) {
           const uint32_t to = 16 * i + 8 * half + 2 * c < p.dim_v ? at + i * 32 + c * 4 : kNowhere;
-          __builtin_amdgcn_raw_buffer_store_b32(packed[i][c], b, to, 0, 0);
+          buffer_store4(b, to, packed[i][c]);
         }
       }
     }
     if (p.lse.data && half == 0 && exists) {
-      __builtin_amdgcn_raw_buffer_store_b32(bits_of(from_log2<kGeneral>(lse)), rows_of(p.lse, t, 4, 4),
-                                            uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), 0, 0);
+      buffer_store4(rows_of(p.lse, t, 4, 4), uint32_t(lane) * uint32_t(p.lse.stride[1] * 4),
+                    bits_of(from_log2<kGeneral>(lse)));
     }
   }
 
