@@ -52,6 +52,11 @@ def _peak_on_cpu(call: Call) -> int:
     return peak
 
 
+def peak_of(call: Call, device: torch.device) -> int:
+    """Bytes that torch allocates for a call, at its highest point."""
+    return _peak_on_cuda(call, device) if device.type == "cuda" else _peak_on_cpu(call)
+
+
 def _workspace(inputs: Inputs, causal: bool, backward: bool) -> int:
     """Bytes that the library allocates for itself on the CPU, where torch does not see them."""
     device = native.device_of(inputs.q)
@@ -65,14 +70,12 @@ def peak(name: str, inputs: Inputs, causal: bool, direction: str) -> int | None:
     """Bytes of results and everything between, at the highest point of one call; None if they do not fit."""
     call, device = make_call(name, inputs, causal, direction), inputs.q.device
     try:
-        if device.type == "cuda":
-            return _peak_on_cuda(call, device)
-        bytes_ = _peak_on_cpu(call)
+        bytes_ = peak_of(call, device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    if name == OURS:
+    if name == OURS and device.type != "cuda":
         passes = (False,) if direction == FORWARD else (False, True)
         bytes_ += max(_workspace(inputs, causal, backward) for backward in passes)
     return bytes_
