@@ -70,28 +70,40 @@ class Planner:
             batch //= 2
         return batch
 
+    def _lack_of_memory(self, name: str, direction: str, shape: Shape) -> str | None:
+        needed = matrix_copies(name, direction, shape.dropout) * shape.matrix_bytes(self._settings.dtype)
+        if needed <= self._settings.memory_budget:
+            return None
+        return f"needs {needed / 2**30:.1f} GiB, over the memory budget"
+
+    def _lack_of_time(self, name: str, direction: str, shape: Shape) -> str | None:
+        if self._settings.full:
+            return None
+        seconds = self._seconds(name, direction, shape)
+        too_long = seconds > _PATIENCE * self._settings.budget
+        return f"about {seconds:.0f} s a call, far over the budget" if too_long else None
+
     def reason_to_skip(self, name: str, direction: str, shape: Shape) -> str | None:
         """Why a peer is left out of a cell: for memory, or if one call takes far too long. flashwave never is."""
         if name == OURS:
             return None
-        needed = matrix_copies(name, direction, shape.dropout) * shape.matrix_bytes(self._settings.dtype)
-        if needed > self._settings.memory_budget:
-            return f"needs {needed / 2**30:.1f} GiB, over the memory budget"
-        if self._settings.full:
-            return None
-        seconds = self._seconds(name, direction, shape)
-        return (
-            f"about {seconds:.0f} s a call, far over the budget"
-            if seconds > _PATIENCE * self._settings.budget
-            else None
-        )
+        return self._lack_of_memory(name, direction, shape) or self._lack_of_time(name, direction, shape)
 
     def share(self, name: str, direction: str, shape: Shape) -> tuple[Shape, int]:
-        """A part of the batch, then of the heads, that need not be left out, and how many such parts there are."""
+        """A part of the batch, then of the heads, that is within the budgets, and how many such parts there are.
+
+        Only of peers whose memory is that of matrices, which are in proportion to both; the others' is taken whole.
+        """
         whole = shape.batch * shape.heads
-        while self.reason_to_skip(name, direction, shape) and shape.batch * shape.heads > 1:
+        while matrix_copies(name, direction) and shape.batch * shape.heads > 1:
+            if self.reason_to_skip(name, direction, shape) is None:
+                break
             shape = halved(shape)
         return shape, whole // (shape.batch * shape.heads)
+
+    def fits(self, name: str, direction: str, shape: Shape) -> bool:
+        """Whether its matrices are within the memory budget."""
+        return self._lack_of_memory(name, direction, shape) is None
 
 
 def halved(shape: Shape) -> Shape:

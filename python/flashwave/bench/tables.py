@@ -223,8 +223,8 @@ def masking_table(settings: Settings, progress: Progress) -> Table:
     )  # fmt: skip
     text = (
         f"Median time of the forward + backward, {base.heads} heads, head dim {base.dim}, batch {base.batch}. Dropout "
-        f"is {dropout:g}. With padding {padding:.0%} of the positions hold no token: sequences of {1 - 2 * padding:.0%} "
-        "to 100% of the length, which flashwave gets without their padding and standard attention with a mask."
+        f"is {dropout:g}. With padding {padding:.0%} of the positions hold no token: sequences of {1 - 2 * padding:.0%}"
+        " to 100% of the length, which flashwave gets without their padding and standard attention with a mask."
         + _scaled_note(settings)
     )
     return Table("masking", title, text, header, rows, notes, chart, data)
@@ -240,7 +240,7 @@ def _mebibytes(bytes_: int | None, parts: int) -> str:
 def _peak(settings: Settings, planner: Planner, shape: Shape, direction: str, name: str) -> tuple[int | None, int]:
     """Peak memory, and of how many parts it is the sum: what does not fit is measured on a part and multiplied."""
     part, parts = planner.share(name, direction, shape)
-    while planner.reason_to_skip(name, direction, part) is None:
+    while planner.fits(name, direction, part):
         found = memory.peak(name, draw(part, settings.dtype, settings.device), part, direction)
         if found is not None:
             return found * parts, parts
