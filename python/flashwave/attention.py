@@ -378,8 +378,10 @@ def explain(
     unknown = sorted(name for name in arguments if name not in names and name != "window_size")
     if unknown:
         raise InvalidArgument(f"{unknown[0]} is not an argument of attention, which has {', '.join(names)}")
-    for name in ("return_lse", "return_probs", "out", "device"):  # say nothing about the problem
+    device = arguments.pop("device", None)
+    for name in ("return_lse", "return_probs", "out"):  # say nothing about the problem
         arguments.pop(name, None)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, tensor)
-    return native.explain(make_problem(*autocast(q, k, v), **{"window_size": window, **arguments}), backward, json)
+    problem = make_problem(*autocast(q, k, v), **{"window_size": window, **arguments})
+    return native.explain(problem, backward, json, device)

@@ -37,16 +37,18 @@ def _lse_as_flash_attn(lse: Tensor) -> Tensor:
     return torch.where(lse == -torch.inf, torch.inf, lse)
 
 
-def _run(problem: Problem, return_attn_probs: bool, return_lse: bool, out: Tensor | None) -> Any:
-    """out, (out, lse) or (out, lse, S_dmask)."""
+def _run(
+    problem: Problem, return_attn_probs: bool, return_lse: bool, out: Tensor | None, without_dropout: bool = False
+) -> Any:
+    """out, (out, lse) or (out, lse, S_dmask). without_dropout: S_dmask also where nothing is dropped."""
     if not return_attn_probs and not return_lse:
         return attend(problem, checked_out(out, problem), False)[0]
-    dropped = return_attn_probs and problem.dropout_p > 0.0
-    result, lse, probs = attend(problem, checked_out(out, problem), True, dropped)
+    wanted = return_attn_probs and (problem.dropout_p > 0.0 or without_dropout)
+    result, lse, probs = attend(problem, checked_out(out, problem), True, wanted)
     lse = _lse_as_flash_attn(lse)
     if not return_attn_probs:
         return result, lse
-    if not dropped or probs.numel() == 0:  # flash-attn computes the matrix only for tests of dropout
+    if not wanted or probs.numel() == 0:  # flash-attn 2 computes the matrix only for tests of dropout
         return result, lse, result.new_empty((0,))
     # exp(s - max of the row), negative where dropped: flash-attn's scaling of the matrix
     largest = probs.abs().amax(dim=-1, keepdim=True)

@@ -7,7 +7,9 @@ keys. For other lengths the functions here keep the old meaning, key j visible t
 * more keys than queries: keys from the number of queries on are seen by nobody and are left out;
 * more queries than keys: queries from the number of keys on see every key; they are attended in a second call.
 
-Returned softmax_lse is (batch, heads, longest sequence of queries), as it was, 0 beyond a sequence's end.
+Returned softmax_lse is (batch, heads, longest sequence of queries), as it was, 0 beyond a sequence's end. S_dmask, with
+return_attn_probs, is (batch, heads, longest queries, longest keys), with dropout and without: a row's weights over the
+largest of them, negative where dropped, 0 where nothing is seen. (0.x gave it in the order of a kernel's threads.)
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashwave.attention import index_tensor
-from flashwave.functions import flash_attn_varlen_func
+from flashwave.attention import autocast, index_tensor, make_problem
+from flashwave.functions import _run
 
 __all__ = [
     "flash_attn_unpadded_func",
@@ -44,6 +46,7 @@ def flash_attn_unpadded_func(
     """q (total_q, h, d), k and v (total_k, h, d). Returns out, or (out, softmax_lse, S_dmask)."""
     cu_seqlens_q = index_tensor("cu_seqlens_q", cu_seqlens_q)
     cu_seqlens_k = index_tensor("cu_seqlens_k", cu_seqlens_k)
+    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     options = {
         "dropout_p": dropout_p,
         "softmax_scale": softmax_scale,
@@ -51,18 +54,10 @@ def flash_attn_unpadded_func(
         "return_attn_probs": return_attn_probs,
     }
     if causal and not _same(cu_seqlens_q, cu_seqlens_k):
-        if return_attn_probs:
-            raise NotImplementedError(
-                "return_attn_probs: not for causal attention of sequences with different numbers of queries and keys"
-            )
-        return _top_left(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
-    result = flash_attn_varlen_func(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=causal, **options
-    )
-    if not return_attn_probs:
-        return result
-    out, lse, probs = result
-    return out, _padded_lse(lse, cu_seqlens_q, max_seqlen_q), probs
+        out, lse, probs = _top_left(q, k, v, *lengths, options)
+    else:
+        out, lse, probs = _attend(q, k, v, *lengths, causal, **options)
+    return (out, _padded_lse(lse, cu_seqlens_q, max_seqlen_q), probs) if return_attn_probs else out
 
 
 def flash_attn_unpadded_qkvpacked_func(
@@ -121,8 +116,6 @@ def flash_attn_unpadded_qkvpacked_split_func(
     if not return_attn_probs:
         return result
     out, lse, probs = result
-    if probs.numel() == 0:  # without dropout there is no matrix
-        return out, lse, probs, probs
     first, others = probs[:batch_size0], probs[batch_size0:]
     return out, lse, first[:, :, :max_seqlen0, :max_seqlen0], others[:, :, :max_seqlen1, :max_seqlen1]
 
@@ -131,31 +124,72 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or torch.equal(a, b)
 
 
-def _top_left(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, options: dict) -> Tensor:
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool,
+    dropout_p: float,
+    softmax_scale: float | None,
+    deterministic: bool,
+    return_attn_probs: bool,
+):
+    """(out, lse (heads, total_q), S_dmask); the last two None unless asked for."""
+    problem = make_problem(
+        *autocast(q, k, v),
+        dropout_p=dropout_p,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        deterministic=deterministic,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+    )
+    if not return_attn_probs:
+        return _run(problem, False, False, None), None, None
+    out, lse, probs = _run(problem, True, True, None, without_dropout=True)
+    if probs.numel() == 0:  # nothing is attended
+        probs = out.new_zeros(cu_seqlens_q.shape[0] - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
+    return out, lse, probs
+
+
+def _top_left(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    options: dict,
+):
+    """`_attend` with key j visible to query i iff j <= i."""
     shared = torch.minimum(cu_seqlens_q.diff(), cu_seqlens_k.diff())
     first_q, later_q = _split_rows(cu_seqlens_q, shared)
     first_k, _ = _split_rows(cu_seqlens_k, shared)
-    cu_shared = _offsets(shared)
-    longest = int(shared.max())
-    square = flash_attn_varlen_func(
-        q[first_q], k[first_k], v[first_k], cu_shared, cu_shared, longest, longest, causal=True, **options
-    )
-    out = square.new_zeros(q.shape[0], *square.shape[1:]).index_copy(0, first_q, square)
-    if later_q.numel() == 0:
-        return out
-    later = cu_seqlens_q.diff() - shared
-    full = flash_attn_varlen_func(
-        q[later_q],
-        k,
-        v,
-        _offsets(later),
-        cu_seqlens_k,
-        int(later.max()),
-        int(cu_seqlens_k.diff().max()),
-        causal=False,
-        **options,
-    )
-    return out.index_copy(0, later_q, full)
+    cu_shared, longest = _offsets(shared), int(shared.max())
+    square = _attend(q[first_q], k[first_k], v[first_k], cu_shared, cu_shared, longest, longest, True, **options)
+    out = square[0].new_zeros(q.shape[0], *square[0].shape[1:]).index_copy(0, first_q, square[0])
+    lse = probs = later = None
+    if later_q.numel() > 0:
+        rest = cu_seqlens_q.diff() - shared
+        lengths = _offsets(rest), cu_seqlens_k, int(rest.max()), int(cu_seqlens_k.diff().max())
+        later = _attend(q[later_q], k, v, *lengths, False, **options)
+        out = out.index_copy(0, later_q, later[0])
+    if options["return_attn_probs"]:
+        lse = square[1].new_full((square[1].shape[0], q.shape[0]), torch.inf).index_copy(1, first_q, square[1])
+        probs = square[2].new_zeros(shared.shape[0], q.shape[1], max_seqlen_q, max_seqlen_k)
+        probs[:, :, :longest, :longest] = square[2]
+        if later is not None:
+            lse = lse.index_copy(1, later_q, later[1])
+            for b, (start, count) in enumerate(zip(shared.tolist(), rest.tolist())):
+                probs[b, :, start : start + count, : later[2].shape[3]] = later[2][b, :, :count]
+    return out, lse, probs
 
 
 def _offsets(lengths: Tensor) -> Tensor:

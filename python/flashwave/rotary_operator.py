@@ -344,6 +344,10 @@ def rotated(x: Tensor, turn: Turn, inplace: bool) -> Tensor:
     """The differentiable rotation of x, which gets no new memory if in place. The operators check the arguments."""
     if torch.compiler.is_compiling():
         turned = ops.rotary.default(x, *turn)
+        if inplace and x.is_leaf and x.requires_grad:  # as `_InPlace`: its numbers change, without a word to autograd
+            with torch.no_grad():
+                x.copy_(turned)
+            return turned
         return x.copy_(turned) if inplace else turned
     return _rotate(x, turn, inplace)
 

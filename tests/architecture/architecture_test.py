@@ -83,8 +83,12 @@ class Architecture(unittest.TestCase):
         self.assertRegex(explained, r"kernel +amd_generic_fwd_bf16\n")
         self.assertIn("example_fwd_bf16_d64_m64n1: takes dim_qk <= 64, got 128", explained)
         gpu["FAKE_HIP_ARCH"] = "gfx1100"  # known, but not compiled for
-        refused = subprocess.run([build / "flashwave", "explain", "--device", "hip", *PROBLEM], capture_output=True, text=True,
-                                 env={**os.environ, **gpu})
+        refused = subprocess.run(
+            [build / "flashwave", "explain", "--device", "hip", *PROBLEM],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **gpu},
+        )
         self.assertIn("no machine code for hip:0 (gfx1100)", refused.stdout + refused.stderr)
 
         self.run_in(tree, sys.executable, "tests/layering/check_layers.py", tree)

@@ -144,7 +144,9 @@ class Check(unittest.TestCase):
         self.assertEqual(run("check", "--device", "cpu", "sq=8", "--kernel", "reference_bwd").returncode, 1)
 
     def test_death_by_a_signal_names_the_problem(self):
-        slow = subprocess.Popen([TOOL, "check", "--device", "cpu", "b=8 hq=8 sq=2048"], stderr=subprocess.PIPE, text=True)
+        slow = subprocess.Popen(
+            [TOOL, "check", "--device", "cpu", "b=8 hq=8 sq=2048"], stderr=subprocess.PIPE, text=True
+        )
         try:
             slow.communicate(timeout=1)
         except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """The lists of kernels (kernels/registry.def) as the library reads them: through the C preprocessor.
 
-    kernel_lists.py          prints the rows of all GPUs, one a line
+kernel_lists.py          prints the rows of all GPUs, one a line
 """
 
 import functools

@@ -46,7 +46,9 @@ class Configure(unittest.TestCase):
     def assert_short_error(self, answer, *words):
         """One or two lines that say what to do."""
         self.assertNotEqual(answer.returncode, 0)
-        error = re.search(r"CMake Error at [^\n]*\n(.*?)\nCall Stack|CMake Error at [^\n]*\n(.*?)\n\n", answer.stderr, re.S)
+        error = re.search(
+            r"CMake Error at [^\n]*\n(.*?)\nCall Stack|CMake Error at [^\n]*\n(.*?)\n\n", answer.stderr, re.S
+        )
         text = " ".join((error.group(1) or error.group(2)).split()) if error else answer.stderr
         for word in words:
             self.assertIn(word, text)
@@ -84,13 +86,19 @@ class Configure(unittest.TestCase):
         base = ("ninja", "ld.lld-22", "ld.lld", "ld", "as", "env", "sh", "bash", "sed")
         path = self.tools(*(name for name in base if shutil.which(name)))
         compiler = str(pathlib.Path(shutil.which(COMPILER)).resolve())
-        options = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_EMULATOR=OFF", f"-DCMAKE_C_COMPILER={compiler}",
-                   "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF")  # else /usr/bin is searched whatever the PATH
+        options = (
+            "-DFLASHWAVE_NVIDIA_TARGETS=none",
+            "-DFLASHWAVE_EMULATOR=OFF",
+            f"-DCMAKE_C_COMPILER={compiler}",
+            "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+        )  # else /usr/bin is searched whatever the PATH
         answer = self.configure(*options, environment={"PATH": path, "ROCM_PATH": ""}, compiler=compiler)
         self.assertEqual(self.amd(answer), [])
         self.assertIn("Left out: the kernels of AMD GPUs; no clang >= 19", answer.stdout)
         # Where they are asked for by name, leaving them out is an error.
-        asked = self.configure(*options, "-DFLASHWAVE_AMD_TARGETS=gfx942", environment={"PATH": path}, compiler=compiler)
+        asked = self.configure(
+            *options, "-DFLASHWAVE_AMD_TARGETS=gfx942", environment={"PATH": path}, compiler=compiler
+        )
         self.assert_short_error(asked, "FLASHWAVE_AMD_TARGETS", "clang >= 19")
         self.tools("clang++-22")
         answer = self.configure(*options, "-DFLASHWAVE_AMD_TARGETS=", environment={"PATH": path}, compiler=compiler)

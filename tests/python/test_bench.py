@@ -58,7 +58,7 @@ def test_a_table_in_every_format(table, tmp_path, capsys):
     content = json.loads(json_path.read_text())
     (found,) = content["tables"]
     assert found["name"] == table and content["environment"]["threads"] == torch.get_num_threads()
-    assert len(found["rows"]) == {"bert": 3, "train": 12}.get(table, 2)
+    assert len(found["rows"]) == {"masking": 8, "train": 12}.get(table, 2)
     written = (tmp_path / "benchmarks.md").read_text()
     assert f"({table}.svg)" in written
     assert found["title"] in written and found["title"] in printed.out
@@ -95,7 +95,15 @@ def test_standard_attention_over_the_memory_budget_is_a_dash(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--tables=nothing"], ["--peers=flashwave"], ["--device=abacus"], ["--dtype=fp64"]]
+    "arguments",
+    [
+        ["--tables=nothing"],
+        ["--peers=flashwave"],
+        ["--device=abacus"],
+        ["--dtype=fp64"],
+        ["--dropout=1"],
+        ["--padding=0.5"],
+    ],
 )
 def test_an_option_that_means_nothing_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -171,14 +179,42 @@ def test_the_check_leaves_torch_as_it_was():
 # ------------------------------------------------------------------------------------------------- parts of the program
 
 
+@pytest.mark.parametrize("padding", [0.0, 0.3])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("peer", ["standard", "sdpa", "native", "torch"])
-def test_peers_compute_the_same(peer, causal):
-    inputs = draw(SHAPE, torch.float32, CPU)
+def test_peers_compute_the_same(peer, causal, padding):
+    shape = SHAPE._replace(causal=causal, padding=padding)
+    inputs = draw(shape, torch.float32, CPU)
+    kept = torch.arange(shape.seqlen) < torch.tensor(shape.lengths())[:, None]
+    if padding:  # the others compute something for positions without a token, too
+        inputs = inputs._replace(dout=inputs.dout * kept[..., None, None])
     for direction in (FORWARD, BACKWARD, BOTH):
-        ours, theirs = (make_call(name, inputs, causal, direction)() for name in (OURS, peer))
+        ours, theirs = (make_call(name, inputs, shape, direction)() for name in (OURS, peer))
         for a, b in zip(*((result,) if direction == FORWARD else result for result in (ours, theirs))):
-            torch.testing.assert_close(a, b.transpose(-3, -2) if PEERS[peer].heads_first else b, atol=1e-5, rtol=1e-4)
+            b = b.transpose(-3, -2) if PEERS[peer].heads_first else b
+            b = b[kept] if padding and PEERS[peer].heads_first else b
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_padding_is_as_much_as_asked_for():
+    for batch in (1, 2, 7, 16):
+        shape = Shape(batch, 1000, 2, 32, padding=0.25)
+        lengths = shape.lengths()
+        assert sum(lengths) / batch == pytest.approx(750, rel=0.01) and 500 <= min(lengths) <= max(lengths) <= 1000
+        assert shape.flops(FORWARD) == 4 * 2 * 32 * sum(length**2 for length in lengths)
+    assert Shape(3, 10, 1, 8).lengths() == [10] * 3
+
+
+@pytest.mark.parametrize("padding", [0.0, 0.25])
+def test_dropout_is_timed_with_dropout(padding):
+    shape = Shape(2, 64, 4, 32, dropout=0.5, padding=padding)
+    inputs = draw(shape, torch.float32, CPU)
+    inputs = inputs._replace(q=torch.zeros_like(inputs.q), v=torch.ones_like(inputs.v))
+    for name in (OURS, "standard", "sdpa"):
+        out = make_call(name, inputs, shape, FORWARD)()
+        if padding and PEERS[name].heads_first:
+            out = out[:, :, : shape.lengths()[-1]]
+        assert abs(float(out.mean()) - 1.0) < 0.05 and float(out.std()) > 0.05
 
 
 def test_flops_are_those_of_the_products():
@@ -210,10 +246,27 @@ def test_a_slow_call_is_sampled_once_and_a_quick_one_beside_it_more_often():
 def test_memory_of_standard_attention_is_that_of_its_matrices():
     shape = Shape(1, 256, 2, 32)
     inputs, matrix = draw(shape, torch.float32, CPU), shape.matrix_bytes(torch.float32)
-    assert 2 * matrix <= memory.peak("standard", inputs, False, FORWARD) < 2.5 * matrix
-    assert 3 * matrix <= memory.peak("standard", inputs, False, BOTH) < 4 * matrix
+    assert 2 * matrix <= memory.peak("standard", inputs, shape, FORWARD) < 2.5 * matrix
+    assert 3 * matrix <= memory.peak("standard", inputs, shape, BOTH) < 4 * matrix
     output = inputs.q.nbytes
-    assert output < memory.peak(OURS, inputs, False, FORWARD) < 2 * matrix
+    for option in ({}, {"dropout": 0.1}, {"padding": 0.2}):
+        assert output / 2 < memory.peak(OURS, inputs, shape._replace(**option), FORWARD) < 2 * matrix
+
+
+def test_memory_that_does_not_fit_is_measured_on_a_part(capsys, tmp_path):
+    """With room for everything, and for one head of one sequence: the same numbers, the second's marked, no hole."""
+    path, found = tmp_path / "memory.json", []
+    for budget in (1.0, 2.5 * 64 * 64 * 4 * 2 / 2**30):
+        arguments = ["--quick", "--device=cpu", "--tables=memory", f"--memory-budget={budget}", f"--json={path}"]
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        rows = json.loads(path.read_text())["tables"][0]["rows"]
+        found.append([row[direction]["standard"] for row in rows for direction in (FORWARD, BOTH)])
+        cells = [cell for row in rows_of(printed) if len(row) > 5 for cell in row]
+        assert "-" not in cells
+        marked = [cell for cell in cells if cell.startswith("≈")]
+        assert bool(marked) == (budget < 1.0) == ("in proportion to both" in printed)
+    assert found[0] == pytest.approx(found[1], rel=0.05)
 
 
 def test_the_batch_is_halved_until_it_fits():
@@ -225,6 +278,8 @@ def test_the_batch_is_halved_until_it_fits():
     assert Planner(settings(full=True)).fitting_batch(shape, FORWARD) == 16
     planner._rates["standard", FORWARD] = 1e9
     one = shape._replace(batch=1)
+    part, parts = planner.share("standard", FORWARD, shape._replace(seqlen=1024))
+    assert (part.batch, part.heads, parts) == (1, 12, 16)  # 3.2 s of a budget of 1: not far over it
     assert "s a call" in planner.reason_to_skip("standard", FORWARD, one._replace(heads=1))
     assert planner.reason_to_skip(OURS, FORWARD, shape) is None
     assert "GiB" in planner.reason_to_skip("standard", FORWARD, shape)
@@ -309,6 +364,37 @@ def test_the_script_of_flash_attn_prints_its_layout(capsys):
     assert lines[0] == "### causal=False, headdim=32, batch_size=2, seqlen=64 ###"
     assert [line.split()[0] for line in lines[1:4]] == ["flashwave", "Pytorch", "SDPA"]
     assert len(lines) == 8 and lines[1].count("TFLOPs/s") == 3
+
+
+def test_the_script_of_flash_attn_with_dropout_and_padding(capsys, tmp_path):
+    script = load_script("bench/benchmark_flash_attention.py")
+    assert script.main(["--quick", "--device=cpu", "--dropout=0.1", "--padding=0.2", f"--out={tmp_path}"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("TFLOPs/s") == 2 * 3 * 3 and printed.err == ""
+    drawn = ElementTree.parse(tmp_path / "benchmark_flash_attention.svg").getroot()
+    assert len([inner for inner in drawn if inner.get("viewBox")]) == 4
+
+
+def test_the_script_of_flash_attn_in_the_blocks_of_02(capsys):
+    assert load_script("bench/benchmark_flash_attention.py").main(["--quick", "--device=cpu", "--blocks"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "dropout 0.1" in first
+    titles = [
+        f"{name} - {what} pass"
+        for name in ("FlashAttention", "PyTorch Standard Attention")
+        for what in ("Forward", "Backward", "Forward + Backward")
+    ]
+    assert lines[::3] == titles
+    assert all(line.endswith(" ms") and float(line.split()[0]) > 0.0 for line in lines[1::3])
+    assert all("1 measurement, " in line and " runs , " in line for line in lines[2::3])
+
+
+def test_the_script_of_flash_attn_where_its_readme_says(tmp_path):
+    """PYTHONPATH=$PWD python benchmarks/benchmark_flash_attention.py from a checkout, whose package is in python/."""
+    command = [sys.executable, "benchmarks/benchmark_flash_attention.py", "--quick", "--device=cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("### causal=False"), done.stderr
 
 
 def test_every_cell_against_sdpa(tmp_path, capsys):

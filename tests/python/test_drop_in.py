@@ -220,6 +220,9 @@ def test_explain_takes_the_arguments_of_attention():
     text = flashwave.explain(q, k, v, window=(4, 0), causal=True, softcap=2.0, return_lse=True)
     assert "window=4,0" in text.replace(" ", "") and "kernel" in text
     assert flashwave.explain(q, k, v, window_size=(4, 0)) == flashwave.explain(q, k, v, window=(4, 0))
+    assert flashwave.explain(q, k, v, device="cpu") == flashwave.explain(q, k, v)
+    with pytest.raises(flashwave.NoDevice, match="abacus"):
+        flashwave.explain(q, k, v, device="abacus")
 
 
 def test_errors_can_be_sent_to_another_process():

@@ -468,6 +468,30 @@ def test_compiled_changes_its_argument_in_place(device):
     assert torch.equal(out, expected) and torch.equal(kv, expected)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("offset", [0, 3, "each its own"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_compiled_changes_a_leaf_that_wants_a_gradient(device, interleaved, offset, grouped):
+    """As the eager one does, and flash-attn's: its numbers change, and its gradient is that of what it was."""
+    shape = (2, 9, 3, 4, 16) if not grouped else (2, 9, 8, 16)
+    eager = torch.randn(shape, device=device, requires_grad=True)
+    traced = eager.detach().clone().requires_grad_()
+    cos, sin = torch.rand(2, 20, 8, device=device).unbind(0)
+    offsets = torch.tensor([1, 5], dtype=torch.int32, device=device) if isinstance(offset, str) else offset
+
+    def step(qkv):
+        heads = 4 if grouped else None
+        return rotary.apply_rotary_emb_qkv_(
+            qkv, cos, sin, interleaved=interleaved, seqlen_offsets=offsets, num_heads_q=heads
+        )
+
+    results = [step(eager), compiled(step)(traced)]
+    gradient = torch.randn(shape, device=device)
+    for result in results:
+        result.backward(gradient)
+    assert torch.equal(*results) and torch.equal(eager, traced) and torch.equal(eager.grad, traced.grad)
+
+
 def test_compiled_module(device):
     module = rotary.RotaryEmbedding(16, device=device)
     expected = copy.deepcopy(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from .tables import (
     backends_table,
     backward_table,
     headdim_table,
+    masking_table,
     memory_seqlen_table,
     memory_table,
     seqlen_table,
@@ -32,6 +34,7 @@ TABLES = {
     "memory": memory_table,
     "memory-seqlen": memory_seqlen_table,
     "backward": backward_table,
+    "masking": masking_table,
     "backends": backends_table,
     "backends-backward": backends_backward_table,
     "bert": bert_table,
@@ -54,6 +57,18 @@ def choices(known: dict) -> type:
     return parse  # type: ignore[return-value]
 
 
+def part(below: float) -> Callable[[str], float]:
+    """An argparse type: a number from 0 to below `below`."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not 0.0 <= value < below:
+            raise argparse.ArgumentTypeError(f"must be at least 0 and less than {below:g}, got {text}")
+        return value
+
+    return parse
+
+
 def device_named(name: str) -> torch.device:
     """An argparse type: auto, cpu, cuda[:i] or rocm[:i] (which torch calls cuda)."""
     if name == "auto":
@@ -70,8 +85,15 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device_named, default="auto", help="auto (default), cpu, cuda or rocm")
     parser.add_argument("--dtype", choices=DTYPES, help="default: fp32 on the CPU, fp16 on a GPU")
     parser.add_argument("--threads", type=int, help="CPU threads, torch's and flashwave's")
-    parser.add_argument("--budget", type=float, help="seconds of a peer in a cell (default 10, on a GPU 1)")
+    parser.add_argument("--budget", type=float, help="seconds of a peer in a cell (default 4, on a GPU 1)")
     parser.add_argument("--memory-budget", type=float, metavar="GIB", help="default: half of what is available")
+    parser.add_argument(
+        "--dropout", type=part(1.0), default=0.0, metavar="P", help="of the attention's weights, for all sides"
+    )
+    parser.add_argument(
+        "--padding", type=part(0.5), default=0.0, metavar="PART",
+        help="of the positions hold no token: flashwave gets the tokens alone, the others a mask (not BERT)",
+    )  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,7 +125,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         torch.cuda.set_device(arguments.device)  # events are recorded on the current device's stream
     budget = arguments.budget
     if budget is None:
-        budget = 0.25 if arguments.quick else 1.0 if on_gpu else 10.0
+        budget = 0.25 if arguments.quick else 1.0 if on_gpu else 4.0
     gibibytes = arguments.memory_budget
     return Settings(
         device=arguments.device,
@@ -114,6 +136,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         full=arguments.full,
         budget=budget,
         memory_budget=memory.available(arguments.device) if gibibytes is None else int(gibibytes * 2**30),
+        dropout=arguments.dropout,
+        padding=arguments.padding,
     )
 
 

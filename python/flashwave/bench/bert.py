@@ -11,11 +11,11 @@ from torch import nn
 
 from .plan import Settings
 from .progress import Progress
-from .report import Table, milliseconds, quotient, ratio
+from .report import Table, quotient, ratio
 from .svg import Chart, number
 from .timing import Call, measure
 from .verify import check
-from .workloads import OURS, PEERS, Shape, draw
+from .workloads import BACKENDS, OURS, PEERS, Shape, draw
 
 Tensor = torch.Tensor
 
@@ -120,41 +120,58 @@ def training_steps(config: Config, batch: int, settings: Settings) -> dict[str, 
     return {name: (lambda name=name: step(name)) for name in settings.everyone}
 
 
-def bert_table(settings: Settings, progress: Progress) -> Table:
-    config = QUICK if settings.quick else BERT_BASE
-    batch = 16 if settings.device.type == "cuda" and not settings.quick else 2
-    progress.step(config.name)
-    shape = Shape(batch, config.seqlen, config.heads, config.hidden // config.heads)
-    check(shape, draw(shape, settings.dtype, settings.device), gradients=True)
-    measured = measure(training_steps(config, batch, settings), settings.device, settings.budget)
-    ours, rows, data = measured[OURS].seconds, [], []
-    for name in settings.everyone:
-        seconds, samples = measured[name].seconds, len(measured[name].samples)
-        speed = quotient(batch, seconds)
-        rows.append(
-            (
-                PEERS[name].label,
-                milliseconds(seconds),
-                "-" if speed is None else number(speed),
-                "" if name == OURS else ratio(quotient(seconds, ours)),
-                str(samples),
-            )
-        )
-        data.append({"x": name, "batch": batch, "seconds": seconds, "samples_per_second": speed, "samples": samples})
-    mixed = "" if settings.dtype == torch.float32 else " under autocast, without loss scaling"
-    title = "BERT-base training" if not settings.quick else "Training of a small encoder"
+BATCHES = {128: 32, 256: 32, 512: 16, 1024: 8}  # by sequence length, on a GPU
+_QUICK_BATCHES = {32: 2, 64: 2}
+_TOKENS = 1024  # of a batch on a CPU
+
+
+def speed_table(
+    name: str, title: str, batches: dict[int, int], dropout: float, settings: Settings, progress: Progress
+) -> Table:
+    """Samples per second of training steps, by sequence length."""
+    base = QUICK if settings.quick else BERT_BASE
+    rows, data = [], []
+    for seqlen, batch in batches.items():
+        progress.step(f"{name} {seqlen}")
+        config = base._replace(seqlen=seqlen, dropout=dropout)
+        shape = Shape(batch, seqlen, config.heads, config.hidden // config.heads)
+        for one in (OURS, *[peer for peer in settings.peers if peer in BACKENDS]):
+            check(shape, draw(shape, settings.dtype, settings.device), gradients=True, name=one)
+        measured = measure(training_steps(config, batch, settings), settings.device, settings.budget)
+        speeds = {one: quotient(batch, measured[one].seconds) for one in settings.everyone}
+        samples = {one: len(measured[one].samples) for one in settings.everyone}
+        data.append({"x": seqlen, "batch": batch, "samples_per_second": speeds, "samples": samples})
+        cells = [str(seqlen), str(batch), _speed(speeds[OURS])]
+        for one in settings.peers:
+            cells += [_speed(speeds[one]), ratio(quotient(speeds[OURS], speeds[one]))]
+        rows.append(tuple(cells))
+    header = ["seqlen", "batch", "flashwave, samples/s"]
+    for one in settings.peers:
+        header += [f"{PEERS[one].label}, samples/s", "speed-up"]
+    mixed = "" if settings.dtype == torch.float32 else ", autocast without loss scaling"
     text = (
-        f"Training steps of {config.name}: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, "
-        f"seqlen {config.seqlen}, batch {batch}, random tokens, no dropout, AdamW in fp32{mixed}. A step is forward, "
-        "loss at 15% of the tokens, backward and optimizer."
+        f"Training steps of {base.name}: {base.layers} layers, hidden {base.hidden}, {base.heads} heads, dropout "
+        f"{dropout:g}, random tokens, AdamW in fp32{mixed}. A step is forward, loss at 15% of the tokens, backward and "
+        "optimizer; speed-up is flashwave's rate over the peer's."
     )
-    header = ("attention", "ms a step", "samples/s", "flashwave's speed-up", "steps timed")
     chart = Chart(
         title,
-        f"samples/s, seqlen {config.seqlen}, batch {batch}, on {settings.device.type}; higher is better",
-        "",
+        f"{base.name}, dropout {dropout:g}, on {settings.device.type}; higher is better",
+        "seqlen",
         "samples/s",
-        (config.name,),
-        {PEERS[row["x"]].label: (row["samples_per_second"],) for row in data},
+        tuple(row[0] for row in rows),
+        {PEERS[one].label: tuple(row["samples_per_second"][one] for row in data) for one in settings.everyone},
     )
-    return Table("bert", title, text, header, rows, [], chart, data)
+    return Table(name, title, text, tuple(header), rows, [], chart, data)
+
+
+def _speed(rate: float | None) -> str:
+    return "-" if rate is None else number(rate)
+
+
+def bert_table(settings: Settings, progress: Progress) -> Table:
+    batches = _QUICK_BATCHES if settings.quick else BATCHES
+    if not settings.quick and settings.device.type != "cuda":
+        batches = {seqlen: max(1, _TOKENS // seqlen) for seqlen in BATCHES}
+    title = "Training of a small encoder" if settings.quick else "BERT-base training"
+    return speed_table("bert", title, batches, settings.dropout, settings, progress)

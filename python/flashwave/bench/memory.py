@@ -13,7 +13,7 @@ from .. import _library as fw
 from ..attention import make_problem
 from ..backends.native import calls as native
 from .timing import Call, is_out_of_memory
-from .workloads import FORWARD, OURS, Inputs, make_call
+from .workloads import FORWARD, OURS, Inputs, Shape, make_call, padding_of
 
 
 def available(device: torch.device) -> int:
@@ -52,27 +52,37 @@ def _peak_on_cpu(call: Call) -> int:
     return peak
 
 
-def _workspace(inputs: Inputs, causal: bool, backward: bool) -> int:
+def peak_of(call: Call, device: torch.device) -> int:
+    """Bytes that torch allocates for a call, at its highest point."""
+    return _peak_on_cuda(call, device) if device.type == "cuda" else _peak_on_cpu(call)
+
+
+def _workspace(inputs: Inputs, shape: Shape, backward: bool) -> int:
     """Bytes that the library allocates for itself on the CPU, where torch does not see them."""
     device = native.device_of(inputs.q)
     exec_ = fw.new_exec()
     exec_.num_threads = torch.get_num_threads()
-    structs = native.layouts(make_problem(*inputs[:3], causal=causal), native.DQ_DK_DV if backward else None)
+    padding = padding_of(shape, inputs.q.dtype, inputs.q.device)
+    lengths = {}
+    if padding is not None:
+        lengths = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), padding.offsets)
+        lengths.update(dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), padding.longest))
+    tensors = [tensor if padding is None else tensor[padding.kept] for tensor in inputs[:3]]
+    problem = make_problem(*tensors, causal=shape.causal, dropout_p=shape.dropout, **lengths)
+    structs = native.layouts(problem, native.DQ_DK_DV if backward else None)
     return int(json.loads(fw.explain(device, *structs, exec_, json=True))["workspace_bytes"])
 
 
-def peak(name: str, inputs: Inputs, causal: bool, direction: str) -> int | None:
+def peak(name: str, inputs: Inputs, shape: Shape, direction: str) -> int | None:
     """Bytes of results and everything between, at the highest point of one call; None if they do not fit."""
-    call, device = make_call(name, inputs, causal, direction), inputs.q.device
+    device = inputs.q.device
     try:
-        if device.type == "cuda":
-            return _peak_on_cuda(call, device)
-        bytes_ = _peak_on_cpu(call)
+        bytes_ = peak_of(make_call(name, inputs, shape, direction), device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    if name == OURS:
+    if name == OURS and device.type != "cuda":
         passes = (False,) if direction == FORWARD else (False, True)
-        bytes_ += max(_workspace(inputs, causal, backward) for backward in passes)
+        bytes_ += max(_workspace(inputs, shape, backward) for backward in passes)
     return bytes_

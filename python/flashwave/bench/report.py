@@ -60,6 +60,8 @@ def environment(settings: Settings) -> dict[str, Any]:
         "threads": None if on_gpu else torch.get_num_threads(),
         "dtype": next(name for name, dtype in DTYPES.items() if dtype == settings.dtype),
         "mask": "causal" if settings.causal else "none",
+        "dropout": settings.dropout or None,
+        "padding": f"{settings.padding:.0%} of the positions" if settings.padding else None,
         "flashwave": f"{fw.version()}, {_kernel(settings)}",
         "torch": torch.__version__,
         "budget": "none" if settings.full else f"{settings.budget:g} s of a peer in a cell",

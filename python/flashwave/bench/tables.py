@@ -8,7 +8,7 @@ import torch
 
 from . import memory
 from .graphs import measure_graphs
-from .plan import Planner, Settings
+from .plan import Planner, Settings, halved
 from .progress import Progress
 from .report import Table, milliseconds, quotient, ratio
 from .svg import Chart, number
@@ -28,7 +28,7 @@ _SIZES = _Sizes(
     Shape(batch=16, seqlen=1024, heads=12, dim=64),
     seqlens=(128, 256, 512, 1024, 2048, 4096, 8192),
     head_dims=(32, 64, 96, 128, 192, 256),
-    batches=(1, 2, 4, 8, 16, 32),
+    batches=(1, 2, 4, 8, 16, 32, 64),
 )
 _GRAPH_FLOPS = 5e11  # of a graph of calls: a millisecond or more, beside which its launch is nothing
 _MEMORY_BATCH = 4  # by sequence length: standard attention's matrices at 8192 fill most of a GPU
@@ -37,15 +37,18 @@ _QUICK_SIZES = _Sizes(Shape(batch=2, seqlen=64, heads=2, dim=32), seqlens=(32, 6
 
 def _sizes(settings: Settings) -> _Sizes:
     sizes = _QUICK_SIZES if settings.quick else _SIZES
-    return sizes._replace(base=sizes.base._replace(causal=settings.causal))
+    problem = {"causal": settings.causal, "dropout": settings.dropout, "padding": settings.padding}
+    return sizes._replace(base=sizes.base._replace(**problem))
 
 
 def steps(name: str, settings: Settings) -> int:
     """How often a table will report progress."""
     sizes = _sizes(settings)
-    counts = {"headdim": len(sizes.head_dims), "memory": len(sizes.batches), "bert": 1, "train": 4}
-    if name == "train-speed":
+    counts = {"headdim": len(sizes.head_dims), "memory": len(sizes.batches), "train": 4}
+    if name in ("bert", "train-speed"):
         return 2 if settings.quick else 4
+    if name == "masking":
+        return len(_masking_seqlens(settings)) * len(_MASKINGS)
     return counts.get(name, len(sizes.seqlens))
 
 
@@ -57,6 +60,10 @@ def _scaled_note(settings: Settings) -> str:
 
 def _subtitle(settings: Settings, what: str) -> str:
     mask = "causal" if settings.causal else "no mask"
+    if settings.dropout:
+        mask += f", dropout {settings.dropout:g}"
+    if settings.padding:
+        mask += f", {settings.padding:.0%} padding"
     return f"{what}, {str(settings.dtype).replace('torch.', '')}, {mask}, on {settings.device.type}; higher is better"
 
 
@@ -76,7 +83,7 @@ def _timed_row(
     for name in settings.everyone:
         reason = planner.reason_to_skip(name, direction, shape)
         if reason is None:
-            calls[name] = make_call(name, inputs, shape.causal, direction)
+            calls[name] = make_call(name, inputs, shape, direction)
         else:
             notes.append(f"{x}: {PEERS[name].label} left out: {reason}.")
     if settings.device.type == "cuda" and direction == FORWARD:
@@ -177,23 +184,83 @@ def backends_backward_table(settings: Settings, progress: Progress) -> Table:
     return _backends_table("backends-backward", title, BOTH, settings, progress)
 
 
+# ------------------------------------------------------------------------------------------------- dropout and padding
+
+_DROPOUT, _PADDING = 0.1, 0.25  # where no option says otherwise
+_MASKINGS = {  # whether there is dropout, and padding
+    "plain": (False, False),
+    "dropout": (True, False),
+    "padding": (False, True),
+    "dropout and padding": (True, True),
+}
+
+
+def _masking_seqlens(settings: Settings) -> tuple[int, ...]:
+    return tuple(seqlen for seqlen in _sizes(settings).seqlens if seqlen <= 4096)
+
+
+def masking_table(settings: Settings, progress: Progress) -> Table:
+    """Forward and backward against standard attention, plain, with dropout, with padding and with both."""
+    settings = settings._replace(peers=("standard",))
+    dropout, padding = settings.dropout or _DROPOUT, settings.padding or _PADDING
+    base = _sizes(settings).base._replace(batch=8 if not settings.quick else 2)
+    planner, notes, data = Planner(settings), [], []
+    for seqlen in _masking_seqlens(settings):
+        for name, (drops, pads) in _MASKINGS.items():
+            progress.step(f"masking {seqlen}, {name}")
+            shape = base._replace(seqlen=seqlen, dropout=drops * dropout, padding=pads * padding)
+            row = _timed_row(settings, planner, shape, BOTH, seqlen, notes)
+            data.append({**row, "masking": name})
+    header, rows = ("seqlen", "masking", "batch", "flashwave, ms", "standard PyTorch, ms", "speed-up"), []
+    for row in data:
+        times = [milliseconds(row["seconds"][name]) for name in (OURS, "standard")]
+        rows.append((str(row["x"]), row["masking"], str(row["batch"]), *times, ratio(_speed_up(row, "standard"))))
+    series = {name: tuple(_speed_up(row, "standard") for row in data if row["masking"] == name) for name in _MASKINGS}
+    title = "Forward and backward with dropout and padding"
+    chart = Chart(
+        title, _subtitle(settings._replace(dropout=0.0, padding=0.0), "speed-up over standard PyTorch"), "seqlen",
+        "speed-up", tuple(str(seqlen) for seqlen in _masking_seqlens(settings)), series, baseline=1.0,
+    )  # fmt: skip
+    text = (
+        f"Median time of the forward + backward, {base.heads} heads, head dim {base.dim}, batch {base.batch}. Dropout "
+        f"is {dropout:g}. With padding {padding:.0%} of the positions hold no token: sequences of {1 - 2 * padding:.0%}"
+        " to 100% of the length, which flashwave gets without their padding and standard attention with a mask."
+        + _scaled_note(settings)
+    )
+    return Table("masking", title, text, header, rows, notes, chart, data)
+
+
 # -------------------------------------------------------------------------------------------------------------- memory
 
 
-def _mebibytes(bytes_: int | None) -> str:
-    return "-" if bytes_ is None else number(bytes_ / 2**20)
+def _mebibytes(bytes_: int | None, parts: int) -> str:
+    return "-" if bytes_ is None else ("≈ " if parts > 1 else "") + number(bytes_ / 2**20)
+
+
+def _peak(settings: Settings, planner: Planner, shape: Shape, direction: str, name: str) -> tuple[int | None, int]:
+    """Peak memory, and of how many parts it is the sum: what does not fit is measured on a part and multiplied."""
+    part, parts = planner.share(name, direction, shape)
+    while planner.fits(name, direction, part):
+        found = memory.peak(name, draw(part, settings.dtype, settings.device), part, direction)
+        if found is not None:
+            return found * parts, parts
+        if name == OURS or part.batch * part.heads == 1:
+            break
+        smaller = halved(part)
+        parts *= part.batch * part.heads // (smaller.batch * smaller.heads)
+        part = smaller
+    return None, parts
 
 
 def _memory_row(settings: Settings, planner: Planner, shape: Shape, x: int, notes: list[str]) -> dict[str, Any]:
-    inputs = draw(shape, settings.dtype, settings.device)
-    row: dict[str, Any] = {"x": x, **shape._asdict()}
+    row: dict[str, Any] = {"x": x, **shape._asdict(), "parts": {}}
     for direction in (FORWARD, BOTH):
-        found = row[direction] = {}
+        found, parts = row.setdefault(direction, {}), row["parts"].setdefault(direction, {})
         for name in settings.everyone:
-            reason = planner.reason_to_skip(name, direction, shape)
-            found[name] = memory.peak(name, inputs, shape.causal, direction) if reason is None else None
+            found[name], parts[name] = _peak(settings, planner, shape, direction, name)
             if found[name] is None:
-                notes.append(f"{x}: {PEERS[name].label}, {direction}: {reason or 'ran out of memory'}.")
+                reason = planner.reason_to_skip(name, direction, shape) or "ran out of memory"
+                notes.append(f"{x}: {PEERS[name].label}, {direction}: {reason}.")
     return row
 
 
@@ -213,10 +280,10 @@ def _memory_table(
     for row in data:
         cells = [str(row["x"])]
         for direction in (FORWARD, BOTH):
-            found = row[direction]
-            cells.append(_mebibytes(found[OURS]))
+            found, parts = row[direction], row["parts"][direction]
+            cells.append(_mebibytes(found[OURS], parts[OURS]))
             for peer in settings.peers:
-                cells += [_mebibytes(found[peer]), ratio(quotient(found[peer], found[OURS]))]
+                cells += [_mebibytes(found[peer], parts[peer]), ratio(quotient(found[peer], found[OURS]))]
         rows.append(tuple(cells))
     series = {
         f"{PEERS[peer].label}, {direction}": tuple(quotient(row[direction][peer], row[direction][OURS]) for row in data)
@@ -236,6 +303,11 @@ def _memory_table(
     fixed = f"seqlen {base.seqlen}" if x_label == "batch" else f"batch {base.batch}"
     fixed = f"{base.heads} heads, {fixed}, head dim {base.dim}"
     text = f"Peak of one call beyond its inputs, results included, {fixed}: {how}."
+    if any(parts > 1 for row in data for of in row["parts"].values() for parts in of.values()):
+        text += (
+            " ≈: the whole is over the memory budget or takes too long; a part of the batch, or of the heads, was "
+            "measured and multiplied, since memory is in proportion to both."
+        )
     return Table(name, title, text, tuple(header), rows, notes, chart, data)
 
 

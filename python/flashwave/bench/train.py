@@ -14,14 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .bert import BERT_BASE, PREDICTED, QUICK, Bert, Config, Layer, training_steps
+from .bert import BATCHES, BERT_BASE, PREDICTED, QUICK, Bert, Config, Layer, speed_table
 from .plan import Settings
 from .progress import Progress
-from .report import Table, quotient, ratio
-from .svg import Chart, number
-from .timing import measure
+from .report import Table
+from .svg import Chart
 from .verify import check
-from .workloads import BACKENDS, OURS, PEERS, Shape, backends_on, draw
+from .workloads import OURS, PEERS, Shape, backends_on, draw
 
 Tensor = torch.Tensor
 
@@ -194,42 +193,12 @@ def _chart(data: list[dict[str, Any]], settings: Settings) -> Chart:
 
 # --------------------------------------------------------------------------------------------------------------- speed
 
-_SEQLENS, _QUICK_SEQLENS = (128, 256, 512, 1024), (32, 64)
-
 
 def train_speed_table(settings: Settings, progress: Progress) -> Table:
-    """Steps of BERT-base with dropout by sequence length."""
+    """Steps of BERT-base with dropout by sequence length, of as many tokens each."""
     triton = tuple(name for name in backends_on(settings.device, settings.dtype) if name == "triton")
     settings = settings._replace(peers=(*settings.peers, *[name for name in triton if name not in settings.peers]))
-    base = QUICK if settings.quick else BERT_BASE
     tokens = 64 if settings.quick else 8192 if settings.device.type == "cuda" else 1024
-    rows, data = [], []
-    for seqlen in _QUICK_SEQLENS if settings.quick else _SEQLENS:
-        progress.step(f"train-speed {seqlen}")
-        config, batch = base._replace(seqlen=seqlen, dropout=_DROPOUT), tokens // seqlen
-        shape = Shape(batch, seqlen, config.heads, config.hidden // config.heads)
-        for name in (OURS, *[peer for peer in settings.peers if peer in BACKENDS]):
-            check(shape, draw(shape, settings.dtype, settings.device), gradients=True, name=name)
-        measured = measure(training_steps(config, batch, settings), settings.device, settings.budget)
-        speeds = {name: quotient(batch, measured[name].seconds) for name in settings.everyone}
-        data.append({"x": seqlen, "batch": batch, "samples_per_second": speeds})
-        cells = [str(seqlen), str(batch), "-" if speeds[OURS] is None else number(speeds[OURS])]
-        for name in settings.peers:
-            cells += [
-                "-" if speeds[name] is None else number(speeds[name]),
-                ratio(quotient(speeds[OURS], speeds[name])),
-            ]
-        rows.append(tuple(cells))
-    header = ["seqlen", "batch", "flashwave, samples/s"]
-    for name in settings.peers:
-        header += [f"{PEERS[name].label}, samples/s", "speed-up"]
-    text = (
-        f"Training steps of {base.name} with dropout {_DROPOUT:g}, random tokens, AdamW in fp32, "
-        f"{str(settings.dtype).replace('torch.', '')} under autocast; speed-up is flashwave's rate over the peer's."
-    )
-    chart = Chart(
-        "Training by sequence length", f"{base.name} with dropout, on {settings.device.type}; higher is better",
-        "seqlen", "samples/s", tuple(row[0] for row in rows),
-        {PEERS[name].label: tuple(row["samples_per_second"][name] for row in data) for name in settings.everyone},
-    )  # fmt: skip
-    return Table("train-speed", "Training by sequence length", text, tuple(header), rows, [], chart, data)
+    batches = {seqlen: tokens // seqlen for seqlen in ((32, 64) if settings.quick else BATCHES)}
+    dropout = settings.dropout or _DROPOUT
+    return speed_table("train-speed", "Training by sequence length", batches, dropout, settings, progress)

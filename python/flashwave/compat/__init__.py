@@ -20,15 +20,19 @@ import importlib.metadata
 import sys
 
 from flashwave.compat import _transformers
-from flashwave.compat._finder import ALIASES, AliasFinder
+from flashwave.compat._finder import ALIASES, AliasFinder, state_version
 
 __all__ = ["install", "installed", "uninstall"]
 
 _finder = AliasFinder(after_import=_transformers.AFTER_IMPORT)
 
 
-def install(*, force: bool = False) -> None:
+def install(*, force: bool = False, version: str | None = None) -> None:
     """Resolve `flash_attn` to flashwave from now on. Calling it again changes nothing.
+
+    version: the flash-attn that a program was written for, "0.2.1" say, if not 2.8. `flash_attn.__version__` and the
+    distribution then say so, and before 2.7 `bert_padding.unpad_input` returns four values, not five. Nothing else
+    depends on it: the names of all versions are always there.
 
     If another flash_attn is already imported, this is refused: modules that hold its functions would keep them.
     `force=True` replaces it for later imports all the same.
@@ -40,6 +44,7 @@ def install(*, force: bool = False) -> None:
             "flashwave.compat.install() before the first import of it, or pass force=True to replace it for later "
             "imports"
         )
+    state_version(version)
     for name in foreign:
         del sys.modules[name]
     activate()
@@ -48,6 +53,7 @@ def install(*, force: bool = False) -> None:
 
 def uninstall() -> None:
     """Undo `install`. Modules that already imported flashwave's functions keep them."""
+    state_version(None)
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     for name in _alias_names():

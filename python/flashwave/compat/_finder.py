@@ -12,8 +12,33 @@ from collections.abc import Callable, Iterable
 
 FLASH_ATTN_VERSION = "2.8.3"  # of the flash-attn whose interface this is; TransformerEngine takes none from 2.8.4 on
 
+_stated = FLASH_ATTN_VERSION  # what programs are told; `install` may be asked to say another
+
 ALIASES = ("flash_attn", "flash_attn_2_cuda")
 _TARGET = "flashwave.compat."
+
+
+def state_version(version: str | None) -> None:
+    """The version to be told from now on: None for that of the interface."""
+    global _stated
+    if version is not None and _parts(version) > _parts(FLASH_ATTN_VERSION):
+        raise ValueError(f"version: the interface is that of flash-attn {FLASH_ATTN_VERSION}, not {version}")
+    _stated = version or FLASH_ATTN_VERSION
+
+
+def stated_version() -> str:
+    return _stated
+
+
+def states_at_least(version: str) -> bool:
+    return _parts(_stated) >= _parts(version)
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in version.split("."))
+    except ValueError:
+        raise ValueError(f'version: must be numbers as in "2.6.3", got {version!r}') from None
 
 
 class AliasFinder(importlib.abc.MetaPathFinder):
@@ -89,7 +114,7 @@ class _WatchingLoader(importlib.abc.Loader):
 class _Distribution(importlib.metadata.Distribution):
     def read_text(self, filename: str) -> str | None:
         if filename == "METADATA":
-            return f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_ATTN_VERSION}\n"
+            return f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {_stated}\n"
         return "\n".join(ALIASES) if filename == "top_level.txt" else None
 
     def locate_file(self, path):

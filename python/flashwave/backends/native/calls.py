@@ -213,10 +213,10 @@ def validate(problem: Problem, backward: bool = False) -> None:
     fw.check(fw.lib.fw_workspace_size(cpu, *parts, None, ctypes.byref(size)))
 
 
-def explain(problem: Problem, backward: bool = False, json: bool = False) -> str:
-    """The library's account of which kernel it would run on the device that holds q, and why not others."""
+def explain(problem: Problem, backward: bool = False, json: bool = False, name: str | None = None) -> str:
+    """The library's account of the kernel it would run, and why not others: on the device that holds q, or that named."""
     try:
-        device = device_of(problem.q)
+        device = device_of(problem.q) if name is None else fw.device(name)
     except Unsupported as error:
         raise NoDevice(str(error)) from None
     shapes.check(problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashwave.compat._finder import FLASH_ATTN_VERSION
+from flashwave.compat._finder import stated_version
 from flashwave.functions import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -12,8 +12,6 @@ from flashwave.functions import (
     flash_attn_varlen_qkvpacked_func,
     flash_attn_with_kvcache,
 )
-
-__version__ = FLASH_ATTN_VERSION
 
 __all__ = [
     "flash_attn_func",
@@ -27,4 +25,6 @@ __all__ = [
 
 
 def __getattr__(name: str):
+    if name == "__version__":
+        return stated_version()
     raise AttributeError(f"flash_attn (provided by flashwave) has no {name!r}; it has {', '.join(__all__)}")

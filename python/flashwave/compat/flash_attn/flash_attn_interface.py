@@ -56,6 +56,11 @@ def _get_block_size_n(device, head_dim: int, is_dropout: bool, is_causal: bool) 
     return 1 << 30
 
 
+def _get_block_size(device, head_dim: int, is_dropout: bool) -> int:
+    """`_get_block_size_n` of flash-attn 0.x and 1.x."""
+    return _get_block_size_n(device, head_dim, is_dropout, False)
+
+
 def _flash_attn_forward(
     q: Tensor,
     k: Tensor,

@@ -27,9 +27,12 @@ def dropout_add_layer_norm(
     *,
     is_rms_norm=False,
 ):
-    """residual may be None. layerscale scales the columns of x0, rowscale its rows."""
-    return layer_norm_fn(
-        x0 if layerscale is None else (x0.float() * layerscale.float()).to(x0.dtype),
+    """residual may be None. layerscale scales the columns of x0, rowscale its rows.
+
+    With return_dropout_mask, the kept elements of x0 come last, as uint8.
+    """
+    results = layer_norm_fn(
+        _scaled(x0, layerscale),
         weight,
         bias,
         residual,
@@ -41,6 +44,61 @@ def dropout_add_layer_norm(
         is_rms_norm=is_rms_norm,
         return_dropout_mask=return_dropout_mask,
     )
+    return (*results[:-2], _mask(results[-2], x0)) if return_dropout_mask else results
+
+
+def dropout_add_layer_norm_subset(
+    x0,
+    residual,
+    weight,
+    bias,
+    dropout_p,
+    epsilon,
+    layerscale=None,
+    x0_subset=None,
+    out_subset=None,
+    rowscale_const=1.0,
+    out_numrows=0,
+    prenorm=False,
+    residual_in_fp32=False,
+    return_dropout_mask=False,
+    *,
+    is_rms_norm=False,
+):
+    """`dropout_add_layer_norm` where x0 and the output hold some rows of the residual's only.
+
+    x0_subset, out_subset: for each row of the residual, its row in x0 or in the output, counted from 1, or 0 if it is
+    not there. rowscale_const scales x0; out_numrows is the number of rows of the output.
+    """
+    hidden = x0.shape[-1]
+    added, mask = _scaled(x0, layerscale).reshape(-1, hidden), None
+    if dropout_p > 0.0:
+        mask = torch.rand(added.shape, device=x0.device) >= dropout_p
+        added = added.float() * mask / (1.0 - dropout_p)
+    added = added.float() * rowscale_const
+    if x0_subset is not None:
+        places = x0_subset.reshape(-1).long()
+        added = torch.where((places > 0).unsqueeze(-1), added[(places - 1).clamp(min=0)], 0.0)
+    y, h = layer_norm_fn(
+        added,
+        weight,
+        bias,
+        None if residual is None else residual.reshape(-1, hidden),
+        eps=epsilon,
+        prenorm=True,
+        is_rms_norm=is_rms_norm,
+        out_dtype=x0.dtype,
+    )
+    if residual is None and not residual_in_fp32:
+        h = h.to(x0.dtype)
+    if out_subset is not None:
+        places = out_subset.reshape(-1).long()
+        y = y.new_zeros(out_numrows, hidden).index_copy(0, places[places > 0] - 1, y[places > 0])
+    shape = (-1, *x0.shape[1:])
+    results = [y.view(shape), *([h.view(shape)] if prenorm else [])]
+    if return_dropout_mask:
+        results.append(_mask(None if mask is None else mask.view(x0.shape), x0))
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def dropout_add_layer_norm_parallel_residual(
@@ -76,7 +134,18 @@ def dropout_add_layer_norm_parallel_residual(
         return_dropout_mask=return_dropout_mask,
     )
     results = results if isinstance(results, tuple) else (results,)
+    if return_dropout_mask:
+        results = (*results[:-2], *(_mask(mask, x0) for mask in results[-2:]))
     return results if weight1 is not None else (results[0], None, *results[1:])
+
+
+def _scaled(x0, layerscale):
+    return x0 if layerscale is None else (x0.float() * layerscale.float()).to(x0.dtype)
+
+
+def _mask(kept, x0):
+    """A mask as the former extension gave it: uint8, of ones where nothing is dropped."""
+    return torch.ones_like(x0, dtype=torch.uint8) if kept is None else kept.to(torch.uint8)
 
 
 class DropoutAddLayerNorm(nn.Module):

@@ -8,6 +8,7 @@ from flashwave.compat.flash_attn.ops.layer_norm import (
     DropoutAddLayerNorm,
     dropout_add_layer_norm,
     dropout_add_layer_norm_parallel_residual,
+    dropout_add_layer_norm_subset,
 )
 from flashwave.compat.flash_attn.ops.triton import layer_norm
 
@@ -16,6 +17,7 @@ __all__ = [
     "RMSNorm",
     "dropout_add_rms_norm",
     "dropout_add_rms_norm_parallel_residual",
+    "dropout_add_rms_norm_subset",
     "rms_norm",
 ]
 
@@ -25,6 +27,7 @@ def rms_norm(x, weight, epsilon):
 
 
 dropout_add_rms_norm = partial(dropout_add_layer_norm, is_rms_norm=True)
+dropout_add_rms_norm_subset = partial(dropout_add_layer_norm_subset, is_rms_norm=True)
 dropout_add_rms_norm_parallel_residual = partial(dropout_add_layer_norm_parallel_residual, is_rms_norm=True)
 
 

@@ -34,7 +34,8 @@ def layer_norm_fn(
     out: Tensor | None = None,
     residual_out: Tensor | None = None,
 ):
-    """Returns y, or a tuple of y, y1 (with weight1), h (with prenorm) and the kept elements of x (and x1)."""
+    """Returns y, or a tuple of y, y1 (with weight1), h (with prenorm) and, with return_dropout_mask, two masks of the
+    elements of x and of x1 that are kept: None where nothing is dropped."""
     h, mask = _dropped(x if rowscale is None else x.float() * rowscale.unsqueeze(-1), dropout_p)
     mask1 = None
     if x1 is not None:
@@ -52,7 +53,7 @@ def layer_norm_fn(
         kept_type = residual.dtype if residual is not None else (torch.float32 if residual_in_fp32 else x.dtype)
         results.append(h.to(kept_type) if residual_out is None else residual_out.copy_(h))
     if return_dropout_mask:
-        results += [mask, mask1] if x1 is not None else [mask]
+        results += [mask, mask1]
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -150,6 +151,82 @@ class RMSNorm(nn.Module):
             residual_in_fp32=residual_in_fp32,
             zero_centered_weight=self.zero_centered_weight,
         )
+
+
+def layer_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    zero_centered_weight: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+):
+    """`layer_norm_fn` one operation after the other in the tensors' own types, or with upcast in fp32: what a test
+    compares with. The masks are those that `layer_norm_fn` returned."""
+    return _reference(rms=False, **locals())
+
+
+def rms_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    zero_centered_weight: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+):
+    """`layer_norm_ref` with the root mean square in place of mean and variance."""
+    return _reference(rms=True, **locals())
+
+
+def _reference(rms: bool, x: Tensor, eps: float, dropout_p: float, prenorm: bool, upcast: bool, **given):
+    def taken(name: str) -> Tensor | None:
+        tensor = given[name]
+        return tensor.float() if upcast and tensor is not None else tensor
+
+    def dropped(tensor: Tensor, mask: Tensor | None) -> Tensor:
+        if dropout_p == 0.0:
+            return tensor
+        return F.dropout(tensor, dropout_p) if mask is None else tensor.masked_fill(~mask, 0.0) / (1.0 - dropout_p)
+
+    def normalised(weight: Tensor, bias: Tensor | None) -> Tensor:
+        weight = weight + 1.0 if given["zero_centered_weight"] else weight
+        if not rms:
+            return F.layer_norm(h.to(weight.dtype), h.shape[-1:], weight, bias, eps).to(x.dtype)
+        y = h * torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + eps) * weight
+        return (y if bias is None else y + bias).to(x.dtype)
+
+    h = x.float() if upcast else x
+    if given["rowscale"] is not None:
+        h = h * given["rowscale"].unsqueeze(-1)
+    h = dropped(h, given["dropout_mask"])
+    if given["x1"] is not None:
+        h = h + dropped(taken("x1"), given["dropout_mask1"])
+    if given["residual"] is not None:
+        h = (h + taken("residual")).to(h.dtype)
+    results = [normalised(taken("weight"), taken("bias"))]
+    if given["weight1"] is not None:
+        results.append(normalised(taken("weight1"), taken("bias1")))
+    if prenorm:
+        results.append(h)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _dropped(x: Tensor, p: float) -> tuple[Tensor, Tensor | None]:
