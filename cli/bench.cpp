@@ -1,5 +1,5 @@
 #include <cstdio>
-#include <fstream>
+#include <new>
 
 #include "commands.h"
 #include "counters.h"
@@ -7,6 +7,7 @@
 #include "json.h"
 #include "measure.h"
 #include "options.h"
+#include "output_file.h"
 #include "progress.h"
 #include "sgemm.h"
 #include "suite.h"
@@ -132,6 +133,7 @@ std::vector<Case> choose_cases(const Options& options, Suite* suite) {
   std::vector<Case> cases;
   for (const std::string& problem : suite->problems) {
     const Case c = parse_case(problem);
+    require_checkable(c);
     if (op == "all" || c.backward == (op == "bwd")) cases.push_back(c);
   }
   if (cases.empty()) throw UsageError("suite " + suite->name + " has no problem with --op " + op);
@@ -170,9 +172,7 @@ void write_plot(const std::string& path, const std::string& device, const Suite&
     chart.groups.push_back({labels[i], {m.gflops, standard}, m.peak});
     if (m.peak > 0) chart.marker_name = "multiply-add peak";
   }
-  std::ofstream file(path);
-  file << to_svg(chart);
-  if (!file.flush()) throw std::runtime_error("--plot " + path + ": cannot be written");
+  write_file("--plot", path, to_svg(chart));
 }
 
 }  // namespace
@@ -202,8 +202,9 @@ int bench_command(const Arguments& arguments) {
                                     "--plot=", "--samples=", "--rounds=", "--threads=", "--kernel="});
   Suite suite;
   const std::vector<Case> cases = choose_cases(options, &suite);
+  if (options.has("--plot")) require_writable("--plot", options.text("--plot", ""));
   MeasureSettings settings;
-  settings.device = open_device(options.text("--device", "auto"));
+  settings.device = open_to_run(options.text("--device", "auto"));
   const fw_device_info info = query_device(settings.device);
   settings.on_cpu = std::string(info.kind) == "cpu";
   settings.samples = options.integer("--samples", suite.samples ? suite.samples : 7, 1, 100000);
@@ -254,6 +255,12 @@ int bench_command(const Arguments& arguments) {
       } catch (const LibraryError& error) {
         m.problem = format_case(cases[i]);
         m.fault = error.what();
+      } catch (const HostMemoryError& error) {
+        m.problem = format_case(cases[i]);
+        m.fault = error.what();
+      } catch (const std::bad_alloc&) {
+        m.problem = format_case(cases[i]);
+        m.fault = "the host's memory does not suffice for its tensors and standard attention";
       }
       if (n < cases.size() * (rounds - 1)) continue;
       progress.clear();

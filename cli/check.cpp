@@ -168,7 +168,7 @@ int check_command(const Arguments& arguments) {
       arguments, {"--device=", "--suite=", "--filter=", "--kernel=", "--seed=", "--shard=", "--threads=", "--json"});
   const std::vector<std::string> problems = choose_problems(options);
   CheckSettings settings;
-  settings.device = open_device(options.text("--device", "auto"));
+  settings.device = open_to_run(options.text("--device", "auto"));
   settings.cpu = open_device("cpu");
   settings.kernel = options.text("--kernel", "");
   settings.threads = options.integer("--threads", 0, 0, 1024);

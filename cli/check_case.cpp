@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "check.h"
 #include "errors.h"
@@ -167,6 +168,10 @@ CheckResult check_case(const Case& c, const CheckSettings& settings) {
     // --kernel runs a suite through one kernel; what that one does not take is no fault of the problem.
     const bool only_this_kernel = !settings.kernel.empty() && c.kernel.empty();
     if (error.status == FW_UNSUPPORTED && only_this_kernel) result.outcome = Outcome::kSkipped;
+  } catch (const HostMemoryError& error) {
+    result.reason = error.what();
+  } catch (const std::bad_alloc&) {
+    result.reason = "the host's memory does not suffice for its tensors, their reference and copies";
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

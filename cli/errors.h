@@ -19,6 +19,11 @@ struct LibraryError : std::runtime_error {
   fw_status status;
 };
 
+// The host cannot hold what is to be checked or measured.
+struct HostMemoryError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 inline void require(fw_status status, const std::string& what_failed) {
   if (status != FW_OK) throw LibraryError(status, what_failed);
 }

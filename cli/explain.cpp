@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "geometry.h"
 #include "json.h"
+#include "json_value.h"
 #include "options.h"
 #include "tensors.h"
 
@@ -32,6 +33,21 @@ struct Addresses {
     return reinterpret_cast<void*>(self->base[v.buffer] + uintptr_t(v.offset) * size);
   }
 };
+
+// The library's text with its short account of the refusals replaced by one line for each.
+std::string with_all_refusals(const std::string& text, const std::string& json) {
+  const std::string heading = "refused    ";
+  const size_t at = text.find("\n" + heading);
+  if (at == std::string::npos) return text;
+  std::string whole = text.substr(0, at + 1), start = heading;
+  const JsonValue answer = parse_json(json);
+  for (const JsonValue& refusal : answer["refused"].items) {
+    const std::string& kernel = refusal["kernel"].text;
+    whole += start + (kernel.empty() ? "" : kernel + ": ") + refusal["reason"].text + "\n";
+    start.assign(heading.size(), ' ');
+  }
+  return whole;
+}
 
 }  // namespace
 
@@ -61,19 +77,21 @@ Answer ask(fw_device* device, const Case& c, fw_format format) {
 }
 
 std::string explain_help() {
-  return "usage: flashwave explain PROBLEM [--device D] [--json]\n\n"
+  return "usage: flashwave explain PROBLEM [--device D] [--all] [--json]\n\n"
          "Says which kernel would run the problem on the device, why each one before it would not, and what memory "
          "and\n"
          "arithmetic it takes. PROBLEM is made of these words:\n\n" +
          words_help() +
          "\n"
-         "  --device D  cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default)\n"
+         "  --device D  cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default); or the name of an architecture, gfx942,\n"
+         "              gfx1100, sm_80, sm_90, ...: the GPU need not be here\n"
+         "  --all       a line for each kernel before it, those of other GPUs and element types too\n"
          "  --json      one JSON object\n"
          "\nExit status 1 if no kernel takes the problem.\n";
 }
 
 int explain_command(const Arguments& arguments) {
-  const Options options(arguments, {"--device=", "--json"});
+  const Options options(arguments, {"--device=", "--all", "--json"});
   if (options.words().empty()) throw UsageError("explain needs a PROBLEM, such as b=2 sq=1024 hq=8 d=64 causal=1");
   const Case c = parse_case(options.words());
   fw_device* device = open_device(options.text("--device", "auto"));
@@ -87,7 +105,8 @@ int explain_command(const Arguments& arguments) {
     std::fprintf(stderr, "flashwave: %s: %s\n", fw_status_name(in_json.status), in_json.error.c_str());
     return 1;
   }
-  const std::string text = options.has("--json") ? in_json.text : ask(device, c, FW_TEXT).text;
+  std::string text = options.has("--json") ? in_json.text : ask(device, c, FW_TEXT).text;
+  if (options.has("--all") && !options.has("--json")) text = with_all_refusals(text, in_json.text);
   std::fputs(text.c_str(), stdout);
   if (!text.ends_with('\n')) std::fputs("\n", stdout);
   return json_member(in_json.text, "kernel").empty() ? 1 : 0;

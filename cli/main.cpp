@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <new>
 
 #include "commands.h"
 #include "errors.h"
@@ -57,6 +58,9 @@ int main(int count, char** values) {
   } catch (const UsageError& error) {
     std::fprintf(stderr, "flashwave: %s\n", error.what());
     return 2;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "flashwave: out of memory: this takes more than the host has, or lets one process have\n");
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "flashwave: %s\n", error.what());
     return 1;

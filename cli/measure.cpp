@@ -138,8 +138,12 @@ double percentile(std::vector<double> values, double fraction) {
   return values[std::min(values.size() - 1, rank > 0 ? rank - 1 : 0)];
 }
 
-Measurement measure(const Case& c, const MeasureSettings& settings) {
+void require_checkable(const Case& c) {
   if (!RowReference::takes(c)) throw UsageError("bench cannot check dropout, append or probs; 'check' can");
+}
+
+Measurement measure(const Case& c, const MeasureSettings& settings) {
+  require_checkable(c);
   Measurement m;
   m.problem = format_case(c);
   const Geometry g = make_geometry(c);

@@ -37,7 +37,9 @@ struct MeasureSettings {
   bool standard = true;
 };
 
-// Throws LibraryError when the library refuses, UsageError for words whose answer cannot be checked here.
+// Throws a UsageError for words whose answer cannot be checked here.
+void require_checkable(const Case& c);
+// Throws LibraryError when the library refuses, HostMemoryError when the host is too small, UsageError as above.
 Measurement measure(const Case& c, const MeasureSettings& settings);
 
 // Adds the samples of another round of the same problem.

@@ -94,8 +94,8 @@ std::string cell(fw_device* device, const char* words, bool backward) {
 
 std::string support_help() {
   return "usage: flashwave support [--device D[,D...]] [--markdown]\n\n"
-         "Asks every real device, or those named, which kernel would take each feature, in all three element types. A "
-         "cell says\n"
+         "Asks every real device, or those named (an architecture too: gfx942, sm_90), which kernel would take each\n"
+         "feature, in all three element types. A cell says\n"
          "fast (a tuned kernel), generic (a GPU's slow kernel that takes everything), reference (correct but slow),\n"
          "refused, or - (does not apply).\n";
 }

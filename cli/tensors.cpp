@@ -7,6 +7,7 @@
 #include "dtype.h"
 #include "errors.h"
 #include "random.h"
+#include "table.h"
 
 namespace flashwave::cli {
 namespace {
@@ -95,6 +96,12 @@ fw_device* open_device(const std::string& name) {
   return device;
 }
 
+fw_device* open_to_run(const std::string& name) {
+  fw_device* device = open_device(name);
+  require(fw_device_synchronize(device, nullptr), "device " + name);
+  return device;
+}
+
 fw_device_info query_device(fw_device* device) {
   fw_device_info info{};
   info.struct_size = sizeof info;
@@ -102,7 +109,18 @@ fw_device_info query_device(fw_device* device) {
   return info;
 }
 
+void require_host_memory(const Geometry& g) {
+  double bytes = 0;
+  for (const int64_t elements : g.elements) bytes += double(elements) * sizeof(float);
+  const double host = double(query_device(open_device("cpu")).memory_bytes);
+  if (bytes > host) {
+    throw HostMemoryError("its tensors take at least " + human_bytes(bytes) + " of the host's memory, which has " +
+                          human_bytes(host));
+  }
+}
+
 HostValues make_values(const Geometry& g) {
+  require_host_memory(g);
   HostValues values;
   for (int i = 0; i < kTensorCount; ++i) {
     const auto id = TensorId(i);

@@ -12,6 +12,7 @@
 namespace flashwave::cli {
 
 fw_device* open_device(const std::string& name);  // throws LibraryError
+fw_device* open_to_run(const std::string& name);  // the same, and for an architecture that only plans are made for
 fw_device_info query_device(fw_device* device);
 
 // Inputs as floats that are exact in the case's element type, so that every run sees the same numbers. Rows that no
@@ -20,6 +21,10 @@ struct HostValues {
   std::array<std::vector<float>, kTensorCount> buffer;
 };
 HostValues make_values(const Geometry& geometry);
+
+// The tensors of a problem may be more than the host holds: throws a HostMemoryError before the system would end the
+// process for it.
+void require_host_memory(const Geometry& geometry);
 
 // What came back of one tensor, in view order.
 struct Readback {

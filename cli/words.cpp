@@ -306,7 +306,8 @@ Case parse_case(std::string_view text) {
     for (const Word& w : words()) {
       if (name == w.name) known = &w;
     }
-    if (!known) throw UsageError("unknown word '" + std::string(word) + "' ('flashwave check --help' lists the words)");
+    if (!known)
+      throw UsageError("unknown word '" + std::string(word) + "' ('flashwave explain --help' lists the words)");
     if (equals == std::string_view::npos) throw UsageError("word '" + name + "' needs a value: " + name + "=...");
     if (!seen.insert(name).second) throw UsageError("word '" + name + "' is given twice");
     known->read(c, word.substr(equals + 1));

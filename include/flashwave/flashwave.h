@@ -270,7 +270,9 @@ FW_API fw_status fw_problem_cost(fw_device* device, const fw_attention* attentio
 /* Real devices present on this machine; index 0 is always "cpu". Emulated devices open by name only. */
 FW_API int32_t fw_device_count(void);
 FW_API fw_status fw_device_at(int32_t index, fw_device** device);
-/* name: "cpu", "cuda[:i]", "hip[:i]", "emu:gfxNNN", or "auto" (the best real device). */
+/* name: "cpu", "cuda[:i]", "hip[:i]", "emu:gfxNNN", or "auto" (the best real device). The name of an architecture
+ * alone, "gfx942" or "sm_90", opens a GPU that need not be here: fw_explain, fw_workspace_size, fw_problem_cost and
+ * fw_kernel_name answer for it, and whatever needs its memory is answered with FW_NO_DEVICE. */
 FW_API fw_status fw_device_open(const char* name, fw_device** device);
 FW_API fw_status fw_device_query(fw_device* device, fw_device_info* info);
 

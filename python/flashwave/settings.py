@@ -65,7 +65,10 @@ def is_deterministic(q: Any) -> bool:
 
 
 def performance_mode() -> bool:
-    """FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE=1: on AMD GPUs, products of bf16 operands for 16-bit tensors."""
+    """FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE=1: on AMD GPUs, products of bf16 operands for 16-bit tensors.
+
+    Of PyTorch operations: the library reads the variable itself (docs/amd.md).
+    """
     return _is_on("FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE")
 
 

@@ -14,7 +14,7 @@ const SONAME: &str = "libflashwave.so.0";
 const EMULATOR: &str = "libflashwave_emu.so";
 
 fn main() {
-    for variable in ["FLASHWAVE_DIR", "FLASHWAVE_CMAKE_ARGS", "PKG_CONFIG_PATH", "DOCS_RS"] {
+    for variable in ["FLASHWAVE_DIR", "FLASHWAVE_CMAKE_ARGS", "PKG_CONFIG_PATH", "ROCM_PATH", "GPU_ARCHS", "DOCS_RS"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     if env::var_os("DOCS_RS").is_some() {
@@ -75,7 +75,7 @@ fn build_from_source(out: &Path) -> PathBuf {
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(&source).arg("-B").arg(&build);
     configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DFLASHWAVE_WHEEL=ON", "-DFLASHWAVE_BUILD_TESTS=OFF"]);
-    configure.args(["-DFLASHWAVE_BUILD_EMULATOR=OFF", "--log-level=WARNING"]);
+    configure.args(["-DFLASHWAVE_EMULATOR=OFF", "--log-level=WARNING"]);
     configure.args(env::var("FLASHWAVE_CMAKE_ARGS").unwrap_or_default().split_whitespace());
     run(&mut configure);
     let jobs = env::var("NUM_JOBS").unwrap_or_else(|_| "1".into());

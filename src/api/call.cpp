@@ -197,7 +197,8 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
     if (status = check_indices_of_gpu(*call); !status.ok()) return status;
   }
   normalize(problem);
-  if (fast_rounding_wanted()) problem.a.flags |= FW_FAST_ROUNDING;
+  if (deterministic_wanted()) problem.a.flags |= FW_DETERMINISTIC;
+  if (fast_rounding_wanted(row_kind(call->info()) == "hip")) problem.a.flags |= FW_FAST_ROUNDING;
   // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
   return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
 }

@@ -1,7 +1,8 @@
-// run_mha_rocm: the call that candle's op makes, turned into an fw_attention.
+// The calls that candle's op makes, turned into an fw_attention.
 #include "flashwave/candle.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "api/call.h"
@@ -21,24 +22,38 @@ fw_tensor tensor(const void* data, fw_dtype dtype, int64_t batch_stride, int64_t
   return {const_cast<void*>(data), {batch_stride, row_stride, head_stride, 1}, dtype, 0};
 }
 
+// Where the last sequence ends, which is how many rows q has.
+Status read_total_rows(const int32_t* cu_seqlens, uint32_t batch, uint32_t* rows) {
+  Device* device = nullptr;
+  if (Status status = candle_device(&device); !status.ok()) return status;
+  int32_t end = 0;
+  Status status = device->copy(&end, cu_seqlens + batch, sizeof end, FW_DEVICE_TO_HOST, nullptr);
+  if (status.ok()) status = device->synchronize(nullptr);
+  if (!status.ok()) return status;
+  if (end < 0) return Status::invalid("cu_seqlens_q_ptr[b] must be at least 0, got " + std::to_string(end));
+  *rows = static_cast<uint32_t>(end);
+  return {};
+}
+
 }  // namespace
 }  // namespace flashwave::api
 
 using namespace flashwave;
 using namespace flashwave::api;
 
-fw_status run_mha_rocm(const void* q_ptr, const void* k_ptr, const void* v_ptr, void* o_ptr, void* softmax_lse_ptr,
-                       const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr, const int32_t* cu_seqlens_k_ptr,
-                       uint32_t q_batch_stride, uint32_t k_batch_stride, uint32_t v_batch_stride,
-                       uint32_t o_batch_stride, uint32_t alibi_slopes_batch_stride, uint32_t q_row_stride,
-                       uint32_t k_row_stride, uint32_t v_row_stride, uint32_t o_row_stride, uint32_t q_head_stride,
-                       uint32_t k_head_stride, uint32_t v_head_stride, uint32_t o_head_stride, uint32_t b, uint32_t h,
-                       uint32_t h_k, uint32_t d, uint32_t /*d_rounded*/, float softmax_scale, uint32_t seqlen_q,
-                       uint32_t seqlen_k, uint32_t /*seqlen_q_rounded*/, uint32_t /*seqlen_k_rounded*/,
-                       uint32_t total_q, int is_bf16, int is_causal, int unpadded_lse, int window_size_left,
-                       int window_size_right, float softcap, const int32_t* block_table_ptr,
-                       uint32_t block_table_batch_stride, int page_block_size, const int32_t* mm_prefix_ranges_ptr,
-                       uint32_t /*mm_prefix_range_batch_stride*/, int /*max_mm_prefix_ranges*/, void* stream_ptr) {
+fw_status run_mha_rocm_0_11(const void* q_ptr, const void* k_ptr, const void* v_ptr, void* o_ptr, void* softmax_lse_ptr,
+                            const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr,
+                            const int32_t* cu_seqlens_k_ptr, uint32_t q_batch_stride, uint32_t k_batch_stride,
+                            uint32_t v_batch_stride, uint32_t o_batch_stride, uint32_t alibi_slopes_batch_stride,
+                            uint32_t q_row_stride, uint32_t k_row_stride, uint32_t v_row_stride, uint32_t o_row_stride,
+                            uint32_t q_head_stride, uint32_t k_head_stride, uint32_t v_head_stride,
+                            uint32_t o_head_stride, uint32_t b, uint32_t h, uint32_t h_k, uint32_t d,
+                            uint32_t /*d_rounded*/, float softmax_scale, uint32_t seqlen_q, uint32_t seqlen_k,
+                            uint32_t /*seqlen_q_rounded*/, uint32_t /*seqlen_k_rounded*/, uint32_t total_q, int is_bf16,
+                            int is_causal, int unpadded_lse, int window_size_left, int window_size_right, float softcap,
+                            const int32_t* block_table_ptr, uint32_t block_table_batch_stride, int page_block_size,
+                            const int32_t* mm_prefix_ranges_ptr, uint32_t /*mm_prefix_range_batch_stride*/,
+                            int /*max_mm_prefix_ranges*/, void* stream_ptr) {
   const bool varlen_q = cu_seqlens_q_ptr != nullptr, varlen_k = cu_seqlens_k_ptr != nullptr;
   const bool paged = block_table_ptr != nullptr;
   Device* device = nullptr;
@@ -87,4 +102,31 @@ fw_status run_mha_rocm(const void* q_ptr, const void* k_ptr, const void* v_ptr, 
   fw_exec exec = default_exec();
   exec.stream = stream_ptr;
   return guarded([&] { return execute(handle_of(device), &a, nullptr, false, &exec, Check::kStructs); });
+}
+
+void run_mha_rocm(const void* q_ptr, const void* k_ptr, const void* v_ptr, const void* o_ptr,
+                  const void* softmax_lse_ptr, const void* alibi_slopes_ptr, const int32_t* cu_seqlens_q_ptr,
+                  const int32_t* cu_seqlens_k_ptr, uint32_t q_batch_stride, uint32_t k_batch_stride,
+                  uint32_t v_batch_stride, uint32_t o_batch_stride, uint32_t alibi_slopes_batch_stride,
+                  uint32_t q_row_stride, uint32_t k_row_stride, uint32_t v_row_stride, uint32_t o_row_stride,
+                  uint32_t q_head_stride, uint32_t k_head_stride, uint32_t v_head_stride, uint32_t o_head_stride,
+                  uint32_t b, uint32_t h, uint32_t h_k, uint32_t d, uint32_t d_rounded, float softmax_scale,
+                  uint32_t seqlen_q, uint32_t seqlen_k, uint32_t seqlen_q_rounded, uint32_t seqlen_k_rounded,
+                  int is_bf16, int is_causal, int unpadded_lse, int window_size_left, int window_size_right,
+                  float softcap) {
+  uint32_t total_q = b * seqlen_q;
+  fw_status status = FW_OK;
+  if (cu_seqlens_q_ptr != nullptr) status = guarded([&] { return read_total_rows(cu_seqlens_q_ptr, b, &total_q); });
+  if (status == FW_OK) {
+    status = run_mha_rocm_0_11(q_ptr, k_ptr, v_ptr, const_cast<void*>(o_ptr), const_cast<void*>(softmax_lse_ptr),
+                               alibi_slopes_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, q_batch_stride, k_batch_stride,
+                               v_batch_stride, o_batch_stride, alibi_slopes_batch_stride, q_row_stride, k_row_stride,
+                               v_row_stride, o_row_stride, q_head_stride, k_head_stride, v_head_stride, o_head_stride,
+                               b, h, h_k, d, d_rounded, softmax_scale, seqlen_q, seqlen_k, seqlen_q_rounded,
+                               seqlen_k_rounded, total_q, is_bf16, is_causal, unpadded_lse, window_size_left,
+                               window_size_right, softcap, nullptr, 0, 0, nullptr, 0, 0, nullptr);
+  }
+  if (status == FW_OK) return;
+  std::fprintf(stderr, "flashwave: run_mha_rocm: %s: %s\n", fw_status_name(status), fw_last_error());
+  std::abort();
 }

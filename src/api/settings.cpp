@@ -86,7 +86,15 @@ bool debug_wanted() { return switched_on("FLASH_ATTENTION_DEBUG"); }
 
 bool index_checks_wanted() { return switched_on("FLASHWAVE_CHECK_INDEXES"); }
 
-bool fast_rounding_wanted() { return switched_on("FLASHWAVE_FAST_ROUNDING"); }
+bool deterministic_wanted() { return switched_on("FLASH_ATTENTION_INTERNAL_DETERMINISTIC"); }
+
+bool fast_rounding_wanted(bool on_amd) {
+  if (switched_on("FLASHWAVE_FAST_ROUNDING")) return true;
+  if (!on_amd) return false;
+  const char* const rounding = "FLASH_ATTENTION_INTERNAL_USE_RTZ";
+  if (!environment(rounding).empty()) return switched_on(rounding);
+  return switched_on("FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE");
+}
 
 }  // namespace flashwave::api
 

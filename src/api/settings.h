@@ -22,6 +22,9 @@ Status forced_kernel(Op op, std::string* name);
 // Switches are on for 1, true, on and yes, in any case.
 bool debug_wanted();          // FLASH_ATTENTION_DEBUG
 bool index_checks_wanted();   // FLASHWAVE_CHECK_INDEXES: lengths and places in a GPU's memory are read and checked
-bool fast_rounding_wanted();  // FLASHWAVE_FAST_ROUNDING: as if every call had FW_FAST_ROUNDING
+bool deterministic_wanted();  // FLASH_ATTENTION_INTERNAL_DETERMINISTIC: as if every call had FW_DETERMINISTIC
+// As if every call had FW_FAST_ROUNDING: FLASHWAVE_FAST_ROUNDING; on AMD GPUs FLASH_ATTENTION_INTERNAL_USE_RTZ too or,
+// where that is not set, FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE.
+bool fast_rounding_wanted(bool on_amd);
 
 }  // namespace flashwave::api

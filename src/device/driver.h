@@ -48,6 +48,7 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;
   int64_t lds_bytes = 0;     // that a workgroup may ask for; 0: kernels declare what they need
   bool host_memory = false;  // the host can read the device's memory
+  bool absent = false;       // made up for questions about plans: nothing runs on it
   CompiledCode code;
 };
 

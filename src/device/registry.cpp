@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/driver.h"
 #include "device/hip/hip_device.h"
+#include "device/planned_device.h"
 
 namespace flashwave {
 namespace {
@@ -64,8 +65,10 @@ Status find_device(const std::string& name, Device** device) {
   if (name.starts_with(kEmulated) && name.size() > kEmulated.size()) {
     return named(name, find_emulated_device(name.substr(kEmulated.size()), device));
   }
-  return {FW_NO_DEVICE,
-          "device '" + name + "' is not a name flashwave knows: cpu, cuda[:i], hip[:i], emu:gfxNNN, auto"};
+  if (names_architecture(name)) return named(name, find_planned_device(name, device));
+  return {FW_NO_DEVICE, "device '" + name +
+                            "' is not a name flashwave knows: cpu, cuda[:i], hip[:i], emu:gfxNNN, auto; or, for plans "
+                            "alone, gfxNNN, sm_NN"};
 }
 
 }  // namespace flashwave

@@ -1,7 +1,10 @@
 // A plan in words, for people and for programs. Touches no tensor data and no device.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
+#include <vector>
 
 #include "plan/plan.h"
 #include "problem/cost.h"
@@ -83,6 +86,44 @@ std::string refused_json(const Selection& selection) {
   return "[" + list + "]";
 }
 
+// Of a GPU's kernels most are for other GPUs or other element types, which is no news: they are counted. Others that
+// give one reason share a line.
+bool is_news(const Refusal& refusal) {
+  const bool of_gpu = refusal.row != nullptr && refusal.row->threads > 0;
+  return !of_gpu || (refusal.rule != Reason::kIsa && refusal.rule != Reason::kDtype);
+}
+
+std::vector<std::string> refusals_in_words(const Selection& selection) {
+  constexpr size_t kNamesWidth = 96;
+  std::vector<std::string> reasons, lines;
+  size_t others = 0;
+  for (const Refusal& r : selection.refused) {
+    if (!is_news(r)) {
+      ++others;
+    } else if (std::ranges::find(reasons, r.reason) == reasons.end()) {
+      reasons.push_back(r.reason);
+    }
+  }
+  for (const std::string& reason : reasons) {
+    std::string names;
+    const auto end_line = [&](const std::string& end) {
+      lines.push_back(names + end);
+      names.clear();
+    };
+    for (const Refusal& r : selection.refused) {
+      if (!is_news(r) || r.reason != reason || r.row == nullptr) continue;
+      if (!names.empty() && names.size() + 2 + std::string_view(r.row->name).size() > kNamesWidth) end_line(",");
+      names += (names.empty() ? "" : ", ") + std::string(r.row->name);
+    }
+    end_line(names.empty() ? reason : ": " + reason);
+  }
+  if (others > 0) {
+    const std::string count = std::to_string(others) + (others == 1 ? " kernel" : " kernels");
+    lines.push_back((lines.empty() ? "" : "and ") + count + " for other GPUs or element types");
+  }
+  return lines;
+}
+
 std::string names_json(const std::vector<Step>& steps) {
   std::string list;
   for (const Step& step : steps) list += (list.empty() ? "" : ", ") + quoted(step.row->name);
@@ -150,8 +191,8 @@ std::string explain_text(const Problem& problem, const DeviceInfo& device, const
   line("flops", number(cost.flops));
   line("bytes", number(cost.bytes));
   const char* heading = "refused";
-  for (const Refusal& r : plan.selection.refused) {
-    line(heading, r.row ? std::string(r.row->name) + ": " + r.reason : r.reason);
+  for (const std::string& text : refusals_in_words(plan.selection)) {
+    line(heading, text);
     heading = "";
   }
   return out;

@@ -81,6 +81,7 @@ std::string refusal(const KernelRow& row, const Rotary& rotary, const DeviceInfo
 struct Refusal {
   const KernelRow* row;
   std::string reason;
+  Reason::Rule rule = Reason::kNone;  // kNone: what is said is of no row's
 };
 
 struct Selection {

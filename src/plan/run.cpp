@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/planned_device.h"
 #include "plan/plan.h"
 
 namespace flashwave {
@@ -73,6 +74,7 @@ Status launch(Device& device, const KernelRow& row, const abi::Params& params, c
 }  // namespace
 
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options) {
+  if (device.info().absent) return nothing_runs_on(device.info());
   Workspace workspace(device);
   if (Status status = workspace.acquire(plan.workspace_bytes(), options); !status.ok()) return status;
 

@@ -271,7 +271,7 @@ Selection select_forced(const AnyProblem& problem, const DeviceInfo& device, std
   const AnyProblem allowed = allowing_everything(problem);
   const Reason reason = can_be_chosen(row->op) ? why_not(*row, allowed, device) : Reason{Reason::kCompanion};
   if (!reason.refuses() || takes_unwillingly(reason, *row, allowed, device)) return {.row = &*row, .refused = {}};
-  return {.row = nullptr, .refused = {{&*row, sentence(reason, *row, device)}}};
+  return {.row = nullptr, .refused = {{&*row, sentence(reason, *row, device), reason.rule}}};
 }
 
 template <class AnyProblem>
@@ -289,7 +289,9 @@ Selection select_for(const AnyProblem& problem, const DeviceInfo& device, const 
       break;
     }
     if (unwilling == nullptr && takes_unwillingly(reason, row, problem, device)) unwilling = &row;
-    if (options.reasons == Reasons::kAll) selection.refused.push_back({&row, sentence(reason, row, device)});
+    if (options.reasons == Reasons::kAll) {
+      selection.refused.push_back({&row, sentence(reason, row, device), reason.rule});
+    }
   }
   if (selection.row == nullptr) selection.row = unwilling;
   if (selection.row == unwilling) {

@@ -75,7 +75,7 @@ class Architecture(unittest.TestCase):
         self.run_in(tree, CMAKE, "--build", build, "-j2", "--target", "flashwave_cli")
 
         gpu = {"FLASHWAVE_HIP_LIBRARY": FAKE_HIP, "FAKE_HIP_COUNT": "1", "FAKE_HIP_ARCH": "gfx1250"}
-        explained = self.run_in(tree, build / "flashwave", "explain", "--device", "hip", *PROBLEM, **gpu)
+        explained = self.run_in(tree, build / "flashwave", "explain", "--all", "--device", "hip", *PROBLEM, **gpu)
         self.assertRegex(explained, r"kernel +example_fwd_bf16_d64_m64n1\n")
         self.assertIn("needs the matrix instructions of RDNA 4", explained)
         wide = [word.replace("d=64", "d=128") for word in PROBLEM]

@@ -1,8 +1,10 @@
 """The contract of the command line tool: exit statuses, last lines, JSON. Usage: contract_test.py PATH/flashwave"""
 
 import json
+import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +45,8 @@ class Usage(unittest.TestCase):
             (("explain", "d=x"), "d"),
             (("bench", "--op", "sideways"), "--op"),
             (("bench", "sq=8 dropout=0.5"), "dropout"),
+            (("bench", "sq=8", "--plot", "/no/such/folder/x.svg"), "/no/such/folder/x.svg"),
+            (("explain", "nonsense=1"), "flashwave explain --help"),
             (("devices", "extra"), "extra"),
             (("check", "--suite", "smoke", "--device", "cpu", "--kernel", "my_typo"), "my_typo"),
             (("check", "sq=8", "--device", "cpu", "--kernel", "nope"), "nope"),
@@ -50,6 +54,7 @@ class Usage(unittest.TestCase):
             answer = run(*arguments)
             self.assertEqual(answer.returncode, 2, arguments)
             self.assertIn(word, answer.stderr)
+            self.assertEqual(answer.stdout, "", arguments)  # nothing is begun
 
     def test_unknown_device_is_an_error(self):
         answer = run("check", "--device", "abacus", "sq=8")
@@ -77,6 +82,83 @@ class Explain(unittest.TestCase):
 
     def test_large_problem_needs_no_memory(self):
         self.assertEqual(run("explain", "b=512", "sq=1000000", "hq=64", "d=128", "--device", "cpu").returncode, 0)
+
+    def test_a_kernel_before_the_chosen_one_is_told_of_once(self):
+        words = ("b=2", "sq=1024", "hq=8", "d=64", "dtype=bf16", "--device", "gfx942")
+        answer = run("explain", *words)
+        if answer.returncode != 0:
+            self.skipTest("built without kernels for gfx942")
+        self.assertLess(len(answer.stdout.splitlines()), 22, answer.stdout)
+        self.assertIn("is made for seqlen_q <= 16, got 1024", answer.stdout)
+        self.assertRegex(answer.stdout, r"and \d+ kernels for other GPUs or element types")
+        self.assertNotIn("_f16_", answer.stdout)
+        every = run("explain", *words, "--all").stdout
+        refused = json.loads(run("explain", *words, "--json").stdout)["refused"]
+        self.assertGreater(len(refused), 40)
+        for refusal in refused:
+            self.assertIn(refusal["kernel"] + ": " + refusal["reason"], every)
+        self.assertEqual(len(every.splitlines()) - len(refused), 11)
+
+    def test_answers_for_gpus_that_are_not_here(self):
+        planned = 0
+        for arch in ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "sm_75", "sm_80", "sm_90", "sm_120"):
+            for words in ("b=2 sq=1024 hq=8 d=64 dtype=bf16", "op=bwd b=1 sq=300 hq=4 hk=2 d=128 dtype=f16 causal=1"):
+                answer = json.loads(run("explain", words, "--device", arch, "--json").stdout)
+                self.assertEqual(answer["device"], arch)
+                if answer["status"] == "unsupported":
+                    self.assertIn("no machine code for " + arch, answer["message"])
+                    continue
+                planned += 1
+                self.assertNotIn("reference", answer["kernel"])
+                emulated = run("explain", words, "--device", "emu:" + arch, "--json")
+                if arch.startswith("gfx") and emulated.returncode == 0:  # the same plan as where it can be run
+                    other = json.loads(emulated.stdout)
+                    self.assertEqual({**answer, "device": None}, {**other, "device": None})
+        listed = run("devices").stdout
+        if "left out" not in listed:
+            self.assertGreater(planned, 0)
+        table = run("support", "--device", "cpu,gfx1100,sm_90").stdout
+        self.assertIn("gfx1100 forward", table)
+        self.assertIn("sm_90 backward", table)
+
+    def test_nothing_runs_on_an_architecture(self):
+        for command in (("check", "sq=8"), ("bench", "sq=8")):
+            answer = run(*command, "--device", "gfx942")
+            self.assertEqual(answer.returncode, 1)
+            self.assertIn("nothing runs on gfx942", answer.stderr)
+            self.assertIn("emu:gfx942", answer.stderr)
+            self.assertEqual(answer.stdout, "")
+        unknown = run("explain", "sq=8", "--device", "gfx9")
+        self.assertEqual(unknown.returncode, 1)
+        self.assertIn("gfx942", unknown.stderr)
+        self.assertIn("sm_90", unknown.stderr)
+
+    def test_switches_of_flash_attentions_rocm_fork(self):
+        """On AMD GPUs they allow weights that are cut off; elsewhere they mean nothing."""
+        mode, rtz = "FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE", "FLASH_ATTENTION_INTERNAL_USE_RTZ"
+
+        def kernel(device, words, **switches):
+            environment = {**os.environ, **switches}
+            return json.loads(run("explain", words, "--device", device, "--json", environment=environment).stdout)["kernel"]
+
+        words = "b=2 sq=1024 hq=8 d=64 dtype=bf16"
+        nearest = kernel("gfx942", words)
+        if nearest is None:
+            self.skipTest("built without kernels for gfx942")
+        self.assertFalse(nearest.endswith("_rtz"))
+        for on in ({mode: "1"}, {rtz: "1"}, {rtz: "on", mode: "0"}):
+            self.assertEqual(kernel("gfx942", words, **on), nearest + "_rtz", on)
+        for off in ({mode: "0"}, {rtz: "0"}, {mode: "1", rtz: "0"}):
+            self.assertEqual(kernel("gfx942", words, **off), nearest, off)
+        half = words.replace("bf16", "f16")
+        self.assertEqual(kernel("gfx942", half, **{mode: "1"}), kernel("gfx942", half))
+        self.assertEqual(kernel("cpu", words, **{mode: "1"}), kernel("cpu", words))
+
+    def test_deterministic_for_a_whole_process(self):
+        environment = {**os.environ, "FLASH_ATTENTION_INTERNAL_DETERMINISTIC": "1"}
+        words = ("op=bwd", "sq=64", "--device", "cpu", "--json")
+        self.assertNotIn("deterministic=1", run("explain", *words).stdout)
+        self.assertIn("deterministic=1", run("explain", *words, environment=environment).stdout)
 
     def test_refusal_is_1(self):
         answer = run("explain", "sq=8", "d=600", "--device", "cpu")
@@ -205,6 +287,26 @@ class Bench(unittest.TestCase):
             only = json_lines(run("bench", "--device", "cpu", "--suite", str(suite), "--json", "--op", "bwd").stdout)
             self.assertEqual([row["problem"].startswith("op=bwd") for row in only], [True])
 
+    def test_a_plot_that_fails_its_measurement_leaves_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plot = pathlib.Path(folder) / "x.svg"
+            self.assertEqual(run("bench", "--suite", "no-such-suite", "--plot", str(plot)).returncode, 2)
+            self.assertFalse(plot.exists())
+
+    def test_memory_that_does_not_suffice_is_told(self):
+        huge = "b=64 sq=65536 hq=64 d=128"
+        for command in ("check", "bench"):
+            answer = run(command, "--device", "cpu", huge)
+            self.assertEqual(answer.returncode, 1)
+            self.assertIn("of the host's memory, which has", answer.stdout)
+        # And where the system refuses what the machine would have.
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+        words = [TOOL, "check", "--device", "cpu", "b=1 sq=65536 hq=40 d=128"]
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=300, preexec_fn=limit)
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn("memory does not suffice", answer.stdout)
+        self.assertNotIn("bad_alloc", answer.stdout + answer.stderr)
+
     def test_refused_problem_fails(self):
         answer = run("bench", "--device", "cpu", "--samples", "1", "sq=8 d=600")
         self.assertEqual(answer.returncode, 1)
@@ -273,13 +375,57 @@ class Emulated(unittest.TestCase):
         self.assertNotIn("refused", table)
 
     def test_fmha_benchmark(self):
-        program = pathlib.Path(TOOL).parent / "fmha_benchmark"
-        answer = subprocess.run([program, "--device", EMULATED, "--batch", "2"], capture_output=True, text=True)
-        self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            plot = pathlib.Path(folder) / "bytes.svg"
+            answer = fmha("--device", EMULATED, "--batch", "2", "--plot", str(plot))
+            self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
+            drawn = plot.read_text()
+            xml.etree.ElementTree.fromstring(drawn)
+            self.assertIn("least", drawn)
         self.assertEqual(answer.stdout.count(": 1.000x"), 4, answer.stdout)
         self.assertEqual(answer.stdout.count("amd_tiny_f16"), 4)
-        self.assertEqual(subprocess.run([program, "--batch", "0"], capture_output=True).returncode, 2)
+        shapes = re.findall(r"heads (\d+), seq 1/2, dim (\d+)", answer.stdout)
+        self.assertEqual(shapes, [("16", "256"), ("16", "128"), ("32", "256"), ("32", "128")])
 
+
+def fmha(*arguments):
+    program = pathlib.Path(TOOL).parent / "fmha_benchmark"
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300)
+
+
+class Fmha(unittest.TestCase):
+    def test_help_and_wrong_usage(self):
+        answer = fmha("--help")
+        self.assertEqual(answer.returncode, 0)
+        self.assertIn("usage: fmha_benchmark", answer.stdout)
+        for arguments, word in (
+            (("--batch", "0"), "--batch"),
+            (("--batch", "2x"), "--batch"),
+            (("--dtype", "fp32"), "fp16 or bf16"),
+            (("--config", "1,2,3"), "seven numbers"),
+            (("--heads-kv", "3"), "multiple"),
+            (("--colour",), "--colour"),
+            (("--plot", "/no/such/folder/x.svg"), "/no/such/folder"),
+        ):
+            answer = fmha(*arguments)
+            self.assertEqual(answer.returncode, 2, arguments)
+            self.assertIn(word, answer.stderr)
+
+    def test_all_seven_numbers(self):
+        answer = fmha("--device", "cpu", "--config", "3,8,2,5,7,64,32", "--config", "2,4,4,1,2,128,128")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("[batch 3, heads 8/2, seq 5/7, dim 64/32]", answer.stdout)
+        self.assertIn("[batch 2, heads 4, seq 1/2, dim 128]", answer.stdout)
+        self.assertEqual(answer.stdout.count(", ok"), 2)
+        by_options = "--batch 3 --heads-q 8 --heads-kv 2 --seq-q 5 --seq-kv 7 --dim-q 64 --dim-kv 32 --iterations 2"
+        answer = fmha("--device", "cpu", *by_options.split())
+        self.assertEqual(answer.stdout.count("[batch 3, heads 8/2, seq 5/7, dim 64/32]"), 4)
+        self.assertEqual(answer.stdout.count("on average of 2"), 4)
+        self.assertIn("heads 12, seq", fmha("--device", "cpu", "--batch", "1", "--heads-q", "12").stdout)
+
+
+@unittest.skipUnless((pathlib.Path(TOOL).parent / "libflashwave_emu.so").exists(), "the emulator is not built")
+class EmulatedNames(unittest.TestCase):
     def test_unknown_ones_list_the_known(self):
         answer = run("explain", "sq=8", "--device", "emu:gfx1")
         self.assertEqual(answer.returncode, 1)

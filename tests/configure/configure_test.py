@@ -130,13 +130,28 @@ class Configure(unittest.TestCase):
         shutil.rmtree(self.folder / "build")
         answer = self.configure(*options, compiler=rocm / "llvm/bin/amdclang++")
         self.assertIn(f"AMD kernels for gfx942, by {rocm}/llvm/bin/amdclang++", answer.stdout, answer.stderr)
-        # No other clang: ROCM_PATH is searched.
+        # A hipcc without hipconfig beside it is tried itself.
         shutil.rmtree(self.folder / "build")
+        (rocm / "bin/hipconfig").unlink()
         path = self.tools("ninja", "sh", "bash", "env", "sed", "ld")
         hidden = ("-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", f"-DCMAKE_C_COMPILER={real}/clang")
+        answer = self.configure(*options, *hidden, environment={"PATH": path, "ROCM_PATH": ""}, compiler=rocm / "bin/hipcc")
+        self.assertIn(f"AMD kernels for gfx942, by {rocm}/bin/hipcc", answer.stdout, answer.stderr)
+        # No other clang: ROCM_PATH is searched.
+        shutil.rmtree(self.folder / "build")
         environment = {"PATH": path, "ROCM_PATH": str(rocm)}
         answer = self.configure(*options, *hidden, environment=environment, compiler=real / "clang++")
         self.assertIn(f"AMD kernels for gfx942, by {rocm}/llvm/bin/clang++", answer.stdout, answer.stderr)
+
+    def test_without_googletest_the_tests_are_left_out(self):
+        options = ("-DFLASHWAVE_AMD_TARGETS=none", "-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_EMULATOR=OFF")
+        hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"
+        answer = self.configure(*options, hidden, "-DFLASHWAVE_BUILD_TESTS=AUTO")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("Left out: the tests; GoogleTest was not found", answer.stdout)
+        asked = self.configure(*options, hidden, "-DFLASHWAVE_BUILD_TESTS=ON")
+        self.assertNotEqual(asked.returncode, 0)
+        self.assertIn("GTest", asked.stderr)
 
     def test_another_llvm_is_passed_over(self):
         old = self.folder / "llvm-config"

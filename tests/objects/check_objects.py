@@ -11,7 +11,7 @@ FILE of --objects lists the library's object files, one per line. CHECK is one o
   spills           the micro-kernels' inner loops keep their vectors in registers
   tiles            tile registers are configured before they are used, released on every way out, and never put on the
                    stack; where vectors run beside tile products, they stay in registers too
-  exports          the library exports fw_* and run_mha_rocm alone and needs nothing but the C and C++ runtime
+  exports          the library exports fw_*, run_mha_rocm and run_mha_rocm_0_11 alone and needs nothing but the C and C++ runtime
 """
 
 import argparse
@@ -254,7 +254,7 @@ def check_exports(options):
     problems = []
     nm = [disassembly.tool("nm"), "--dynamic", "--format=posix"]
     exported = [line.split()[0] for line in disassembly.output_of(*nm, "--defined-only", options.library).splitlines()]
-    problems += ["exports " + symbol for symbol in exported if not re.match(r"(fw_\w+|run_mha_rocm)(@|$)", symbol)]
+    problems += ["exports " + symbol for symbol in exported if not re.match(r"(fw_\w+|run_mha_rocm(_0_11)?)(@|$)", symbol)]
     if not exported:
         problems.append("exports nothing")
     for line in disassembly.output_of(*nm, "--undefined-only", options.library).splitlines():

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "device/driver.h"
@@ -117,6 +118,15 @@ TEST_F(HipLibraryDeathTest, TheRuntimeThatTheProgramHasLoadedIsTaken) {
   setenv("LD_LIBRARY_PATH", FLASHWAVE_SYSTEM_LIBRARIES, 1);
   EXPECT_EXIT(open(nullptr), no_device(), "the HIP runtime libamdhip64.so.7 finds no GPU");
   EXPECT_EXIT(open(FLASHWAVE_TORCH_HIP), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
+  // An installation that is named comes before what the loader finds, but not before what is loaded.
+  const std::filesystem::path rocm = std::filesystem::path(testing::TempDir()) / "rocm";
+  std::filesystem::create_directories(rocm / "lib");
+  std::filesystem::remove(rocm / "lib/libamdhip64.so");
+  std::filesystem::create_symlink(FLASHWAVE_FAKE_HIP, rocm / "lib/libamdhip64.so");
+  setenv("ROCM_PATH", rocm.c_str(), 1);
+  EXPECT_EXIT(open(nullptr), no_device(), "the HIP runtime .*rocm/lib/libamdhip64.so finds no GPU");
+  EXPECT_EXIT(open(FLASHWAVE_TORCH_HIP), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
+  unsetenv("ROCM_PATH");
   before != nullptr ? setenv("LD_LIBRARY_PATH", path.c_str(), 1) : unsetenv("LD_LIBRARY_PATH");
 }
 

@@ -104,3 +104,32 @@ fn gradients() {
     };
     assert!(largest_difference(&gradient(true), &gradient(false)) < 1e-4);
 }
+
+/// The operation by hand, under the name that candle's messages have.
+#[test]
+fn the_operation_is_called_flash_attn_rocm() {
+    choose_gpu();
+    let op = |slopes| FlashAttn {
+        softmax_scale: 0.2,
+        alibi_slopes: slopes,
+        window_size_left: None,
+        window_size_right: Some(0),
+        softcap: None,
+    };
+    use candle_core::CustomOp3;
+    assert_eq!(op(None).name(), "flash-attn-rocm");
+    let q = normal((1, 12, 2, 32), DType::F16);
+    check(&q.apply_op3(&q, &q, op(None)).unwrap(), &q, &q, &q, &Options::causal(0.2));
+    let (slopes, values) = slopes();
+    let wanted = Options { slopes: values, ..Options::causal(0.2) };
+    check(&q.apply_op3(&q, &q, op(Some(slopes))).unwrap(), &q, &q, &q, &wanted);
+
+    let x = normal((1, 12, 2, 32), DType::F32);
+    let gradient = |by_hand: bool| {
+        let x = Var::from_tensor(&x).unwrap();
+        let o =
+            if by_hand { x.apply_op3(&x, &x, op(None)).unwrap() } else { flash_attn(&x, &x, &x, 0.2, true).unwrap() };
+        o.sqr().unwrap().sum_all().unwrap().backward().unwrap().get(&x).unwrap().clone()
+    };
+    assert_eq!(largest_difference(&gradient(true), &gradient(false)), 0.);
+}

@@ -1,4 +1,4 @@
-//! `run_mha_rocm` as a candle with AMD tensors calls it: device memory of the HIP driver, here that of an emulated gfx942.
+//! Both forms of `run_mha_rocm` as a candle with AMD tensors calls them: device memory of the HIP driver, here that of an emulated gfx942.
 #[path = "../../flashwave/tests/candle/plain.rs"]
 mod plain;
 
@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
 use candle_core::{DType, Tensor};
-use candle_flash_rocm::run_mha_rocm;
+use candle_flash_rocm::{run_mha_rocm, run_mha_rocm_0_11};
 use flashwave::{sys, Device, DeviceBuffer, Element};
 use half::{bf16, f16};
 use plain::{check, normal, Options};
@@ -58,7 +58,7 @@ fn run<T: Element + candle_core::WithDType>(call: &Call, inputs: [&Tensor; 3]) -
     let (left, right) = call.window.unwrap_or(if call.causal { (call.seqlen_k as i32, 0) } else { (-1, -1) });
     let round = |x: usize, to: usize| (x.div_ceil(to) * to) as u32;
     let status = unsafe {
-        run_mha_rocm(
+        run_mha_rocm_0_11(
             q.as_ptr(),
             k.as_ptr(),
             v.as_ptr(),
@@ -109,7 +109,52 @@ fn run<T: Element + candle_core::WithDType>(call: &Call, inputs: [&Tensor; 3]) -
     if status != sys::FW_OK {
         return Err(unsafe { std::ffi::CStr::from_ptr(sys::fw_last_error()) }.to_string_lossy().into_owned());
     }
-    Ok((o.to_vec().unwrap(), lse.to_vec().unwrap()))
+    let long = (o.to_vec().unwrap(), lse.to_vec().unwrap());
+    // The form without a status and pages: the same bits.
+    let (o, lse) = (gpu.zeros::<T>(inputs[0].elem_count()).unwrap(), gpu.zeros::<f32>(rows_q * call.heads).unwrap());
+    unsafe {
+        run_mha_rocm(
+            q.as_ptr(),
+            k.as_ptr(),
+            v.as_ptr(),
+            o.as_ptr(),
+            lse.as_ptr(),
+            address(&slopes).cast::<c_void>(),
+            address(&at_q),
+            address(&at_k),
+            q_batch,
+            k_batch,
+            k_batch,
+            q_batch,
+            0,
+            q_row,
+            k_row,
+            k_row,
+            q_row,
+            d,
+            d,
+            d,
+            d,
+            call.batch as u32,
+            call.heads as u32,
+            call.heads_k as u32,
+            d,
+            round(call.dim, 32),
+            0.2,
+            call.seqlen_q as u32,
+            call.seqlen_k as u32,
+            round(call.seqlen_q, 128),
+            round(call.seqlen_k, 128),
+            i32::from(<T as Element>::DTYPE == flashwave::DType::BF16),
+            i32::from(call.causal),
+            i32::from(ragged),
+            left,
+            right,
+            call.softcap,
+        );
+    }
+    assert!(o.to_vec().unwrap() == long.0 && lse.to_vec().unwrap() == long.1);
+    Ok(long)
 }
 
 fn options(call: &Call) -> Options {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/isa.h"
+
 namespace flashwave::cuda {
 
 int preference(std::string_view arch, int capability) {
@@ -16,6 +18,15 @@ int preference(std::string_view arch, int capability) {
   if (target > capability) return 0;
   if (ptx) return 1000 + target;
   return target / 10 == capability / 10 ? 2000 + target : 0;
+}
+
+uint32_t instruction_sets(int capability) {
+  constexpr int kAndLater = 999;
+  uint32_t isa = kIsaNone;
+#define FW_NVIDIA_GPUS(name, from, to) \
+  if (capability >= (from) && capability <= (to)) isa |= name;
+#include "kernels/registry.def"
+  return isa;
 }
 
 std::vector<const ArchiveEntry*> find_code(const CodeArchive& archive, std::string_view source, int capability) {

@@ -1,6 +1,7 @@
 // Which machine code an NVIDIA GPU runs.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace flashwave::cuda {
 // ("sm_90a") before that of an older one of its generation ("sm_80" runs on 8.9) before PTX, which the driver compiles
 // ("compute_80").
 int preference(std::string_view arch, int capability);
+
+// Isa bits of a GPU of that compute capability.
+uint32_t instruction_sets(int capability);
 
 // What it can run of a source, best first.
 std::vector<const ArchiveEntry*> find_code(const CodeArchive& archive, std::string_view source, int capability);

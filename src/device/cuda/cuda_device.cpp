@@ -17,16 +17,6 @@ namespace {
 using cuda::Api;
 using cuda::Error;
 
-// 90: of compute capability 9.0.
-uint32_t instruction_sets(int capability) {
-  constexpr int kAndLater = 999;
-  uint32_t isa = kIsaNone;
-#define FW_NVIDIA_GPUS(name, from, to) \
-  if (capability >= (from) && capability <= (to)) isa |= name;
-#include "kernels/registry.def"
-  return isa;
-}
-
 Device* make_device(const Api& api, int ordinal) {
   DeviceInfo info;
   info.name = "cuda:" + std::to_string(ordinal);
@@ -40,7 +30,7 @@ Device* make_device(const Api& api, int ordinal) {
     };
     capability = attribute(cuda::kComputeMajor) * 10 + attribute(cuda::kComputeMinor);
     info.arch = "sm_" + std::to_string(capability);
-    info.isa = instruction_sets(capability);
+    info.isa = cuda::instruction_sets(capability);
     info.compute_units = std::max(attribute(cuda::kMultiprocessors), 1);
     info.lds_bytes = attribute(cuda::kSharedMemoryPerBlock);
     char description[256] = {};

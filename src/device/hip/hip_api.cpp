@@ -76,9 +76,12 @@ Status load(const std::vector<std::string>& names, const std::string& what, Api*
 }  // namespace
 
 Status load_runtime(Api* api) {
-  return load(
-      names_or("FLASHWAVE_HIP_LIBRARY", {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}),
-      "AMD's HIP runtime", api);
+  const std::string inside = "/lib/libamdhip64.so";
+  std::vector<std::string> names = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"};
+  const char* rocm = std::getenv("ROCM_PATH");
+  if (rocm != nullptr && *rocm != '\0') names.insert(names.begin(), rocm + inside);
+  names.push_back("/opt/rocm" + inside);  // where it lies, though the loader may not have been told
+  return load(names_or("FLASHWAVE_HIP_LIBRARY", std::move(names)), "AMD's HIP runtime", api);
 }
 
 Status load_emulator(Api* api) {

@@ -107,16 +107,23 @@ struct Call {
     device: Device,
     want_lse: bool,
     lse: Arc<OnceLock<Tensor>>,
+    name: &'static str,
 }
 
 impl Call {
     fn new(spec: Spec, device: Device, want_lse: bool) -> Self {
-        Call { spec, device, want_lse, lse: Arc::default() }
+        let name = spec.name();
+        Call { spec, device, want_lse, lse: Arc::default(), name }
     }
 
     fn apply(spec: Spec, device: Device, [q, k, v]: [&Tensor; 3]) -> Result<Tensor> {
+        let name = spec.name();
+        Call::apply_named(spec, device, name, [q, k, v])
+    }
+
+    fn apply_named(spec: Spec, device: Device, name: &'static str, [q, k, v]: [&Tensor; 3]) -> Result<Tensor> {
         let tracked = q.track_op() || k.track_op() || v.track_op();
-        q.apply_op3(k, v, Call::new(spec, device, tracked))
+        q.apply_op3(k, v, Call { name, ..Call::new(spec, device, tracked) })
     }
 
     fn apply_with_lse(spec: Spec, device: Device, [q, k, v]: [&Tensor; 3]) -> Result<(Tensor, Tensor)> {
@@ -155,7 +162,7 @@ impl Call {
 
 impl CustomOp3 for Call {
     fn name(&self) -> &'static str {
-        self.spec.name()
+        self.name
     }
 
     fn cpu_fwd(
@@ -224,6 +231,18 @@ macro_rules! operation {
             /// As [`apply`](Self::apply), for CPU tensors, computed on any device through copies in its memory.
             pub fn apply_on(&self, device: &Device, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
                 Call::apply(self.spec()?, *device, [q, k, v])
+            }
+
+            /// As [`apply_on`](Self::apply_on), by an operation that goes by another name in candle's graph and messages.
+            #[doc(hidden)]
+            pub fn apply_named(&self, device: &Device, name: &'static str, [q, k, v]: [&Tensor; 3]) -> Result<Tensor> {
+                Call::apply_named(self.spec()?, *device, name, [q, k, v])
+            }
+
+            /// The operation that such a call applies, for whoever applies it by hand.
+            #[doc(hidden)]
+            pub fn operation(&self, device: &Device, name: &'static str) -> Result<impl CustomOp3 + Send + Sync> {
+                Ok(Call { name, ..Call::new(self.spec()?, *device, false) })
             }
 
             fn call(&self) -> Result<Call> {
