@@ -241,6 +241,12 @@ Geometry::Place Geometry::query_place(int64_t b, int64_t query) const {
 
 fw_dtype Geometry::dtype_of(TensorId id, fw_dtype data_dtype) const {
   switch (id) {
+    case kO:
+      return problem.float_out ? FW_F32 : data_dtype;
+    case kDQ:
+    case kDK:
+    case kDV:
+      return problem.float_gradients ? FW_F32 : data_dtype;
     case kLse:
     case kSlopes:
     case kSinks:
@@ -259,18 +265,23 @@ fw_dtype Geometry::dtype_of(TensorId id, fw_dtype data_dtype) const {
 }
 
 bool Geometry::is_output(TensorId id) const {
-  if (id == kO || id == kLse) return !problem.backward;
+  if (id == kO || id == kLse) return !problem.backward && !problem.accumulate;
   return id == kProbs || (id >= kDQ && id <= kDSlopes);
 }
 
-bool Geometry::is_updated(TensorId id) const { return problem.append > 0 && (id == kK || id == kV); }
+bool Geometry::is_updated(TensorId id) const {
+  if (id == kO || id == kLse) return problem.accumulate;
+  return problem.append > 0 && (id == kK || id == kV);
+}
 
 VisibleKeys visible_keys(const Case& c, const SequenceShape& s, int64_t query) {
-  const int64_t keys = s.keys(c.append), diagonal = query + keys - s.queries;
+  const int64_t keys = s.keys(c.append);
+  const int64_t diagonal = query + (c.placed ? c.position_q - c.position_k : keys - s.queries);
   int64_t right = c.window_right;
   if (c.causal) right = right < 0 ? 0 : std::min<int64_t>(right, 0);
   int64_t first = c.window_left < 0 ? 0 : std::max<int64_t>(0, diagonal - c.window_left);
   int64_t last = right < 0 ? keys : std::min(keys, diagonal + right + 1);
+  first = std::min(first, keys);
   last = std::max<int64_t>(last, 0);
   return {std::min(first, last), last};
 }

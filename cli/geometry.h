@@ -70,7 +70,7 @@ struct Geometry {
 
   fw_dtype dtype_of(TensorId id, fw_dtype data_dtype) const;  // lse and friends are always F32
   bool is_output(TensorId id) const;                          // written by the call, and not read by it
-  bool is_updated(TensorId id) const;                         // read and written: the cache of an append
+  bool is_updated(TensorId id) const;                         // read and written: the cache of an append, for instance
 };
 
 Geometry make_geometry(const Case& c);

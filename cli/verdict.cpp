@@ -86,6 +86,7 @@ std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {
   const bool whole = id == kDSinks || id == kDSlopes;
   std::vector<Writing> row(size_t(v.shape[0] * v.shape[1]), Writing::kAsReference);
   if (whole) std::fill(row.begin(), row.end(), Writing::kMust);
+  if (g.is_updated(id)) return std::vector<Writing>(size_t(v.count()), Writing::kAsReference);
   if (by_query) std::fill(row.begin(), row.end(), Writing::kMustNot);
   if (by_key && !g.cu_seqlens_k.empty()) {
     // Spare rows at the end belong to no sequence. Rows inside one but past seqused_k follow the reference.

@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "dtype.h"
 #include "errors.h"
@@ -79,6 +81,28 @@ void read_window(Case& c, std::string_view v) {
   if (comma == std::string_view::npos) bad("window", v, "takes left,right (-1 = no limit)");
   c.window_left = parse_integer(v.substr(0, comma), "window's left", -1, kMaxSize);
   c.window_right = parse_integer(v.substr(comma + 1), "window's right", -1, kMaxSize);
+}
+
+// Two numbers.
+std::pair<int64_t, int64_t> read_pair(const char* name, std::string_view v, const char* rule) {
+  const size_t comma = v.find(',');
+  if (comma == std::string_view::npos) bad(name, v, rule);
+  return {parse_integer(v.substr(0, comma), name, 0, kMaxSize), parse_integer(v.substr(comma + 1), name, 0, kMaxSize)};
+}
+
+void read_positions(Case& c, std::string_view v) {
+  std::tie(c.position_q, c.position_k) = read_pair("positions", v, "takes those of the first query and the first key");
+  c.placed = true;
+}
+
+// Whether a word that can only say f32 says so.
+Word float_flag(const char* name, const char* help, bool Case::* field) {
+  return {name, help,
+          [=](Case& c, std::string_view v) {
+            if (v != "f32") bad(name, v, "takes f32");
+            c.*field = true;
+          },
+          [=](const Case& c) { return c.*field ? std::string("f32") : std::string(); }};
 }
 
 void read_bias(Case& c, std::string_view v) {
@@ -171,6 +195,14 @@ std::vector<Word> make_words() {
                [](Case& c, std::string_view v) { c.dv = parse_integer(v, "dv", 1, kMaxSize); },
                [](const Case& c) { return c.dqk != c.dv ? std::to_string(c.dv) : std::string(); }});
   w.push_back(dtype_word("dtype", "f32 (default), bf16 or f16", &Case::dtype));
+  w.push_back(float_flag("odtype", "f32: o in F32 whatever dtype is", &Case::float_out));
+  w.push_back(float_flag("gradtype", "f32: dq, dk and dv in F32 whatever dtype is", &Case::float_gradients));
+  w.push_back(flag_word("accumulate", "1 = o (in F32) and lse hold the results of other keys", &Case::accumulate));
+  w.push_back({"positions", "query,key: positions of the first query and key in the whole sequence", read_positions,
+               [](const Case& c) {
+                 if (!c.placed) return std::string();
+                 return std::to_string(c.position_q) + "," + std::to_string(c.position_k);
+               }});
   w.push_back(flag_word("causal", "1 = causal, aligned to the bottom right", &Case::causal));
   w.push_back(
       {"window", "left,right: keys seen on either side of the diagonal, -1 = no limit", read_window, [](const Case& c) {
@@ -189,6 +221,14 @@ std::vector<Word> make_words() {
   w.push_back(dtype_word("biasdtype", "f32 (default) or the dtype of q", &Case::bias_dtype));
   w.push_back(flag_word("sinks", "1 = an attention sink per head", &Case::sinks));
   w.push_back(float_word("dropout", "probability, 0 <= p < 1", &Case::dropout, 0));
+  w.push_back({"dropout_heads", "first,heads: what dropout counts the first head as, and how many a sequence has",
+               [](Case& c, std::string_view v) {
+                 std::tie(c.dropout_first, c.dropout_heads) = read_pair("dropout_heads", v, "takes first,heads");
+               },
+               [](const Case& c) {
+                 if (c.dropout_first == 0 && c.dropout_heads == 0) return std::string();
+                 return std::to_string(c.dropout_first) + "," + std::to_string(c.dropout_heads);
+               }});
   w.push_back(flag_word("dropout_state", "1 = its seed and offset in the device's memory", &Case::dropout_state));
   w.push_back(choice_word<Layout>(
       "layout", "bshd (default), bhsd, qkvpacked, kvpacked or varlen (ragged, from the seed)", &Case::layout,
@@ -258,6 +298,8 @@ void check_together(const Case& c) {
   if (!c.backward && (c.d_lse || c.d_bias || c.d_sinks || c.d_slopes)) {
     throw UsageError("dlse, dbias, dsinks and dslopes need op=bwd");
   }
+  if (c.float_gradients && !c.backward) throw UsageError("gradtype needs op=bwd");
+  if (c.accumulate && c.backward) throw UsageError("accumulate needs op=fwd");
   if (c.backward && c.probs) throw UsageError("probs needs op=fwd");
 }
 
@@ -322,6 +364,7 @@ Case parse_case(std::string_view text) {
   if (c.sk < 0) c.sk = c.sq;
   if (c.hk < 0) c.hk = c.hq;
   if (c.append > 0) c.seqused = true;
+  if (c.accumulate) c.float_out = true;
   check_together(c);
   return c;
 }

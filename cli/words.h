@@ -20,6 +20,11 @@ struct Case {
   int64_t b = 1, sq = 128, sk = -1, hq = 1, hk = -1;  // -1: as sq, as hq (resolved by parse_case)
   int64_t dqk = 64, dv = 64;
   fw_dtype dtype = FW_F32;
+  bool float_out = false, float_gradients = false;  // o, and dq, dk and dv, in F32
+  bool accumulate = false;
+  bool placed = false;  // FW_POSITIONS
+  int64_t position_q = 0, position_k = 0;
+  int64_t dropout_first = 0, dropout_heads = 0;
   bool causal = false;
   int64_t window_left = -1, window_right = -1;
   float scale = FW_SCALE_AUTO, softcap = 0;

@@ -58,8 +58,12 @@ enum {
   /* softmax weights may be rounded towards zero where that is faster (mean error compensated); kernels that do not
      gain by it ignore it */
   FW_FAST_ROUNDING = 1 << 4,
+  /* forward: o (F32) and lse hold what the queries found among other keys, and become what they find among all */
+  FW_ACCUMULATE = 1 << 5,
+  /* q and k are pieces of longer sequences: mask, ALiBi and dropout go by position_q and position_k */
+  FW_POSITIONS = 1 << 6,
   /* those of fw_attention */
-  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED | FW_FAST_ROUNDING,
+  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED | FW_FAST_ROUNDING | FW_ACCUMULATE | FW_POSITIONS,
 
   FW_ROTARY_CONJUGATE = 1 << 3, /* turn backwards: the inverse, and the backward, of the rotation */
   FW_ALL_ROTARY_FLAGS = FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE, /* those of fw_rotary_embedding */
@@ -88,7 +92,7 @@ typedef struct fw_attention {
                                  0 = batch */
 
   /* Tensors: strides (batch, seq, head, dim), dim contiguous. Varlen: stride[0] unused. Paged k, v: stride[0] is the
-   * page's, stride[1] that of a row in its page. All four have one dtype. */
+   * page's, stride[1] that of a row in its page. q, k and v have one dtype, o the same or F32. */
   fw_tensor q, k, v, o;
   fw_tensor lse; /* out, optional, F32: strides (batch, seq, head, -). Varlen: stride[0] unused */
 
@@ -133,15 +137,22 @@ typedef struct fw_attention {
   /* Optional: seed and offset in the device's memory, two numbers that are read when the kernels run, so that a graph
    * of calls may change them between its runs. dropout_seed and dropout_offset are then not read. */
   const uint64_t* dropout_state;
+
+  /* With FW_POSITIONS: where query 0 and key 0 of every sequence lie in the whole one. i + keys - queries above then is
+   * i + position_q - position_k, and dropout counts queries and keys from there. Else 0. */
+  int64_t position_q, position_k;
+  /* Dropout counts head h of sequence b as dropout_first + b * dropout_heads + h, so that parts of the heads or of the
+   * batch draw what the whole draws. dropout_heads: 0 = heads_q. */
+  int64_t dropout_first, dropout_heads;
 } fw_attention;
 
 /* Backward of the problem whose forward gave o and lse. Absent outputs are not computed. */
 typedef struct fw_gradients {
   uint32_t struct_size;
   uint32_t reserved;    /* 0 */
-  fw_tensor d_o;        /* in: strides and dtype as o */
+  fw_tensor d_o;        /* in: strides as o, dtype as q */
   fw_tensor d_lse;      /* in, optional: as lse */
-  fw_tensor dq, dk, dv; /* out: as q, k, v. Keys that no query sees get 0 */
+  fw_tensor dq, dk, dv; /* out: as q, k, v, or F32. Keys that no query sees get 0 */
   fw_tensor d_bias;     /* out: strides as bias's order, 0 exactly where bias has 0 (summed there); F32 or q's dtype */
   float* d_sinks;       /* out: (heads_q) */
   float* d_slopes;      /* out: shape and stride of alibi_slopes */
@@ -169,6 +180,20 @@ typedef struct fw_rotary_embedding {
   const int32_t* seqlen_offsets; /* optional, batch: added to seqlen_offset */
   const int32_t* cu_seqlens;     /* optional, batch+1 rising row offsets into x and out */
 } fw_rotary_embedding;
+
+/* Two results for the same queries, each among keys of its own and without sinks: (o, lse) becomes what the queries
+ * find among all keys. Where an lse is -inf its row of o is not read; where both are, o becomes 0. */
+typedef struct fw_merging {
+  uint32_t struct_size; /* sizeof(fw_merging); set by fw_merging_init */
+  uint32_t reserved;    /* 0 */
+
+  int64_t batch, seqlen, heads;
+  int64_t dim; /* 1..512 */
+
+  /* Strides (batch, seq, head, dim), dim contiguous; each its own dtype. Packed rows: a batch of 1. */
+  fw_tensor o, lse;           /* in and out; lse F32, strides (batch, seq, head, -) */
+  fw_tensor o_part, lse_part; /* in: likewise */
+} fw_merging;
 
 /* ------------------------------------------------------------------------------------------------------- execution */
 
@@ -233,6 +258,7 @@ typedef struct fw_device_info {
 FW_API void fw_attention_init(fw_attention* attention, size_t struct_size);
 FW_API void fw_gradients_init(fw_gradients* gradients, size_t struct_size);
 FW_API void fw_rotary_embedding_init(fw_rotary_embedding* rotary, size_t struct_size);
+FW_API void fw_merging_init(fw_merging* merging, size_t struct_size);
 FW_API void fw_exec_init(fw_exec* exec, size_t struct_size);
 
 /* exec may be NULL (all defaults). On a GPU the call returns once the work is queued on the stream. */
@@ -242,6 +268,9 @@ FW_API fw_status fw_backward(fw_device* device, const fw_attention* attention, c
 
 /* Needs no workspace. */
 FW_API fw_status fw_rotary(fw_device* device, const fw_rotary_embedding* rotary, const fw_exec* exec);
+
+/* Needs no workspace. */
+FW_API fw_status fw_merge(fw_device* device, const fw_merging* merging, const fw_exec* exec);
 
 /* Bytes of workspace the call would need with the same arguments. gradients = NULL asks about the forward. */
 FW_API fw_status fw_workspace_size(fw_device* device, const fw_attention* attention, const fw_gradients* gradients,

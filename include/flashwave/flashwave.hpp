@@ -246,6 +246,15 @@ struct Gradients : fw_gradients {
   }
 };
 
+// Two results of the same queries, of which the first takes in the second. The lse: (batch, rows, heads, 1).
+struct Merging : fw_merging {
+  Merging() { fw_merging_init(this, sizeof(fw_merging)); }
+  Merging(const Tensor& o_, const Tensor& lse_, const Tensor& o_part_, const Tensor& lse_part_) : Merging() {
+    batch = o_.batch, seqlen = o_.rows, heads = o_.heads, dim = o_.dim;
+    o = o_.view, lse = lse_.view, o_part = o_part_.view, lse_part = lse_part_.view;
+  }
+};
+
 // Rows of one tensor turned into another of its shape, or in place if it is the same. cos, sin: (positions, pairs)
 // floats.
 struct RotaryEmbedding : fw_rotary_embedding {
@@ -277,6 +286,10 @@ inline void forward(const Device& device, const fw_attention& problem, const fw_
 inline void backward(const Device& device, const fw_attention& problem, const fw_gradients& gradients,
                      const fw_exec* exec = nullptr) {
   check(fw_backward(device.handle(), &problem, &gradients, exec));
+}
+
+inline void merge(const Device& device, const fw_merging& merging, const fw_exec* exec = nullptr) {
+  check(fw_merge(device.handle(), &merging, exec));
 }
 
 inline void rotary(const Device& device, const fw_rotary_embedding& embedding, const fw_exec* exec = nullptr) {

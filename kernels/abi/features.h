@@ -26,8 +26,12 @@ enum Feature : uint32_t {
   kDBias = 1u << 15,    // gradient of bias wanted
   kDSinks = 1u << 16,   // gradient of sinks wanted
   kDSlopes = 1u << 17,  // gradient of alibi_slopes wanted
+  // Pieces of longer sequences, where that is more than another window (src/problem/positions.cpp).
+  kPositions = 1u << 18,
+  kFloatOut = 1u << 19,        // o in fp32, q in 16 bits
+  kFloatGradients = 1u << 20,  // dq, dk or dv in fp32, q in 16 bits
   kNoFeatures = 0,
-  kAllFeatures = (1u << 18) - 1,
+  kAllFeatures = (1u << 21) - 1,
 };
 // Those that change scores or weights, and those that only say which rows and keys there are.
 inline constexpr uint32_t kScoreFeatures = kSoftcap | kAlibi | kBias | kSinks | kDropout;

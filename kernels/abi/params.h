@@ -23,7 +23,7 @@ inline constexpr int64_t kNoWindow = int64_t{1} << 40;
 struct Params {
   Tensor q, k, v, o, lse;
   Tensor bias, probs;
-  // Backward only.
+  // Backward only. Merging: o and lse take in d_o and d_lse, the results of other keys.
   Tensor d_o, d_lse, dq, dk, dv, d_bias;
   float* d_sinks;
   float* d_slopes;
@@ -64,6 +64,14 @@ struct Params {
   uint64_t dropout_seed, dropout_offset;
   // GPUs: seed and offset in the device's memory, in place of the two above; null: none (kernels/common/score.h).
   const uint64_t* dropout_state;
+
+  // Kernels that honour kPositions: the diagonal is i + position_shift where `positions` is set, else bottom right; and
+  // what dropout counts. Other kernels get problems where all of this is at its default.
+  int64_t position_shift;
+  int32_t positions;
+  int32_t accumulate;  // CPUs: o and lse hold the results of other keys, and take these in
+  uint32_t position_q, position_k;
+  uint32_t dropout_first, dropout_heads;  // head h of sequence b counts as dropout_first + b * dropout_heads + h
 };
 
 static_assert(sizeof(Tensor) == 48);
@@ -75,7 +83,8 @@ static_assert(offsetof(Params, block_table_stride) == 13 * 48 + 80);
 static_assert(offsetof(Params, k_new) == 13 * 48 + 128);
 static_assert(offsetof(Params, batch) == 18 * 48 + 152);
 static_assert(offsetof(Params, softmax_scale) == 18 * 48 + 184);
-static_assert(sizeof(Params) == 18 * 48 + 224);
+static_assert(offsetof(Params, position_shift) == 18 * 48 + 224);
+static_assert(sizeof(Params) == 18 * 48 + 256);
 
 // How the work is cut up. Decided by src/plan/schedule.cpp from the problem and the device alone, never from the
 // number of threads, so that results do not depend on it.

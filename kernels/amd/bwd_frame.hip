@@ -59,8 +59,14 @@ FW_DEVICE void prepare(const GpuArguments& args) {
     if (exists) {
       const int64_t o = query_offset(p.o, seq, row, block.head), d_o = query_offset(p.d_o, seq, row, block.head);
       for (int column = thread_index() % kRowLanes * 8; column < p.dim_v; column += kRowLanes * 8) {
-        const Eight<T> a = load_eight<T>(p.o, o + column), b = load_eight<T>(p.d_o, d_o + column);
-        FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(load(&a.x[i]), load(&b.x[i]), sum);
+        const Eight<T> b = load_eight<T>(p.d_o, d_o + column);
+        if (p.o.dtype == abi::kF32) {
+          const Eight<float> a = load_eight<float>(p.o, o + column);
+          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(a.x[i], load(&b.x[i]), sum);
+        } else {
+          const Eight<T> a = load_eight<T>(p.o, o + column);
+          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(load(&a.x[i]), load(&b.x[i]), sum);
+        }
       }
     }
     sum += dpp<0xB1>(sum);   // quad_perm [1,0,3,2]

@@ -13,7 +13,7 @@
 //   row_blocks = ceil(seqlen_q * group / kDecodeRows), schedule.rows_per_task = kDecodeRows
 //   split s has keys s * keys_per_split and on; the last has all that are left. keys_per_split: a multiple of tile_k.
 //
-// With splits == 1 O and LSE are written, else PartialResults (kernels/abi/partials.h), for combine.hip.
+// Without a workspace O and LSE are written, else PartialResults (kernels/abi/partials.h), for combine.hip.
 //
 // Rows of Q, K and V are read 16 bytes (V of up to 64 columns: 8 bytes) at a time, 4-byte alignment, from 8 columns on.
 // Where a head dimension is smaller than kDim, the reads past its end are moved back inside the row: see
@@ -381,7 +381,7 @@ FW_DEVICE void decode(const GpuArguments& args) {
 
   const RowOutput out = parked;
   if (!out.exists) return;
-  if (args.schedule.splits == 1) {
+  if (args.schedule.workspace_bytes == 0) {
     const RowEnd end = finish_row(p, out.head, m, work.l);
     work.for_each_column([&](int column, auto x) {
       Vec<uint32_t, Task::kWidth / 2> packed;

@@ -111,7 +111,7 @@ struct DecodeShare {
   FW_METHOD RowOutput output_of(const LaneRow& own, char* shared) const {
     RowOutput out{};
     out.head = own.head, out.exists = own.exists;
-    if (schedule.splits == 1) {
+    if (schedule.workspace_bytes == 0) {
       out.o = address_of(p.o.data) + query_offset(p.o, seq, own.query, own.head) * 2;
       if (p.lse.data) out.lse = address_of(p.lse.data) + query_offset(p.lse, seq, own.query, own.head) * 4;
     } else {

@@ -298,6 +298,10 @@ struct Forward {
         }
         float factor = total == 0.f ? 0.f : weight / total;
         if constexpr (kGeneral) factor /= 1.f - p.dropout_p;
+        if (p.o.dtype == abi::kF32) {
+          store_floats(r, h, first_query + row < queries, query_offset(p.o, seq, first_query + row, head), factor);
+          continue;
+        }
         FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) {
           const int chunk = part * kColumnTiles + d;
           store_shared(staged + LayoutQk::offset(row, chunk) + (lane & 3) * 4,
@@ -305,6 +309,7 @@ struct Forward {
         }
       }
     }
+    if (p.o.dtype == abi::kF32) return;
     wave_barrier();
     char* const base = static_cast<char*>(p.o.data) + query_offset(p.o, seq, first_query, head) * 2;
     FW_NO_UNROLL for (int i = lane; i < C::kWarpRows * kColumnTiles; i += kWave) {
@@ -319,6 +324,18 @@ struct Forward {
         FW_UNROLL for (int e = 0; e < 8; ++e) {
           if (column + e < p.dim_v) reinterpret_cast<uint16_t*>(to)[e] = uint16_t(words[e / 2] >> e % 2 * 16);
         }
+      }
+    }
+  }
+
+  // One row of O in fp32, straight from registers.
+  FW_METHOD void store_floats(int r, int h, bool exists, int64_t offset, float factor) const {
+    const int lane = this->lane(), part = column_part();
+    FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) {
+      const int column = (part * kColumnTiles + d) * 8 + (lane & 3) * 2;
+      FW_UNROLL for (int e = 0; e < 2; ++e) {
+        if (exists && column + e < p.dim_v)
+          static_cast<float*>(p.o.data)[offset + column + e] = o[r][d][2 * h + e] * factor;
       }
     }
   }

@@ -281,10 +281,10 @@ struct Forward {
     return x < -kMost ? -kMost : x > kMost ? kMost : x;
   }
 
-  FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim) const {
+  FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim, int bytes = 2) const {
     const int rows = this->rows();
-    return make_buffer(static_cast<const char*>(t.data) + uniform(query_offset(t, seq, first_query, head)) * 2,
-                       rows > 0 ? (rows - 1) * uint32_t(t.stride[1] * 2) + dim * 2 : 0);
+    return make_buffer(static_cast<const char*>(t.data) + uniform(query_offset(t, seq, first_query, head)) * bytes,
+                       rows > 0 ? (rows - 1) * uint32_t(t.stride[1] * bytes) + dim * bytes : 0);
   }
   FW_METHOD void load_q() {
     const Buffer in = wave_buffer(p.q, seq, p.dim_qk);
@@ -383,6 +383,10 @@ struct Forward {
     float inverse = total == 0.f ? 0.f : rcp_fast(total);
     if constexpr (E::kBias != 0.f) inverse *= exp2_fast(E::kBias);  // truncation took it out of the weights
     if constexpr (C::kGeneral) inverse *= p.dropout_threshold ? 1.f / (1.f - p.dropout_p) : 1.f;
+    if (p.lse.data && half == 0 && query < rows)
+      static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + query, head)] =
+          total == 0.f ? -kInf : from_log2<C::kGeneral>(m - E::kBias - E::kShift + log2_fast(total));
+    if (p.o.dtype == abi::kF32) return store_floats(p, seq, inverse, query < rows);
     const Buffer out = wave_buffer(p.o, seq, p.dim_v);
     const uint32_t row = query * uint32_t(p.o.stride[1] * 2) + 16 * half;
     FW_UNROLL for (int g = 0; g < 2 * C::kBlocks; ++g) {
@@ -402,9 +406,28 @@ struct Forward {
         }
       }
     }
-    if (p.lse.data && half == 0 && query < rows)
-      static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + query, head)] =
-          total == 0.f ? -kInf : from_log2<C::kGeneral>(m - E::kBias - E::kShift + log2_fast(total));
+  }
+
+  // O in fp32, times `inverse`.
+  FW_METHOD void store_floats(const Params& p, const Sequence& seq, float inverse, bool exists) {
+    const Buffer out = wave_buffer(p.o, seq, p.dim_v, 4);
+    const int i = lane_index_again(), half = i >> 5;
+    const uint32_t row = exists ? uint32_t(i & 31) * uint32_t(p.o.stride[1] * 4) + 32 * half : kNowhere;
+    FW_UNROLL for (int g = 0; g < 2 * C::kBlocks; ++g) {
+      FW_UNROLL for (int e = 0; e < 8; e += 4) {
+        const int column = 16 * g + 8 * half + e;
+        U32x4 x;
+        FW_UNROLL for (int j = 0; j < 4; ++j) x[j] = bits_of(o[g / 2][8 * (g % 2) + e + j] * inverse);
+        if (p.dim_v == C::kDimV) {
+          buffer_store16(out, row + 64 * g + 4 * e, x);
+        } else {
+          FW_UNROLL for (int j = 0; j < 4; ++j) {
+            const uint32_t to = column + j < p.dim_v ? row + 64 * g + 4 * (e + j) : kNowhere;
+            buffer_store4(out, to, x[j]);
+          }
+        }
+      }
+    }
   }
 };
 

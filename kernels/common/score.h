@@ -65,6 +65,7 @@ struct ScoreRow {
   int64_t diagonal;  // key on the diagonal
   int64_t bias;      // offset of key 0
   uint32_t batch_head, query;
+  uint32_t first_key = 0;  // as dropout counts keys
 
   FW_METHOD ScoreRow(const Params& params, const Sequence& seq, int32_t h, int64_t i)
       : p(params),
@@ -73,6 +74,16 @@ struct ScoreRow {
         bias(seq.b * params.bias.stride[0] + h * params.bias.stride[1] + i * params.bias.stride[2]),
         batch_head(uint32_t(seq.b * params.heads_q + h)),
         query(uint32_t(i)) {}
+
+  // For kernels that honour positions.
+  FW_METHOD static ScoreRow placed(const Params& params, const Sequence& seq, int32_t h, int64_t i) {
+    ScoreRow row(params, seq, h, i);
+    row.diagonal = diagonal_of(params, seq, i);
+    row.batch_head = dropout_head(params, seq, h);
+    row.query += params.position_q;
+    row.first_key = params.position_k;
+    return row;
+  }
 
   // q.k -> score; cap_gradient: its derivative by softmax_scale * q.k. key must exist (a bias is read).
   FW_METHOD float score(float dot, int64_t key, float& cap_gradient) const {
@@ -107,7 +118,8 @@ struct ScoreRow {
   }
 
   // One key by itself. Selects, since an array with a run-time index would go to scratch memory.
-  FW_METHOD bool dropped(const DropoutKey& dropout, int64_t key) const {
+  FW_METHOD bool dropped(const DropoutKey& dropout, int64_t key_of_piece) const {
+    const int64_t key = key_of_piece + first_key;
     const Philox4 r = dropout_group(dropout, key / kKeysPerPhilox);
     const uint32_t low = key & 2 ? r.word[1] : r.word[0], high = key & 2 ? r.word[3] : r.word[2];
     const uint32_t word = key & 4 ? high : low;

@@ -59,7 +59,8 @@ FW_FN int64_t query_offset(const abi::Tensor& t, const Sequence& s, int64_t i, i
   return s.q_batch * t.stride[0] + (s.q_row + i) * t.stride[1] + h * t.stride[2];
 }
 
-// Keys [first, last) that query i sees: causal and window, aligned to the bottom right.
+// Keys [first, last) that query i sees: causal and window, aligned to the bottom right. For kernels that are given
+// problems without positions only.
 struct KeyRange {
   int64_t first, last;
 };
@@ -70,6 +71,23 @@ FW_FN KeyRange visible_keys(const abi::Params& p, const Sequence& s, int64_t i) 
   if (last > s.keys) last = s.keys;
   if (last < first) last = first;
   return {first, last};
+}
+
+// The same wherever the sequence's pieces lie: the key on the diagonal of query i, and the keys that the query sees.
+// The diagonal may lie anywhere beside the keys that there are, and what a query sees still only moves forward with it.
+FW_FN int64_t diagonal_of(const abi::Params& p, const Sequence& s, int64_t i) {
+  return i + (p.positions ? p.position_shift : s.keys - s.queries);
+}
+FW_FN KeyRange keys_seen(const abi::Params& p, const Sequence& s, int64_t i) {
+  const int64_t diagonal = diagonal_of(p, s, i);
+  int64_t first = diagonal - p.window_left, last = diagonal + p.window_right + 1;
+  first = first < 0 ? 0 : first > s.keys ? s.keys : first;
+  last = last > s.keys ? s.keys : last < first ? first : last;
+  return {first, last};
+}
+// What dropout counts head h of sequence b as.
+FW_FN uint32_t dropout_head(const abi::Params& p, const Sequence& s, int32_t h) {
+  return p.dropout_first + uint32_t(s.b) * p.dropout_heads + uint32_t(h);
 }
 
 }  // namespace flashwave

@@ -308,7 +308,7 @@ struct AmxBackwardTask {
       const int64_t row = row0 + u * kSide;
       const T* pointers[NQ];
       scope.for_each_row(row, scope.panel_count(row), [&](int, int64_t query, int32_t head) {
-        prefetch_row(scope.pointer<const T>(p.o, query, head), p.dim_v);  // for delta, below
+        prefetch_output<T>(p, scope, query, head);  // for delta, below
       });
       scope.panel_pointers(p.q, row, pointers);
       mem.q_length[u] = __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
@@ -356,12 +356,15 @@ struct AmxBackwardTask {
   }
 
   FW_INLINE void write_keys(const float* dk, const float* dv_out) {
-    for (int64_t k = 0; k < kJobKeys && key0 + k < scope.seq.keys; ++k) {
-      if (p.dk.data) {
-        write_ordered(scope.key_pointer<T>(p.dk, key0 + k), dk + k * dq, p.dim_qk, p.softmax_scale);
+    if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale);
+    if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, 1.f);
+  }
+  FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int pitch, int n, float factor) {
+    in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
+      for (int64_t k = 0; k < kJobKeys && key0 + k < scope.seq.keys; ++k) {
+        write_ordered(scope.key_pointer<std::remove_pointer_t<decltype(of)>>(t, key0 + k), sums + k * pitch, n, factor);
       }
-      if (p.dv.data) write_ordered(scope.key_pointer<T>(p.dv, key0 + k), dv_out + k * dv, p.dim_v, 1.f);
-    }
+    });
   }
 
   template <class Take>

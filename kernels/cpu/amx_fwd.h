@@ -236,6 +236,7 @@ struct AmxForwardTask {
 
   // 4 rows x 4 groups of 8 keys fill the lanes of one Philox call; its words hold 16 bits for each of the 8 keys.
   FW_NOINLINE void draw_kept() {
+    if (p.position_k % kKeysPerPhilox != 0) return draw_kept_one_by_one();
     const uint32_t key0 = uint32_t(p.dropout_seed);
     const uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
     const __m512i threshold = _mm512_set1_epi16(int16_t(p.dropout_threshold));
@@ -249,7 +250,7 @@ struct AmxForwardTask {
         batch_head = lane_row == uint32_t(i) ? VU{} + cur.rows->batch_head[r + i] : batch_head;
       }
       for (int u = 0; u < cur.units; ++u) {
-        const VU counter = lane_group + uint32_t((cur.key + u * kSide) / kKeysPerPhilox);
+        const VU counter = lane_group + uint32_t((cur.key + u * kSide + p.position_k) / kKeysPerPhilox);
         const VPhilox random = philox(counter, query, batch_head, VU{} + uint32_t(p.dropout_offset), key0, key1);
         uint32_t kept[4] = {};
         FW_UNROLL for (int w = 0; w < 4; ++w) {
@@ -257,6 +258,22 @@ struct AmxForwardTask {
           FW_UNROLL for (int i = 0; i < 4; ++i) kept[i] |= _pdep_u32(at_least >> (8 * i), 0x03030303u << (2 * w));
         }
         for (int i = 0; i < 4; ++i) mem.kept[u * kSide + r + i] = some ? kept[i] : 0u;
+      }
+    }
+  }
+
+  // Keys of a piece that begins inside a group of 8.
+  FW_NOINLINE void draw_kept_one_by_one() {
+    for (int u = 0; u < cur.units; ++u) {
+      for (int r = 0; r < kSide; ++r) {
+        uint32_t kept = 0;
+        for (int k = 0; k < kSide; ++k) {
+          const uint32_t key = uint32_t(cur.key + u * kSide + k) + p.position_k;
+          const uint32_t bits =
+              dropout_bits(p.dropout_seed, p.dropout_offset, cur.rows->batch_head[r], cur.rows->query[r], key);
+          kept |= uint32_t(bits >= p.dropout_threshold) << k;
+        }
+        mem.kept[u * kSide + r] = kept;
       }
     }
   }
@@ -482,10 +499,13 @@ struct AmxForwardTask {
         store(inverse + r, l == 0.f ? V{} : keep / l);  // NaN stays NaN
       }
       scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
-        write_ordered(scope.pointer<T>(p.o, query, head), mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, inverse[r]);
-        if (!p.lse.data) return;
-        const float l = sums[r];
-        *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : natural_lse(state.m[r], l);
+        const float *o = mem.o + (int64_t{b} * kSide + r) * dv, l = sums[r];
+        const RowEnd end = end_row(p, scope, query, head, l == 0.f ? -kInf : natural_lse(state.m[r], l));
+        if (p.o.dtype == abi::kF32) {
+          add_ordered(scope.pointer<float>(p.o, query, head), o, p.dim_v, inverse[r] * end.factor, end.keep);
+        } else {
+          write_ordered(scope.pointer<T>(p.o, query, head), o, p.dim_v, inverse[r]);
+        }
       });
     }
   }

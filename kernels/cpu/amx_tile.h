@@ -223,6 +223,16 @@ FW_INLINE void write_ordered(T* out, const float* x, int n, float factor) {
   }
 }
 
+// The same in fp32, with `keep` times what is there.
+FW_INLINE void add_ordered(float* out, const float* x, int n, float factor, float keep) {
+  for (int c = 0; c < n; c += 32) {
+    V lo = load(x + c) * factor, hi = load(x + c + 16) * factor;
+    ordered_columns(lo, hi);
+    add_part(out + c, lo, n - c, keep);
+    if (n - c > 16) add_part(out + c + 16, hi, n - c - 16, keep);
+  }
+}
+
 // count (<= 32) rows from `at` on; null beyond.
 FW_INLINE void unit_pointers(const Scope& scope, const abi::Tensor& t, int64_t key, int64_t end,
                              const BFloat16** rows) {

@@ -190,7 +190,7 @@ struct BackwardTask {
       const int64_t row = row0 + int64_t{i} * NQ;
       const T* pointers[NQ];
       scope.for_each_row(row, scope.panel_count(row), [&](int, int64_t query, int32_t head) {
-        prefetch_row(scope.pointer<const T>(p.o, query, head), p.dim_v);  // for delta, below
+        prefetch_output<T>(p, scope, query, head);  // for delta, below
       });
       scope.panel_pointers(p.q, row, pointers);
       pack_panel(pointers, p.dim_qk, p.softmax_scale * kLog2e, mem.q_panels + int64_t{i} * NQ * p.dim_qk);
@@ -280,18 +280,19 @@ struct BackwardTask {
 
   FW_INLINE void write_keys(int64_t k0, const float* dk, const float* dv) {
     const int count = int(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : NK);
-    constexpr int kAhead = 8;
-    for (int k = 0; k < count; ++k) {
-      if (k + kAhead < count) {
-        if (p.dk.data) prefetch_row(scope.key_pointer<T>(p.dk, k0 + k + kAhead), p.dim_qk);
-        if (p.dv.data) prefetch_row(scope.key_pointer<T>(p.dv, k0 + k + kAhead), p.dim_v);
-      }
-      if (p.dk.data) write_row(scope.key_pointer<T>(p.dk, k0 + k), dk + k * NQ, p.dim_qk, p.softmax_scale);
-      if (p.dv.data) write_row(scope.key_pointer<T>(p.dv, k0 + k), dv + k * NQ, p.dim_v, 1.f);
-    }
+    if (p.dk.data) write_gradient(p.dk, k0, count, dk, p.dim_qk, p.softmax_scale);
+    if (p.dv.data) write_gradient(p.dv, k0, count, dv, p.dim_v, 1.f);
   }
-  FW_INLINE static void write_row(T* out, const float* acc, int n, float scale) {
-    for (int c = 0; c < n; c += W) store_part(out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
+  FW_INLINE void write_gradient(const abi::Tensor& t, int64_t k0, int count, const float* acc, int n, float scale) {
+    constexpr int kAhead = 8;
+    in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
+      using Out = std::remove_pointer_t<decltype(of)>;
+      for (int k = 0; k < count; ++k, acc += NQ) {
+        if (k + kAhead < count) prefetch_row(scope.key_pointer<Out>(t, k0 + k + kAhead), n);
+        Out* const out = scope.key_pointer<Out>(t, k0 + k);
+        for (int c = 0; c < n; c += W) store_part(out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
+      }
+    });
   }
 };
 

@@ -192,8 +192,8 @@ struct DecodeTask {
     float* s = mem.s + r * kDecodeKeys;
     const int64_t query = scope.query(r);
     const int32_t h = scope.head(r);
-    const KeyRange visible = visible_keys(p, scope.seq, query);
-    const int32_t diagonal = int32_t(query + scope.seq.keys - scope.seq.queries - k0);
+    const KeyRange visible = keys_seen(p, scope.seq, query);
+    const int32_t diagonal = int32_t(diagonal_of(p, scope.seq, query) - k0);
     const float slope = p.alibi_slopes ? p.alibi_slopes[scope.seq.b * p.alibi_batch_stride + h] * kLog2e : 0.f;
     alignas(64) int32_t iota[W];
     for (int i = 0; i < W; ++i) iota[i] = i;
@@ -227,10 +227,10 @@ struct DecodeTask {
     }
     l[r] += sum_lanes(sum);
     if (p.dropout_threshold) {
-      const uint32_t batch_head = uint32_t(scope.seq.b) * uint32_t(p.heads_q) + uint32_t(h);
+      const uint32_t batch_head = dropout_head(p, scope.seq, h), row = uint32_t(query) + p.position_q;
       for (int k = 0; k < count; ++k) {
         const uint32_t bits =
-            dropout_bits(p.dropout_seed, p.dropout_offset, batch_head, uint32_t(query), uint32_t(k0 + k));
+            dropout_bits(p.dropout_seed, p.dropout_offset, batch_head, row, uint32_t(k0 + k) + p.position_k);
         if (bits < p.dropout_threshold) s[k] = 0.f;
       }
     }

@@ -50,7 +50,7 @@ struct DecodeHeads {
   FW_INLINE void attend(int64_t begin, int64_t end) {
     const abi::Params& p = (*this)[0].p;
     const Sequence& seq = (*this)[0].scope.seq;
-    const KeyRange top = visible_keys(p, seq, 0), bottom = visible_keys(p, seq, seq.queries - 1);
+    const KeyRange top = keys_seen(p, seq, 0), bottom = keys_seen(p, seq, seq.queries - 1);
     if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
     if (end > bottom.last) end = bottom.last;
     const auto keys_at = [&](int64_t k0) { return int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys); };

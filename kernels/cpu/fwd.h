@@ -128,6 +128,13 @@ FW_NOINLINE void value_tile(const float* v_strips, const float* s, const Strips&
   });
 }
 
+// As unpack_panel, with what the rows hold kept in part.
+FW_NOINLINE void add_panel(const float* in, int n, const float* lane_scale, const float* keep, float* const* rows) {
+  unpack_rows(in, n, lane_scale, [&](int i, int c, V x) __attribute__((always_inline)) {
+    if (rows[i]) add_part(rows[i] + c, x, n - c, keep[i]);
+  });
+}
+
 template <class T>
 struct ForwardTask {
   const abi::Params& p;
@@ -268,9 +275,7 @@ struct ForwardTask {
     for (int i = 0; i < panels; ++i) {
       const int64_t row = row0 + int64_t{i} * NQ;
       const PanelState& state = states[i];
-      alignas(64) float inverse[NQ];
-      T* pointers[NQ];
-      scope.panel_pointers(p.o, row, pointers);
+      alignas(64) float inverse[NQ], kept[NQ] = {};
       for (int lane = 0; lane < NQ; ++lane) {
         const float l = state.l[lane];
         inverse[lane] = l == 0.f ? 0.f : keep / l;  // NaN stays NaN
@@ -278,12 +283,21 @@ struct ForwardTask {
       if (p.lse.data) {
         scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t query, int32_t head) {
           const float l = state.l[lane];
-          *scope.pointer<float>(p.lse, query, head) = l == 0.f ? -kInf : natural_lse(state.m[lane], l);
+          const RowEnd end = end_row(p, scope, query, head, l == 0.f ? -kInf : natural_lse(state.m[lane], l));
+          kept[lane] = end.keep, inverse[lane] *= end.factor;
         });
       }
       float* o = mem.o + i * mem.o_stride;
       if (!state.started) __builtin_memset(o, 0, mem.o_stride * sizeof(float));
-      unpack_panel(o, p.dim_v, inverse, pointers);
+      if (p.o.dtype == abi::kF32) {
+        float* pointers[NQ];
+        scope.panel_pointers(p.o, row, pointers);
+        add_panel(o, p.dim_v, inverse, kept, pointers);
+      } else {
+        T* pointers[NQ];
+        scope.panel_pointers(p.o, row, pointers);
+        unpack_panel(o, p.dim_v, inverse, pointers);
+      }
     }
   }
 

@@ -1,13 +1,32 @@
 // Parts of the backward that do not depend on how a task computes: which tasks there are, how their shares of dQ are
 // summed, and the gradients that need no product. Included after rows.h.
 
+// body(elements) of a tensor in fp32 or in T.
+template <class T, class Body>
+FW_INLINE auto in_dtype(const abi::Tensor& t, Body&& body) {
+  if (t.dtype == abi::kF32) return body(static_cast<float*>(nullptr));
+  return body(static_cast<T*>(nullptr));
+}
+
 template <class T>
 FW_INLINE float row_delta(const abi::Params& p, const Scope& scope, int64_t query, int32_t head) {
-  const T *o = scope.pointer<const T>(p.o, query, head), *d_o = scope.pointer<const T>(p.d_o, query, head);
-  V sum{};
-  for (int c = 0; c < p.dim_v; c += W) sum += load_part(o + c, p.dim_v - c) * load_part(d_o + c, p.dim_v - c);
+  const T* d_o = scope.pointer<const T>(p.d_o, query, head);
+  V sum = in_dtype<T>(p.o, [&](auto* of) __attribute__((always_inline)) {
+    const auto* o = scope.pointer<const std::remove_pointer_t<decltype(of)>>(p.o, query, head);
+    V sum{};
+    for (int c = 0; c < p.dim_v; c += W) sum += load_part(o + c, p.dim_v - c) * load_part(d_o + c, p.dim_v - c);
+    return sum;
+  });
   const float d_lse = p.d_lse.data ? *scope.pointer<const float>(p.d_lse, query, head) : 0.f;
   return sum_lanes(sum) - d_lse;
+}
+
+// Its O is read soon.
+template <class T>
+FW_INLINE void prefetch_output(const abi::Params& p, const Scope& scope, int64_t query, int32_t head) {
+  in_dtype<T>(p.o, [&](auto* of) __attribute__((always_inline)) {
+    prefetch_row(scope.pointer<const std::remove_pointer_t<decltype(of)>>(p.o, query, head), p.dim_v);
+  });
 }
 
 // d_sinks[h] = -sum over rows of exp(sink - LSE) * delta, one head per task.
@@ -32,8 +51,10 @@ template <class T>
 FW_INLINE void clear_row(const abi::Params& p, const abi::Tensor& t, const Sequence& whole, int64_t row, int32_t head,
                          int n) {
   if (!t.data) return;
-  T* out = static_cast<T*>(t.data) + key_offset(p, t, whole, row, head);
-  __builtin_memset(out, 0, n * sizeof(T));
+  in_dtype<T>(t, [&](auto* of) {
+    auto* out = static_cast<decltype(of)>(t.data) + key_offset(p, t, whole, row, head);
+    __builtin_memset(out, 0, n * sizeof *out);
+  });
 }
 
 // Keys that lie outside the used part of the sequence (left pad, past seqused_k) get 0.
@@ -65,10 +86,12 @@ FW_INLINE void take_queries(const abi::Params& p, const Scope& scope, int64_t ro
     }
     unpack_panel(dq, p.dim_qk, scale, pointers);
   } else {
-    T *in_order[NQ], *pointers[NQ];
-    scope.panel_pointers(p.dq, row, in_order);
-    for (int i = 0; i < NQ; ++i) pointers[i] = in_order[order[i]];
-    unpack_panel(dq, p.dim_qk, scale, pointers);
+    in_dtype<T>(p.dq, [&](auto* of) {
+      decltype(of) in_order[NQ], pointers[NQ];
+      scope.panel_pointers(p.dq, row, in_order);
+      for (int i = 0; i < NQ; ++i) pointers[i] = in_order[order[i]];
+      unpack_panel(dq, p.dim_qk, scale, pointers);
+    });
   }
 }
 
@@ -128,15 +151,17 @@ FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch
       const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
       const int64_t end = (t % blocks + 1) * kRows < scope.rows ? (t % blocks + 1) * kRows : scope.rows;
       for (int64_t row = t % blocks * kRows; row < end; ++row) {
-        T* out = scope.row_pointer<T>(p.dq, row);
-        for (int c = 0; c < p.dim_qk; c += W) {
-          const int n = p.dim_qk - c < W ? p.dim_qk - c : W;
-          V sum{};
-          for (int32_t s = 0; s < splits; ++s) {
-            sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
+        in_dtype<T>(p.dq, [&](auto* of) __attribute__((always_inline)) {
+          auto* out = scope.row_pointer<std::remove_pointer_t<decltype(of)>>(p.dq, row);
+          for (int c = 0; c < p.dim_qk; c += W) {
+            const int n = p.dim_qk - c < W ? p.dim_qk - c : W;
+            V sum{};
+            for (int32_t s = 0; s < splits; ++s) {
+              sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
+            }
+            store_part(out + c, sum * p.softmax_scale, n);
           }
-          store_part(out + c, sum * p.softmax_scale, n);
-        }
+        });
       }
     });
   }

@@ -18,17 +18,24 @@ FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const Par
     weight[s] = m == -kInf ? 0.f : __builtin_exp2f(m - top);
     l += weight[s] * parts.l[s * parts.rows + index];
   }
-  const float scale = l == 0.f ? 0.f : 1.f / ((1.f - p.dropout_p) * l);
-  T* o = scope.row_pointer<T>(p.o, row);
-  for (int c = 0; c < p.dim_v; c += W) {
-    const int n = p.dim_v - c < W ? p.dim_v - c : W;
-    V sum{};
-    for (int32_t s = 0; s < splits; ++s) {
-      if (weight[s] != 0.f) sum += weight[s] * load_part(parts.o + (s * parts.rows + index) * p.dim_v + c, n);
+  const RowEnd end = end_row(p, scope, scope.query(row), scope.head(row), l == 0.f ? -kInf : natural_lse(top, l));
+  const float scale = l == 0.f ? 0.f : end.factor / ((1.f - p.dropout_p) * l);
+  const auto write = [&](auto* o) __attribute__((always_inline)) {
+    for (int c = 0; c < p.dim_v; c += W) {
+      const int n = p.dim_v - c < W ? p.dim_v - c : W;
+      V sum{};
+      for (int32_t s = 0; s < splits; ++s) {
+        if (weight[s] != 0.f) sum += weight[s] * load_part(parts.o + (s * parts.rows + index) * p.dim_v + c, n);
+      }
+      if constexpr (std::is_same_v<decltype(o), float*>) {
+        add_part(o + c, sum * scale, n, end.keep);
+      } else {
+        store_part(o + c, sum * scale, n);
+      }
     }
-    store_part(o + c, sum * scale, n);
-  }
-  if (p.lse.data) *scope.row_pointer<float>(p.lse, row) = l == 0.f ? -kInf : natural_lse(top, l);
+  };
+  if (p.o.dtype == abi::kF32) return write(scope.row_pointer<float>(p.o, row));
+  write(scope.row_pointer<T>(p.o, row));
 }
 
 template <class T>

@@ -137,13 +137,20 @@ class Attention {
     return x;
   }
 
+  // Tensors in T or in fp32.
   static void load(const abi::Tensor& t, int64_t offset, Acc* out, int64_t n) {
     const T* in = static_cast<const T*>(t.data) + offset;
-    for (int64_t d = 0; d < n; ++d) out[d] = to_float(in[d]);
+    for (int64_t d = 0; d < n; ++d) out[d] = t.dtype == kDType ? to_float(in[d]) : float_at(t, offset + d);
   }
   static void store(const abi::Tensor& t, int64_t offset, const Acc* in, int64_t n) {
     T* out = static_cast<T*>(t.data) + offset;
-    for (int64_t d = 0; d < n; ++d) out[d] = from_float<T>(static_cast<float>(in[d]));
+    for (int64_t d = 0; d < n; ++d) {
+      if (t.dtype == kDType) {
+        out[d] = from_float<T>(static_cast<float>(in[d]));
+      } else {
+        float_at(t, offset + d) = static_cast<float>(in[d]);
+      }
+    }
   }
   static float& float_at(const abi::Tensor& t, int64_t offset) { return static_cast<float*>(t.data)[offset]; }
 
@@ -155,7 +162,7 @@ class Attention {
     Keys keys{seq, {0, 0}, {}, {}, p.dim_qk, p.dim_v};
     if (begin >= end) return keys;
     // Both ends of what a query sees rise with the query.
-    keys.range = {visible_keys(p, seq, begin).first, visible_keys(p, seq, end - 1).last};
+    keys.range = {keys_seen(p, seq, begin).first, keys_seen(p, seq, end - 1).last};
     const int64_t count = std::max<int64_t>(0, keys.range.last - keys.range.first);
     keys.k.resize(count * p.dim_qk);
     keys.v.resize(count * p.dim_v);
@@ -168,9 +175,10 @@ class Attention {
 
   void score_row(const Keys& keys, int64_t h, int64_t i, Row& row) const {
     const Sequence& seq = keys.seq;
-    row.range = visible_keys(p, seq, i);
+    row.range = keys_seen(p, seq, i);
     load(p.q, query_offset(p.q, seq, i, h), row.q.data(), p.dim_qk);
-    const int64_t diagonal = i + seq.keys - seq.queries, batch_head = seq.b * int64_t{p.heads_q} + h;
+    const int64_t diagonal = diagonal_of(p, seq, i);
+    const uint32_t batch_head = dropout_head(p, seq, static_cast<int32_t>(h));
     for (int64_t j = row.range.first; j < row.range.last; ++j) {
       Acc s = rounded(p.softmax_scale * rounded(dot(row.q.data(), keys.key(j), p.dim_qk)));
       row.cap[j] = 1;
@@ -190,8 +198,9 @@ class Attention {
       row.s[j] = s;
       row.keep[j] = 1;
       if (p.dropout_p > 0) {
-        const uint32_t bits = dropout_bits(p.dropout_seed, p.dropout_offset, static_cast<uint32_t>(batch_head),
-                                           static_cast<uint32_t>(i), static_cast<uint32_t>(j));
+        const uint32_t bits =
+            dropout_bits(p.dropout_seed, p.dropout_offset, batch_head, static_cast<uint32_t>(i) + p.position_q,
+                         static_cast<uint32_t>(j) + p.position_k);
         row.keep[j] = bits < p.dropout_threshold ? 0 : 1 / (1 - static_cast<Acc>(p.dropout_p));
       }
     }
@@ -213,8 +222,28 @@ class Attention {
       }
       add_scaled(row.o.data(), rounded(prob * row.keep[j]), keys.value(j), p.dim_v);
     }
+    const Acc lse = top + std::log(sum);
+    if (p.accumulate) {
+      add_row(seq, h, i, lse, row);
+      return;
+    }
     store(p.o, query_offset(p.o, seq, i, h), row.o.data(), p.dim_v);
-    if (p.lse.data) float_at(p.lse, query_offset(p.lse, seq, i, h)) = static_cast<float>(top + std::log(sum));
+    if (p.lse.data) float_at(p.lse, query_offset(p.lse, seq, i, h)) = static_cast<float>(lse);
+  }
+
+  // O and LSE of the row with those in memory, of other keys.
+  void add_row(const Sequence& seq, int64_t h, int64_t i, Acc own, Row& row) const {
+    const int64_t at = query_offset(p.o, seq, i, h);
+    float& lse = float_at(p.lse, query_offset(p.lse, seq, i, h));
+    if (lse != -kInfinity) {
+      const Acc top = std::max(own, static_cast<Acc>(lse)), keep = std::exp(lse - top), add = std::exp(own - top);
+      for (int64_t d = 0; d < p.dim_v; ++d) {
+        row.o[d] = ((own == -kInfinity ? 0 : add * row.o[d]) + keep * float_at(p.o, at + d)) / (keep + add);
+      }
+      own = top + std::log(keep + add);
+    }
+    store(p.o, at, row.o.data(), p.dim_v);
+    lse = static_cast<float>(own);
   }
 
   // P and ds of one row from the forward's o and lse.
@@ -238,7 +267,7 @@ class Attention {
 
   // What one row adds to dq, dk, dv (by key; unused where not wanted) and dSlopes.
   void accumulate(const Keys& keys, int64_t i, Row& row, Acc* dk, Acc* dv, Acc& d_slope) const {
-    const int64_t diagonal = i + keys.seq.keys - keys.seq.queries;
+    const int64_t diagonal = diagonal_of(p, keys.seq, i);
     std::fill(row.dq.begin(), row.dq.end(), Acc{0});
     for (int64_t j = row.range.first; j < row.range.last; ++j) {
       const Acc dz = rounded(p.softmax_scale * rounded(row.ds[j] * row.cap[j]));

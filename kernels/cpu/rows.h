@@ -83,13 +83,13 @@ struct Scope {
   FW_NOINLINE void describe_panel(int64_t row, PanelRows& panel) const {
     const int count = panel_count(row);
     for_each_row(row, count, [&](int i, int64_t i_query, int32_t h) {
-      const KeyRange visible = visible_keys(*p, seq, i_query);
+      const KeyRange visible = keys_seen(*p, seq, i_query);
       panel.first[i] = int32_t(visible.first);
       panel.last[i] = int32_t(visible.last);
-      panel.diagonal[i] = int32_t(i_query + seq.keys - seq.queries);
+      panel.diagonal[i] = int32_t(diagonal_of(*p, seq, i_query));
       panel.slope[i] = p->alibi_slopes ? p->alibi_slopes[seq.b * p->alibi_batch_stride + h] * kLog2e : 0.f;
-      panel.query[i] = uint32_t(i_query);
-      panel.batch_head[i] = uint32_t(seq.b) * uint32_t(p->heads_q) + uint32_t(h);
+      panel.query[i] = uint32_t(i_query) + p->position_q;
+      panel.batch_head[i] = dropout_head(*p, seq, h);
       const int64_t* s = p->bias.stride;
       panel.bias[i] = seq.b * s[0] + h * s[1] + i_query * s[2];
     });
@@ -200,6 +200,29 @@ FW_INLINE V modify_score(const abi::Params& p, V x, V slope, V diagonal, float k
   return x;
 }
 
+// ---- the end of a row
+// -----------------------------------------------------------------------------------------------------
+
+// Writes the LSE of a row, `own` being that of the keys attended to. What O becomes: `factor` times its part of these
+// keys, and `keep` times what it holds of others.
+struct RowEnd {
+  float keep, factor;
+};
+FW_INLINE RowEnd end_row(const abi::Params& p, const Scope& scope, int64_t query, int32_t head, float own) {
+  if (!p.lse.data) return {0.f, 1.f};
+  float* const lse = scope.pointer<float>(p.lse, query, head);
+  const float old = p.accumulate ? *lse : -kInf;
+  if (old == -kInf) {
+    *lse = own;
+    return {0.f, 1.f};
+  }
+  const float top = old > own ? old : own;  // NaN if own is
+  const float keep = __builtin_expf(old - top), add = own == -kInf ? 0.f : __builtin_expf(own - top);
+  const float sum = keep + add;
+  *lse = top + __builtin_logf(sum);
+  return {keep / sum, add / sum};
+}
+
 // Lanes whose row sees key k (an absolute key number).
 FW_INLINE VI sees(const PanelRows& panel, int j, int32_t k) {
   return (load_i(panel.first + j * W) <= k) & (load_i(panel.last + j * W) > k);
@@ -208,18 +231,20 @@ FW_INLINE VI sees(const PanelRows& panel, int j, int32_t k) {
 // ---- dropout
 // ---------------------------------------------------------------------------------------------------------
 
-// body(key offset in the block, register j, lanes kept) for keys [begin, end) of the block at k0 (a multiple of 8).
+// body(key offset in the block, register j, lanes kept) for keys [begin, end) of the block at k0 (a multiple of 8; in a
+// piece of a sequence the groups of 8 keys that are drawn together may begin before it).
 template <class Body>
 FW_INLINE void for_each_kept(const abi::Params& p, const PanelRows& panel, int64_t k0, int begin, int end,
                              Body&& body) {
   const uint32_t key0 = uint32_t(p.dropout_seed);
   const uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
   const VI threshold = splat_i(int32_t(p.dropout_threshold));
+  const int before = int(p.position_k % kKeysPerPhilox);
   for (int j = 0; j < NV; ++j) {
     const VU query = (VU)load_i(reinterpret_cast<const int32_t*>(panel.query) + j * W);
     const VU batch_head = (VU)load_i(reinterpret_cast<const int32_t*>(panel.batch_head) + j * W);
-    for (int g = begin / kKeysPerPhilox * kKeysPerPhilox; g < end; g += kKeysPerPhilox) {
-      const VU counter = VU{} + uint32_t((k0 + g) / kKeysPerPhilox);
+    for (int g = (begin + before) / kKeysPerPhilox * kKeysPerPhilox - before; g < end; g += kKeysPerPhilox) {
+      const VU counter = VU{} + uint32_t((k0 + g + p.position_k) / kKeysPerPhilox);
       const VPhilox r = philox(counter, query, batch_head, VU{} + uint32_t(p.dropout_offset), key0, key1);
       for (int e = 0; e < kKeysPerPhilox; ++e) {
         if (g + e < begin || g + e >= end) continue;

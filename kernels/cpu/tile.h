@@ -176,18 +176,30 @@ FW_NOINLINE void pack_columns(const T* const* rows, int count, int n, int ld, fl
   }
 }
 
-// [n][NQ] -> rows, each lane scaled: the inverse of pack_panel. Null rows are skipped.
-template <class T>
-FW_NOINLINE void unpack_panel(const float* in, int n, const float* lane_scale, T* const* rows) {
+// [n][NQ] -> rows, each lane scaled: the inverse of pack_panel. put(row, first column, numbers) for each W of a row.
+template <class Put>
+FW_INLINE void unpack_rows(const float* in, int n, const float* lane_scale, Put&& put) {
   for (int g = 0; g < NQ; g += W) {
     const V scale = load(lane_scale + g);
     for (int c = 0; c < n; c += W) {
       V r[W];
       FW_UNROLL for (int j = 0; j < W; ++j) r[j] = c + j < n ? scale * load(in + (c + j) * NQ + g) : V{};
       transpose(r);
-      for (int i = 0; i < W; ++i) {
-        if (rows[g + i]) store_part(rows[g + i] + c, r[i], n - c);
-      }
+      for (int i = 0; i < W; ++i) put(g + i, c, r[i]);
     }
   }
+}
+
+// Null rows are skipped.
+template <class T>
+FW_NOINLINE void unpack_panel(const float* in, int n, const float* lane_scale, T* const* rows) {
+  unpack_rows(in, n, lane_scale, [&](int i, int c, V x) __attribute__((always_inline)) {
+    if (rows[i]) store_part(rows[i] + c, x, n - c);
+  });
+}
+
+// W numbers of a row, with `keep` times what is there; with keep = 0 that is not read.
+FW_INLINE void add_part(float* row, V x, int n, float keep) {
+  if (keep != 0.f) x += keep * load_part(row, n);
+  store_part(row, x, n);
 }

@@ -1,6 +1,6 @@
-// Gradients with every feature, any strides, alignment and head dims up to 512, on any GPU with gfx9 or newer
-// instructions, as a chain of passes (kernels/abi/generic_backward.h). Each recomputes what it needs of P and ds from
-// lse and delta, and every sum is made by one workgroup in a fixed order: no atomics, always the same bits.
+// Gradients with every feature, any strides, alignment and head dims up to 512, on any GPU, as a chain of passes
+// (kernels/abi/generic_backward.h). Each recomputes what it needs of P and ds from lse and delta, and every sum is made
+// by one workgroup in a fixed order: no atomics, always the same bits.
 #pragma once
 
 #include "kernels/abi/generic_backward.h"
@@ -37,10 +37,14 @@ struct GenericBackward {
     FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
       const int64_t i = block.begin + own_row(r);
       if (i >= seq.queries) break;
-      const T* o = elements<const T>(p.o) + query_offset(p.o, seq, i, block.h);
       const T* d_o = elements<const T>(p.d_o) + query_offset(p.d_o, seq, i, block.h);
+      const int64_t o = query_offset(p.o, seq, i, block.h);
       float x = 0.f;
-      for (int d = lane_index(); d < p.dim_v; d += kWave) x = __builtin_fmaf(load(d_o + d), load(o + d), x);
+      for (int d = lane_index(); d < p.dim_v; d += kWave) {
+        const float y =
+            p.o.dtype == abi::kF32 ? elements<const float>(p.o)[o + d] : load(elements<const T>(p.o) + o + d);
+        x = __builtin_fmaf(load(d_o + d), y, x);
+      }
       x = wave_sum(x);
       if (p.d_lse.data) x -= elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, i, block.h)];
       if (lane_index() == 0) delta[row_index(block.b, block.h, i)] = x;
@@ -55,14 +59,14 @@ struct GenericBackward {
     Accumulator dq = {};
     float slope = 0.f;
     if (begin < end) {
-      const int64_t key_begin = visible_keys(p, seq, begin).first, key_end = visible_keys(p, seq, end - 1).last;
+      const int64_t key_begin = keys_seen(p, seq, begin).first, key_end = keys_seen(p, seq, end - 1).last;
       for (int64_t j0 = key_begin; j0 < key_end; j0 += kColumns) {
         const int count = int(least(kColumns, key_end - j0));
         query_rows_dots(seq, block.h, begin, j0, count);
         FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
           const PairGradient pair = pair_gradient(seq, block.h, begin + own_row(r), own_row(r), j0, count);
           memory.first[own_row(r)][lane_index()] = pair.dz;
-          slope -= pair.ds * ScoreRow(p, seq, block.h, begin + own_row(r)).distance(j0 + lane_index());
+          slope -= pair.ds * ScoreRow::placed(p, seq, block.h, begin + own_row(r)).distance(j0 + lane_index());
         }
         if (p.dq.data) {
           accumulate(memory, memory.first, elements<const T>(p.k), memory.column_offset[0], count, p.dim_qk, working,
@@ -74,7 +78,7 @@ struct GenericBackward {
       FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
         const int64_t i = begin + own_row(r);
         if (i >= end) break;
-        store_row(elements<T>(p.dq) + query_offset(p.dq, seq, i, block.h), dq[r], p.softmax_scale, p.dim_qk);
+        store_row<T>(p.dq, query_offset(p.dq, seq, i, block.h), dq[r], p.softmax_scale, p.dim_qk);
       }
     }
     if (p.d_slopes) {
@@ -112,10 +116,8 @@ struct GenericBackward {
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
       if (block.begin + own_row(r) >= stored) break;
       const int64_t j = first_key + own_row(r);
-      if (p.dk.data) {
-        store_row(elements<T>(p.dk) + key_offset(p, p.dk, seq, j, block.h), dk[r], p.softmax_scale, p.dim_qk);
-      }
-      if (p.dv.data) store_row(elements<T>(p.dv) + key_offset(p, p.dv, seq, j, block.h), dv[r], 1.f, p.dim_v);
+      if (p.dk.data) store_row<T>(p.dk, key_offset(p, p.dk, seq, j, block.h), dk[r], p.softmax_scale, p.dim_qk);
+      if (p.dv.data) store_row<T>(p.dv, key_offset(p, p.dv, seq, j, block.h), dv[r], 1.f, p.dim_v);
     }
   }
 
@@ -215,10 +217,10 @@ struct GenericBackward {
                                        int count) const {
     const int64_t key = j0 + lane_index();
     if (i >= seq.queries || lane_index() >= count) return {};
-    const KeyRange range = visible_keys(p, seq, i);
+    const KeyRange range = keys_seen(p, seq, i);
     if (key < range.first || key >= range.last) return {};
-    return gradient(ScoreRow(p, seq, h, i), key, memory.first[row][lane_index()], memory.second[row][lane_index()],
-                    lse_of(seq, h, i), delta[row_index(seq.b, h, i)]);
+    return gradient(ScoreRow::placed(p, seq, h, i), key, memory.first[row][lane_index()],
+                    memory.second[row][lane_index()], lse_of(seq, h, i), delta[row_index(seq.b, h, i)]);
   }
 
   // What the queries of one head add to dk and dv of keys first_key .. first_key+15, of which [key_begin, key_end)
@@ -226,7 +228,7 @@ struct GenericBackward {
   FW_METHOD void add_queries(const Sequence& seq, int32_t h, int64_t first_key, int64_t key_begin, int64_t key_end,
                              Accumulator& dk, Accumulator& dv) {
     // The mask solved for the query: both ends of what a query sees rise with the query.
-    const int64_t shift = seq.keys - seq.queries;
+    const int64_t shift = diagonal_of(p, seq, 0);
     const int64_t begin = greatest(key_begin - p.window_right - shift, 0);
     const int64_t end = least(key_end + p.window_left - shift, seq.queries);
     FW_NO_UNROLL for (int64_t i0 = begin; i0 < end; i0 += kColumns) {
@@ -241,8 +243,8 @@ struct GenericBackward {
       // Now this lane has a query. The row's dots become dz and the weight of d_o.
       const bool exists = lane_index() < count;
       const int64_t i = exists ? i0 + lane_index() : i0;
-      const ScoreRow row(p, seq, h, i);
-      const KeyRange range = visible_keys(p, seq, i);
+      const ScoreRow row = ScoreRow::placed(p, seq, h, i);
+      const KeyRange range = keys_seen(p, seq, i);
       const float lse = lse_of(seq, h, i), row_delta = delta[row_index(seq.b, h, i)];
       FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
         float& dot = memory.first[own_row(r)][lane_index()];
@@ -264,7 +266,7 @@ struct GenericBackward {
 
   FW_METHOD void add_ds(const Sequence& seq, int32_t h, int64_t i, int64_t j0, float (&sum)[kRowsPerWave]) {
     const int64_t last_query = least(i + kRows, seq.queries) - 1;
-    if (j0 >= visible_keys(p, seq, last_query).last || j0 + kColumns <= visible_keys(p, seq, i).first) return;
+    if (j0 >= keys_seen(p, seq, last_query).last || j0 + kColumns <= keys_seen(p, seq, i).first) return;
     const int count = int(least(kColumns, seq.keys - j0));
     query_rows_dots(seq, h, i, j0, count);
     FW_NO_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {

@@ -1,11 +1,14 @@
-// Merges the parts of the keys that rows attended to apart (kernels/abi/partials.h), in order, and writes O and LSE.
+// combine: merges the parts of the keys that rows attended to apart (kernels/abi/partials.h), in order, and writes O and
+// LSE. merge: the same of two results as callers have them, O with its LSE.
+//
 // Any element type, any head dimension. Task t takes rows t * kCombineRows and on of the call, 64 lanes
 // each; combine_tasks() is their number. Sinks are counted here, once.
 //
 // The time is that of a few reads one after the other: m and l of all parts at once, then O of kPartsAtOnce parts for
 // kColumnsAtOnce columns at a time.
 #include "kernels/abi/partials.h"
-#include "kernels/common/dtype.h"
+#include "kernels/common/accurate.h"
+#include "kernels/common/elements.h"
 #include "kernels/common/gpu.h"
 #include "kernels/common/row_end.h"
 #include "kernels/common/sequence.h"
@@ -104,6 +107,57 @@ FW_KERNEL(abi::kCombineThreads) FW_NAME(combine)(FW_ARGUMENTS(args)) {
   if (p.lse.data && lane == 0) {
     static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, query, head)] = end.lse;
   }
+}
+
+FW_DEVICE float number_at(const abi::Tensor& t, int64_t offset) {
+  switch (t.dtype) {
+    case abi::kF16:
+      return load(elements<const _Float16>(t) + offset);
+    case abi::kBF16:
+      return load(elements<const BFloat16>(t) + offset);
+    default:
+      return load(elements<const float>(t) + offset);
+  }
+}
+FW_DEVICE void put_number(const abi::Tensor& t, int64_t offset, float x) {
+  switch (t.dtype) {
+    case abi::kF16:
+      return store(elements<_Float16>(t) + offset, x);
+    case abi::kBF16:
+      return store(elements<BFloat16>(t) + offset, x);
+    default:
+      return store(elements<float>(t) + offset, x);
+  }
+}
+
+// (o, lse) takes in (d_o, d_lse). Rows are (sequence, head, query).
+FW_KERNEL(abi::kCombineThreads) FW_NAME(merge)(FW_ARGUMENTS(args)) {
+  const Params& p = args.params;
+  const int64_t task = task_index();
+  if (task >= args.schedule.tasks) return;
+  const int64_t index = task * abi::kCombineRows + thread_index() / kLanesPerRow;
+  const int64_t head_of_call = index / p.seqlen_q, query = index - head_of_call * p.seqlen_q;
+  bool exists = head_of_call < int64_t{p.batch} * p.heads_q;
+  Sequence seq{};
+  if (exists) {
+    seq = sequence_of(p, int32_t(head_of_call / p.heads_q));
+    exists = query < seq.queries;
+  }
+  const int32_t head = int32_t(head_of_call % p.heads_q);
+  float old = -kInf, part = -kInf;
+  if (exists) {
+    old = elements<const float>(p.lse)[query_offset(p.lse, seq, query, head)];
+    part = elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, query, head)];
+  }
+  workgroup_barrier();  // all have read what one of them writes
+  if (!exists) return;
+  const MergedRow row = merged(old, part);
+  const int64_t out = query_offset(p.o, seq, query, head), in = query_offset(p.d_o, seq, query, head);
+  for (int d = thread_index() % kLanesPerRow; d < p.dim_v; d += kLanesPerRow) {
+    const float kept = row.keep != 0.f ? row.keep * number_at(p.o, out + d) : 0.f;
+    put_number(p.o, out + d, row.add != 0.f ? __builtin_fmaf(row.add, number_at(p.d_o, in + d), kept) : kept);
+  }
+  if (thread_index() % kLanesPerRow == 0) elements<float>(p.lse)[query_offset(p.lse, seq, query, head)] = row.lse;
 }
 
 }  // namespace flashwave

@@ -30,8 +30,8 @@ struct GenericForward {
     key_begin = key_end = 0;
     if (begin >= end) return;
     // Both ends of what a query sees rise with the query.
-    key_begin = visible_keys(p, seq, begin).first;
-    key_end = visible_keys(p, seq, end - 1).last;
+    key_begin = keys_seen(p, seq, begin).first;
+    key_end = keys_seen(p, seq, end - 1).last;
   }
 
   FW_METHOD int64_t query(int r) const { return begin + own_row(r); }
@@ -91,8 +91,8 @@ struct GenericForward {
     const int64_t i = query(r);
     const int at = own_row(r);
     const Params& p = parameters_again(this->p);
-    const ScoreRow row(p, seq, h, i);
-    const KeyRange range = visible_keys(p, seq, i);
+    const ScoreRow row = ScoreRow::placed(p, seq, h, i);
+    const KeyRange range = keys_seen(p, seq, i);
     const bool visible = key >= range.first && key < range.last;
     float score = -kInf, cap_gradient;
     if (visible) score = row.score(memory.first[at][lane_index()], key, cap_gradient);
@@ -134,7 +134,7 @@ struct GenericForward {
     FW_UNROLL for (int r = 0; r < kRowsPerWave; ++r) {
       if (r >= working_rows) break;
       const float sum = memory.sum[own_row(r)], top = memory.top[own_row(r)];
-      store_row(elements<T>(p.o) + query_offset(p.o, seq, query(r), h), o[r], sum == 0.f ? 0.f : keep / sum, p.dim_v);
+      store_row<T>(p.o, query_offset(p.o, seq, query(r), h), o[r], sum == 0.f ? 0.f : keep / sum, p.dim_v);
       if (p.lse.data && lane_index() == 0) {
         elements<float>(p.lse)[query_offset(p.lse, seq, query(r), h)] = (top == -kInf ? 0.f : top) + log_accurate(sum);
       }

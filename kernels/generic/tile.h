@@ -123,6 +123,14 @@ FW_DEVICE void store_row(T* out, const PerLane (&acc)[kMaxChunks], float factor,
   }
 }
 
+// The same to a tensor in T or in fp32.
+template <class T>
+FW_DEVICE void store_row(const abi::Tensor& t, int64_t offset, const PerLane (&acc)[kMaxChunks], float factor,
+                         int dim) {
+  if (t.dtype == abi::kF32) return store_row(elements<float>(t) + offset, acc, factor, dim);
+  store_row(elements<T>(t) + offset, acc, factor, dim);
+}
+
 // Which 16 rows of which head a task has: blocks of one head are neighbours.
 struct TaskBlock {
   int32_t b, h;

@@ -44,10 +44,18 @@ struct BackwardFrame {
       const int in_block = i * kRows + thread_index() / kLanes, row = first + in_block;
       float sum = 0.f;
       if (row < seq.queries && column < p.dim_v) {
-        const uint4 o = eight(p.o, seq, row, task.head, column), d_o = eight(p.d_o, seq, row, task.head, column);
-        const uint32_t a[] = {o.x, o.y, o.z, o.w}, b[] = {d_o.x, d_o.y, d_o.z, d_o.w};
-        FW_UNROLL for (int j = 0; j < 4; ++j) sum +=
-            Element::low(a[j]) * Element::low(b[j]) + Element::high(a[j]) * Element::high(b[j]);
+        const uint4 d_o = eight(p.d_o, seq, row, task.head, column);
+        const uint32_t b[] = {d_o.x, d_o.y, d_o.z, d_o.w};
+        if (p.o.dtype == abi::kF32) {
+          const float* const a = static_cast<const float*>(p.o.data) + query_offset(p.o, seq, row, task.head) + column;
+          FW_UNROLL for (int j = 0; j < 4; ++j) sum +=
+              a[2 * j] * Element::low(b[j]) + a[2 * j + 1] * Element::high(b[j]);
+        } else {
+          const uint4 o = eight(p.o, seq, row, task.head, column);
+          const uint32_t a[] = {o.x, o.y, o.z, o.w};
+          FW_UNROLL for (int j = 0; j < 4; ++j) sum +=
+              Element::low(a[j]) * Element::low(b[j]) + Element::high(a[j]) * Element::high(b[j]);
+        }
       }
       FW_UNROLL for (int apart = 1; apart < kLanes; apart *= 2) sum += exchange(sum, apart);
       if (thread_index() % kLanes != 0) continue;

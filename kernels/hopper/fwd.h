@@ -328,7 +328,7 @@ struct Consumer {
     } else {
       l0 = quad_sum(l0), l1 = quad_sum(l1);
     }
-    if (C::kPacked && args.schedule.splits > 1) {
+    if (C::kPacked && args.schedule.workspace_bytes > 0) {
       store_part(task);
       named_sync(warpgroup_barrier(group), kWarpgroup);
       if (speaks) barrier_arrive(C::kTaskFree + 8 * slot_of<2>(task_number));  // all have read it

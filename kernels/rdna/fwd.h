@@ -482,17 +482,22 @@ struct Forward {
       }
       if (p.dropout_threshold) factor *= 1.f / (1.f - p.dropout_p);
     }
-    const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
     const int half = lane >> 4;
     // The descriptor ends with the last query, but a tensor of one row may have any stride, 0 included.
     const bool exists = row0 + 16 * t + (lane & 15) < int(seq.queries);
-    const uint32_t at = exists ? uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16 : kNowhere;
+    if (p.lse.data && half == 0 && exists) {
+      buffer_store4(rows_of(p.lse, t, 4, 4), uint32_t(lane) * uint32_t(p.lse.stride[1] * 4),
+                    bits_of(from_log2<kGeneral>(lse)));
+    }
     F32x2 factors = factor;  // in two registers, or the products would not pair
     hold(factors);
     FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
       o[t][i] *= __builtin_shufflevector(factors, factors, 0, 1, 0, 1, 0, 1, 0, 1);
       hold(o[t][i]);
     }
+    if (p.o.dtype == abi::kF32) return store_floats(t, exists);
+    const Buffer b = rows_of(p.o, t, 2, p.dim_v * 2);
+    const uint32_t at = exists ? uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 2) + half * 16 : kNowhere;
     U32x4 packed[C::kStepsV];
     pack_output(o[t], packed);
     if (p.dim_v == C::kDimV) {
@@ -505,9 +510,26 @@ struct Forward {
         }
       }
     }
-    if (p.lse.data && half == 0 && exists) {
-      buffer_store4(rows_of(p.lse, t, 4, 4), uint32_t(lane) * uint32_t(p.lse.stride[1] * 4),
-                    bits_of(from_log2<kGeneral>(lse)));
+  }
+
+  FW_METHOD void store_floats(int t, bool exists) {
+    constexpr auto place = ValueLoader<C>::register_of;
+    const Buffer b = rows_of(p.o, t, 4, p.dim_v * 4);
+    const int half = lane >> 4;
+    const uint32_t at = exists ? uint32_t(lane & 15) * uint32_t(p.o.stride[1] * 4) + half * 32 : kNowhere;
+    FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
+      FW_UNROLL for (int c = 0; c < 8; c += 4) {
+        U32x4 x;
+        FW_UNROLL for (int e = 0; e < 4; ++e) x[e] = bits_of(float(o[t][i][place(c + e)]));
+        if (p.dim_v == C::kDimV) {
+          buffer_store16(b, at + i * 64 + c * 4, x);
+        } else {
+          FW_UNROLL for (int e = 0; e < 4; ++e) {
+            const uint32_t to = 16 * i + 8 * half + c + e < p.dim_v ? at + i * 64 + (c + e) * 4 : kNowhere;
+            buffer_store4(b, to, x[e]);
+          }
+        }
+      }
     }
   }
 

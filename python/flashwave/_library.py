@@ -28,7 +28,7 @@ from typing import Any
 from .errors import BY_STATUS, FlashwaveError, NoDevice
 
 F16, BF16, F32 = 1, 2, 3
-CAUSAL, DETERMINISTIC, ROTARY_INTERLEAVED = 1, 2, 4
+CAUSAL, DETERMINISTIC, ROTARY_INTERLEAVED, ACCUMULATE, POSITIONS = 1, 2, 4, 32, 64
 NO_SLOW_PATH = 1  # of fw_exec.flags
 ALLOCATE = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t)  # fw_exec.allocate
 UNSUPPORTED = 2
@@ -86,6 +86,10 @@ class Attention(Structure):
         ("dropout_offset", c_uint64),
         ("probs", Tensor),
         ("dropout_state", c_void_p),
+        ("position_q", c_int64),
+        ("position_k", c_int64),
+        ("dropout_first", c_int64),
+        ("dropout_heads", c_int64),
     ]
 
 
@@ -101,6 +105,21 @@ class Gradients(Structure):
         ("d_bias", Tensor),
         ("d_sinks", c_void_p),
         ("d_slopes", c_void_p),
+    ]
+
+
+class Merging(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        ("batch", c_int64),
+        ("seqlen", c_int64),
+        ("heads", c_int64),
+        ("dim", c_int64),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("o_part", Tensor),
+        ("lse_part", Tensor),
     ]
 
 
@@ -208,6 +227,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         "fw_backward": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p]),
         "fw_workspace_size": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_size_t)]),
         "fw_rotary": (c_int32, [c_void_p, c_void_p, c_void_p]),
+        "fw_merging_init": (None, [c_void_p, c_size_t]),
+        "fw_merge": (c_int32, [c_void_p, c_void_p, c_void_p]),
         "fw_explain": (
             c_int32,
             [c_void_p, c_void_p, c_void_p, c_void_p, c_int32, c_char_p, c_size_t, POINTER(c_size_t)],
@@ -334,6 +355,12 @@ def new_gradients() -> Gradients:
     gradients = Gradients()
     lib.fw_gradients_init(ctypes.addressof(gradients), ctypes.sizeof(gradients))
     return gradients
+
+
+def new_merging() -> Merging:
+    merging = Merging()
+    lib.fw_merging_init(ctypes.addressof(merging), ctypes.sizeof(merging))
+    return merging
 
 
 def new_exec() -> Exec:

@@ -56,6 +56,12 @@ fw_rotary_embedding default_rotary() {
   return rotary;
 }
 
+fw_merging default_merging() {
+  fw_merging merging{};
+  merging.struct_size = sizeof merging;
+  return merging;
+}
+
 fw_exec default_exec() {
   fw_exec exec{};
   exec.struct_size = sizeof exec;
@@ -76,6 +82,10 @@ void fw_gradients_init(fw_gradients* gradients, size_t struct_size) {
 
 void fw_rotary_embedding_init(fw_rotary_embedding* rotary, size_t struct_size) {
   api::initialise(api::default_rotary(), struct_size, rotary);
+}
+
+void fw_merging_init(fw_merging* merging, size_t struct_size) {
+  api::initialise(api::default_merging(), struct_size, merging);
 }
 
 void fw_exec_init(fw_exec* exec, size_t struct_size) { api::initialise(api::default_exec(), struct_size, exec); }

@@ -122,6 +122,8 @@ const char* op_name(Op op) {
       return "append";
     case Op::kRotary:
       return "rotary";
+    case Op::kMerge:
+      return "merge";
     case Op::kCombine:
       return "combine";
     case Op::kGradients:
@@ -186,6 +188,12 @@ const char* feature_name(Feature feature) {
       return "d_sinks";
     case kDSlopes:
       return "d_slopes";
+    case kPositions:
+      return "position_q and position_k";
+    case kFloatOut:
+      return "o in fp32";
+    case kFloatGradients:
+      return "dq, dk or dv in fp32";
     case kNoFeatures:
     case kAllFeatures:
       break;

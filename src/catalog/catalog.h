@@ -14,11 +14,26 @@ namespace flashwave {
 
 // kAppend runs before a forward, kCombine after one; kGradients after the first kernel of the slow path's backward,
 // kPrepare before and kFinish (dQ) and kSums (of sinks) after that of the others (kernels/abi/backward_blocks.h). kDq
-// takes the place of kFinish where no sums are made by several workgroups: it computes dQ by itself.
-enum class Op : uint8_t { kForward, kBackward, kAppend, kRotary, kCombine, kGradients, kPrepare, kFinish, kSums, kDq };
+// takes the place of kFinish where no sums are made by several workgroups: it computes dQ by itself. kMerge also runs
+// after a forward that adds to what is there.
+enum class Op : uint8_t {
+  kForward,
+  kBackward,
+  kAppend,
+  kRotary,
+  kMerge,
+  kCombine,
+  kGradients,
+  kPrepare,
+  kFinish,
+  kSums,
+  kDq
+};
 const char* op_name(Op op);  // "forward", "backward", "append", ...
 // Whether a kernel of this operation can be chosen, or only accompanies one that is.
-constexpr bool can_be_chosen(Op op) { return op == Op::kForward || op == Op::kBackward || op == Op::kRotary; }
+constexpr bool can_be_chosen(Op op) {
+  return op == Op::kForward || op == Op::kBackward || op == Op::kRotary || op == Op::kMerge;
+}
 
 std::string isa_names(uint32_t isa);        // of Isa bits: "AVX2 (with FMA and F16C) and ..."
 const char* feature_name(Feature feature);  // as the user knows it: "alibi_slopes", "block_table", ...

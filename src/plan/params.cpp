@@ -57,6 +57,24 @@ abi::Params params_of(const Problem& problem) {
   p.dropout_threshold = static_cast<uint32_t>(std::lround(static_cast<double>(a.dropout_p) * 65536.0));
   p.dropout_seed = a.dropout_seed, p.dropout_offset = a.dropout_offset;
   if (a.dropout_p > 0) p.dropout_state = a.dropout_state;
+
+  p.positions = problem.placed();
+  p.position_shift = problem.position_shift();
+  p.position_q = static_cast<uint32_t>(a.position_q), p.position_k = static_cast<uint32_t>(a.position_k);
+  p.dropout_first = static_cast<uint32_t>(a.dropout_first);
+  p.dropout_heads = static_cast<uint32_t>(a.dropout_heads != 0 ? a.dropout_heads : a.heads_q);
+  p.accumulate = problem.accumulate();
+  return p;
+}
+
+abi::Params params_of(const Merging& merging) {
+  const fw_merging& m = merging.m;
+  abi::Params p{};
+  p.o = tensor(m.o), p.lse = tensor(m.lse);
+  p.d_o = tensor(m.o_part), p.d_lse = tensor(m.lse_part);
+  p.batch = static_cast<int32_t>(m.batch), p.seqlen_q = static_cast<int32_t>(m.seqlen);
+  p.heads_q = p.heads_k = static_cast<int32_t>(m.heads);
+  p.dim_qk = p.dim_v = static_cast<int32_t>(m.dim);
   return p;
 }
 

@@ -23,6 +23,25 @@ const KernelRow* find_append(const Problem& problem, const DeviceInfo& device) {
   return nullptr;
 }
 
+const KernelRow* find_merge(const Problem& problem, const DeviceInfo& device) {
+  for (const KernelRow& row : catalog_of(row_kind(device))) {
+    if (row.op == Op::kMerge && !why_not(row, problem, device).refuses()) return &row;
+  }
+  return nullptr;
+}
+
+// Kernels of GPUs write their results; those that are to be added to what is there go to the workspace first.
+Status plan_merge(const Problem& problem, const DeviceInfo& device, Plan* plan) {
+  if (!problem.accumulate() || plan->selection.row->threads == 0) return {};
+  plan->merge = find_merge(problem, device);
+  if (plan->merge == nullptr) return {FW_UNSUPPORTED, "no kernel of " + device.name + " merges results"};
+  const fw_attention& a = problem.a;
+  const int64_t rows = (problem.varlen_q() ? a.total_q : a.batch * a.seqlen_q) * a.heads_q;
+  plan->part_o_bytes = aligned(static_cast<size_t>(rows * a.dim_v * 4));
+  plan->part_lse_bytes = aligned(static_cast<size_t>(rows * 4));
+  return {};
+}
+
 std::string unsupported(const Selection& selection, const DeviceInfo& device, bool forced) {
   const auto sentence = [](const Refusal& r) { return r.row ? r.row->name + (" " + r.reason) : r.reason; };
   if (forced) return "the forced kernel cannot run: " + sentence(selection.refused.front());
@@ -75,6 +94,7 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
     }
     plan->q_rotated_bytes = rotated_query_bytes(problem);
   }
+  if (Status status = plan_merge(problem, device, plan); !status.ok()) return status;
   plan->schedule = schedule(problem, device, *plan->selection.row);
   plan->splits = reported_splits(problem, *plan->selection.row, plan->schedule);
   Status status = steps_before(problem, device, *plan->selection.row, plan->schedule, &plan->before);
@@ -89,6 +109,13 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
 Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
   if (Status status = choose(rotary, device, options, plan); !status.ok()) return status;
   plan->schedule = schedule(rotary);
+  plan->threads = threads_for(plan->schedule, options);
+  return {};
+}
+
+Status make_plan(const Merging& merging, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
+  if (Status status = choose(merging, device, options, plan); !status.ok()) return status;
+  plan->schedule = schedule(merging, *plan->selection.row);
   plan->threads = threads_for(plan->schedule, options);
   return {};
 }

@@ -12,6 +12,7 @@
 #include "device/driver.h"
 #include "kernels/abi/params.h"
 #include "kernels/abi/tensor_maps.h"
+#include "problem/merging.h"
 #include "problem/problem.h"
 #include "problem/rotary.h"
 
@@ -19,6 +20,7 @@ namespace flashwave {
 
 abi::Params params_of(const Problem& problem);  // what its kernels receive; q_rotated is left open
 abi::Params params_of(const Rotary& rotary);
+abi::Params params_of(const Merging& merging);
 
 // Of a row with kNeedsTensorMaps or kNeedsGradientMaps, in the order of abi::TensorMaps.
 using TensorMapDescriptions = std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)>;
@@ -69,6 +71,7 @@ struct Reason {
 };
 Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& device);
 Reason why_not(const KernelRow& row, const Rotary& rotary, const DeviceInfo& device);
+Reason why_not(const KernelRow& row, const Merging& merging, const DeviceInfo& device);
 std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInfo& device);  // "" for kNone
 // What is said of a kernel's name that no row has.
 std::string unknown_kernel(std::string_view name, Op op, const DeviceInfo& device);
@@ -99,6 +102,7 @@ struct PlanOptions {
 };
 Selection select(const Problem& problem, const DeviceInfo& device, const PlanOptions& options = {});
 Selection select(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options = {});
+Selection select(const Merging& merging, const DeviceInfo& device, const PlanOptions& options = {});
 
 // One launch: the kernel and how its work is cut up.
 struct Step {
@@ -113,6 +117,7 @@ abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, con
 bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule schedule(const Rotary& rotary);
+abi::Schedule schedule(const Merging& merging, const KernelRow& row);
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);
 // schedule.splits, or what stands for it where the kernel shares the keys out itself.
 int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule);
@@ -130,16 +135,22 @@ struct Plan {
   const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
   std::vector<Step> before;           // launches that prepare what the chosen kernel reads
   std::vector<Step> after;            // launches that finish what the chosen kernel began, in order
+  const KernelRow* merge = nullptr;   // GPUs: what adds the results, which go to the workspace, to those there are
   int32_t threads = 1;
-  size_t q_rotated_bytes = 0;  // workspace = q_rotated | the kernel's | scratch of each worker, each 64-byte aligned
+  // workspace = q_rotated | o and lse to be merged | the kernel's | scratch of each worker, each 64-byte aligned
+  size_t q_rotated_bytes = 0;
+  size_t part_o_bytes = 0, part_lse_bytes = 0;
   size_t kernel_bytes = 0;
   size_t scratch_bytes = 0;
-  size_t workspace_bytes() const { return q_rotated_bytes + kernel_bytes + scratch_bytes; }
+  size_t workspace_bytes() const {
+    return q_rotated_bytes + part_o_bytes + part_lse_bytes + kernel_bytes + scratch_bytes;
+  }
 };
 
 // Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
 Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
+Status make_plan(const Merging& merging, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
 
 std::string explain_text(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned);
 std::string explain_json(const Problem& problem, const DeviceInfo& device, const Plan& plan, const Status& planned);
@@ -154,5 +165,6 @@ struct RunOptions {
 };
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options);
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options);
+Status run(Device& device, const Merging& merging, const Plan& plan, const RunOptions& options);
 
 }  // namespace flashwave

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "device/planned_device.h"
+#include "kernels/abi/partials.h"
 #include "plan/plan.h"
 
 namespace flashwave {
@@ -10,11 +11,11 @@ namespace {
 
 constexpr uintptr_t kWorkspaceAlignment = 64;
 
-// q's shape with the heads of a row side by side and the rows one after the other.
-abi::Tensor dense_queries(const Problem& problem, char* data) {
+// A tensor that runs along the queries, with the heads of a row side by side and the rows one after the other.
+abi::Tensor dense_rows(const Problem& problem, int64_t dim, int32_t dtype, char* data) {
   const fw_attention& a = problem.a;
-  const int64_t row = a.heads_q * a.dim_qk;
-  return {data, {problem.varlen_q() ? 0 : a.seqlen_q * row, row, a.dim_qk, 1}, a.q.dtype, 0};
+  const int64_t row = a.heads_q * dim;
+  return {data, {problem.varlen_q() ? 0 : a.seqlen_q * row, row, dim, 1}, dtype, 0};
 }
 
 // The memory of one call: the caller's, or lent by the device until the end of the scope.
@@ -88,14 +89,24 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   how.executor = options.executor;
 
   if (plan.append != nullptr) {
-    if (plan.q_rotated_bytes > 0) params.q_rotated = dense_queries(problem, workspace.data());
+    if (plan.q_rotated_bytes > 0) {
+      params.q_rotated = dense_rows(problem, problem.a.dim_qk, problem.a.q.dtype, workspace.data());
+    }
     const abi::Schedule schedule = append_schedule(problem, *plan.append);
     if (Status status = launch(device, *plan.append, params, schedule, how); !status.ok()) return status;
     if (plan.q_rotated_bytes > 0) params.q = params.q_rotated;
   }
 
-  if (plan.kernel_bytes > 0) how.workspace = workspace.data() + plan.q_rotated_bytes;
-  if (plan.scratch_bytes > 0) how.scratch = workspace.data() + plan.q_rotated_bytes + plan.kernel_bytes;
+  char* at = workspace.data() + plan.q_rotated_bytes;
+  abi::Params merging = params;
+  if (plan.merge != nullptr) {
+    params.o = dense_rows(problem, problem.a.dim_v, abi::kF32, at);
+    params.lse = dense_rows(problem, 1, abi::kF32, at + plan.part_o_bytes);
+    merging.d_o = params.o, merging.d_lse = params.lse;
+    at += plan.part_o_bytes + plan.part_lse_bytes;
+  }
+  if (plan.kernel_bytes > 0) how.workspace = at;
+  if (plan.scratch_bytes > 0) how.scratch = at + plan.kernel_bytes;
   for (const Step& step : plan.before) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }
@@ -105,7 +116,18 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   for (const Step& step : plan.after) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }
-  return {};
+  if (plan.merge == nullptr) return {};
+  abi::Schedule schedule{};
+  schedule.tasks = abi::combine_tasks(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q);
+  return launch(device, *plan.merge, merging, schedule, how);
+}
+
+Status run(Device& device, const Merging& merging, const Plan& plan, const RunOptions& options) {
+  LaunchOptions how;
+  how.stream = options.stream;
+  how.threads = plan.threads;
+  how.executor = options.executor;
+  return launch(device, *plan.selection.row, params_of(merging), plan.schedule, how);
 }
 
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options) {

@@ -31,6 +31,10 @@ abi::Schedule one_part(const Problem& problem, int32_t rows_per_task, int64_t ta
   return s;
 }
 
+// Whether kernels that can split the keys leave fp32 sums for the one that combines them: with several parts, and where
+// that one is to write O in fp32. There is a workspace then, by which the kernels know.
+bool makes_parts(const Problem& problem, int64_t splits) { return splits > 1 || problem.float_out(); }
+
 abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   const int64_t rows = a.seqlen_q * problem.group(), keys = std::max<int64_t>(a.seqlen_k + a.seqlen_new, 1);
@@ -45,7 +49,7 @@ abi::Schedule packed_rows(const Problem& problem, const DeviceInfo& device, cons
   if (a.num_splits == 0) splits = ceil_div(keys, s.keys_per_split);
   s.splits = static_cast<int32_t>(splits);
   s.tasks = blocks * splits;
-  if (splits > 1) {
+  if (makes_parts(problem, splits)) {
     s.workspace_bytes =
         abi::PartialResults(nullptr, a.batch * a.heads_k * rows, splits, static_cast<int>(a.dim_v)).bytes;
   }
@@ -104,7 +108,7 @@ abi::Schedule packed_splits(const Problem& problem, const DeviceInfo& device, co
                              std::max<int64_t>(std::min<int64_t>(packed.blocks * splits, device.compute_units), 1));
   s.splits = static_cast<int32_t>(splits);
   s.heads_per_task = packed.heads;
-  if (splits > 1) {
+  if (makes_parts(problem, splits)) {
     s.workspace_bytes =
         abi::PartialResults(nullptr, a.batch * a.heads_q * a.seqlen_q, splits, static_cast<int>(a.dim_v)).bytes;
   }
@@ -249,6 +253,21 @@ int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi:
   return static_cast<int32_t>(std::max<int64_t>(ceil_div(schedule.tasks, std::max<int64_t>(units, 1)), 1));
 }
 
+abi::Schedule schedule(const Merging& merging, const KernelRow& row) {
+  const fw_merging& m = merging.m;
+  abi::Schedule s{};
+  s.splits = 1;
+  if (row.threads > 0) {
+    s.rows_per_task = abi::kCombineRows;
+    s.tasks = abi::combine_tasks(merging.rows() * m.heads);
+  } else {
+    constexpr int64_t kBytesPerTask = 64 << 10;  // far more than handing out a task costs, and in the first cache
+    s.rows_per_task = static_cast<int32_t>(std::max<int64_t>(kBytesPerTask / (m.heads * m.dim * 12), 1));
+    s.tasks = ceil_div(merging.rows(), s.rows_per_task);
+  }
+  return s;
+}
+
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
   const int64_t rows = problem.a.seqlen_new + (problem.a.rotary_cos.data != nullptr ? problem.a.seqlen_q : 0);
   return one_part(problem, 1, row.threads > 0 ? problem.a.batch * rows : problem.a.batch);
@@ -271,7 +290,8 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   const auto follows = [&](const KernelRow& other, Op op) {
     return other.op == op && !why_not(other, problem, device).refuses();
   };
-  if (row.op == Op::kForward && row.work != Work::kLine && schedule.splits > 1) {
+  const bool splits_keys = row.work == Work::kPackedRows || row.work == Work::kPackedSplits;
+  if (row.op == Op::kForward && splits_keys && schedule.workspace_bytes > 0) {
     for (const KernelRow& other : catalog_of(row_kind(device))) {
       if (!follows(other, Op::kCombine)) continue;
       add(other, abi::combine_tasks(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q));

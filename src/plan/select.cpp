@@ -12,9 +12,11 @@ namespace {
 
 Op op_of(const Problem& problem) { return problem.backward ? Op::kBackward : Op::kForward; }
 Op op_of(const Rotary&) { return Op::kRotary; }
+Op op_of(const Merging&) { return Op::kMerge; }
 
 // Whether the row does something for this problem at all: its own operation, or the pre-pass.
 bool serves(const KernelRow& row, const Problem& problem) {
+  if (row.op == Op::kMerge) return problem.accumulate();
   if (can_be_chosen(row.op)) return row.op == op_of(problem);
   return row.op != Op::kAppend || problem.a.seqlen_new > 0;
 }
@@ -109,7 +111,7 @@ Reason rows_too_far_apart(const KernelRow& row, const Problem& problem) {
       {"q", &a.q, tile_q},     {"k", &a.k, tile_k},   {"v", &a.v, tile_k},   {"o", &a.o, tile_q},
       {"d_o", &g.d_o, tile_q}, {"dq", &g.dq, tile_q}, {"dk", &g.dk, tile_k}, {"dv", &g.dv, tile_k}};
   for (const auto& [name, tensor, rows] : tensors) {
-    const int64_t limit = (int64_t{1} << 30) / rows;  // elements of 2 bytes
+    const int64_t limit = (int64_t{1} << 31) / (tensor->dtype == FW_F32 ? 4 : 2) / rows;
     if (tensor->stride[1] >= limit) return {Reason::kFarRows, name, limit, tensor->stride[1]};
   }
   return {};
@@ -150,7 +152,8 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
 
 // Made for few blocks of queries, which it cuts into parts of the keys.
 Reason many_blocks(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
-  if ((row.needs & kPrefersFewBlocks) == 0 || splits_pay(problem, device, row)) return {};
+  // What it leaves for the combining kernel is in fp32, which can only write O so.
+  if ((row.needs & kPrefersFewBlocks) == 0 || problem.float_out() || splits_pay(problem, device, row)) return {};
   return {Reason::kManyBlocks};
 }
 
@@ -209,6 +212,9 @@ uint32_t features_of(const Problem& problem) {
   need(kDBias, problem.g.d_bias.data != nullptr);
   need(kDSinks, problem.g.d_sinks != nullptr);
   need(kDSlopes, problem.g.d_slopes != nullptr);
+  need(kPositions, problem.placed() || problem.counts_elsewhere());
+  need(kFloatOut, problem.float_out());
+  need(kFloatGradients, problem.float_gradients());
   return features;
 }
 
@@ -229,6 +235,15 @@ Reason why_not(const KernelRow& row, const Rotary& rotary, const DeviceInfo& dev
   if (const Reason reason = missing_isa(row, device); reason.refuses()) return reason;
   if (const Reason reason = other_dtype(row, rotary.r.x.dtype); reason.refuses()) return reason;
   if (const Reason reason = too_large("dim", rotary.r.dim, row.max_dim_qk); reason.refuses()) return reason;
+  return missing_code(row, device);
+}
+
+Reason why_not(const KernelRow& row, const Merging& merging, const DeviceInfo& device) {
+  if (const Reason reason = other_device(row, device); reason.refuses()) return reason;
+  if (row.op != Op::kMerge) return other_op(Op::kMerge);
+  if (const Reason reason = missing_isa(row, device); reason.refuses()) return reason;
+  if (const Reason reason = other_dtype(row, merging.m.o.dtype); reason.refuses()) return reason;
+  if (const Reason reason = too_large("dim", merging.m.dim, row.max_dim_v); reason.refuses()) return reason;
   return missing_code(row, device);
 }
 
@@ -255,6 +270,7 @@ bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem
   return !why_not(willing, fewer, device).refuses();
 }
 bool takes_unwillingly(const Reason&, const KernelRow&, const Rotary&, const DeviceInfo&) { return false; }
+bool takes_unwillingly(const Reason&, const KernelRow&, const Merging&, const DeviceInfo&) { return false; }
 
 // A kernel that is forced may do what FW_FAST_ROUNDING allows: whoever names it knows what it does.
 Problem allowing_everything(Problem problem) {
@@ -262,6 +278,7 @@ Problem allowing_everything(Problem problem) {
   return problem;
 }
 Rotary allowing_everything(Rotary rotary) { return rotary; }
+Merging allowing_everything(Merging merging) { return merging; }
 
 template <class AnyProblem>
 Selection select_forced(const AnyProblem& problem, const DeviceInfo& device, std::string_view name) {
@@ -308,6 +325,10 @@ Selection select(const Problem& problem, const DeviceInfo& device, const PlanOpt
 
 Selection select(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options) {
   return select_for(rotary, device, options);
+}
+
+Selection select(const Merging& merging, const DeviceInfo& device, const PlanOptions& options) {
+  return select_for(merging, device, options);
 }
 
 }  // namespace flashwave

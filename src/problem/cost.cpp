@@ -32,16 +32,25 @@ struct Lengths {
   int64_t queries, keys;
 };
 
+int64_t diagonal_of(const Problem& problem, Lengths n) {
+  return problem.placed() ? problem.position_shift() : n.keys - n.queries;
+}
+
 // (query, key) pairs that the mask lets through: of each query's keys those before the window's end, less those before
 // its start.
-double visible_pairs(Lengths n, Window window) {
-  const int64_t diagonal = n.keys - n.queries;
+double visible_pairs(const Problem& problem, Lengths n, Window window) {
+  const int64_t diagonal = diagonal_of(problem, n);
   return static_cast<double>(clamped_sum(diagonal + window.right + 1, n.queries, n.keys) -
                              clamped_sum(diagonal - window.left, n.queries, n.keys));
 }
 
 // Keys that at least one query sees. The windows of consecutive queries move by one, so their union has no hole.
-int64_t keys_seen(Lengths n, Window window) { return n.queries == 0 ? 0 : std::min(n.keys, n.queries + window.left); }
+int64_t keys_seen(const Problem& problem, Lengths n, Window window) {
+  if (n.queries == 0) return 0;
+  const int64_t diagonal = diagonal_of(problem, n), last = diagonal + n.queries + window.right;
+  return std::max<int64_t>(
+      0, std::clamp<int64_t>(last, 0, n.keys) - std::clamp<int64_t>(diagonal - window.left, 0, n.keys));
+}
 
 Lengths lengths_of(const Problem& problem, int64_t b, bool readable) {
   const fw_attention& a = problem.a;
@@ -68,10 +77,10 @@ Totals totals_of(const Problem& problem, bool host_readable) {
   const bool ragged = problem.varlen_q() || problem.varlen_k() || a.seqused_k != nullptr || a.leftpad_k != nullptr;
   Totals totals;
   const auto add = [&](Lengths n, double times) {
-    totals.pairs += times * visible_pairs(n, window);
+    totals.pairs += times * visible_pairs(problem, n, window);
     totals.all_pairs += times * static_cast<double>(n.queries) * static_cast<double>(n.keys);
     totals.queries += times * static_cast<double>(n.queries);
-    totals.keys += times * static_cast<double>(keys_seen(n, window));
+    totals.keys += times * static_cast<double>(keys_seen(problem, n, window));
     totals.longest = {std::max(totals.longest.queries, n.queries), std::max(totals.longest.keys, n.keys)};
   };
   if (a.batch == 0) return totals;
@@ -111,7 +120,9 @@ double bytes_of(const Problem& problem, const Totals& totals) {
   const auto heads_q = static_cast<double>(a.heads_q), heads_k = static_cast<double>(a.heads_k);
   const auto dim_qk = static_cast<double>(a.dim_qk), dim_v = static_cast<double>(a.dim_v);
   const double element = size_of(a.q), rows = totals.queries * heads_q, keys = totals.keys * heads_k;
-  double bytes = element * (rows * (dim_qk + dim_v) + keys * (dim_qk + dim_v));  // q, o, k, v
+  double bytes = element * (rows * dim_qk + keys * (dim_qk + dim_v));  // q, k, v
+  bytes += size_of(a.o) * rows * dim_v * (problem.accumulate() ? 2 : 1);
+  if (problem.accumulate()) bytes += 4 * rows;  // lse as it was
   if (a.lse.data != nullptr) bytes += 4 * rows;
   if (a.bias.data != nullptr) bytes += size_of(a.bias) * score_elements(problem, a.bias, totals);
   if (a.probs.data != nullptr) bytes += 4 * heads_q * totals.all_pairs;
@@ -122,8 +133,8 @@ double bytes_of(const Problem& problem, const Totals& totals) {
     if (view.tensor == nullptr && view.present()) {  // index arrays, slopes, sinks and their gradients
       bytes += 4 * static_cast<double>(view.extent[0]) * static_cast<double>(view.extent[1]);
     } else if (view.present() && (view.tensor == &g.dk || view.tensor == &g.dv)) {  // written whole: 0 where not seen
-      bytes += element * static_cast<double>(view.extent[0]) * static_cast<double>(view.extent[1]) * heads_k *
-               static_cast<double>(view.extent[3]);
+      bytes += size_of(*view.tensor) * static_cast<double>(view.extent[0]) * static_cast<double>(view.extent[1]) *
+               heads_k * static_cast<double>(view.extent[3]);
     } else if (view.present() && (view.tensor == &a.rotary_cos || view.tensor == &a.rotary_sin)) {
       bytes += size_of(*view.tensor) * static_cast<double>(std::min(view.extent[0], a.seqlen_k)) *
                static_cast<double>(view.extent[1]);
@@ -132,7 +143,7 @@ double bytes_of(const Problem& problem, const Totals& totals) {
   if (!problem.backward) return bytes;
   bytes += element * rows * dim_v;  // d_o
   if (g.d_lse.data != nullptr) bytes += 4 * rows;
-  if (g.dq.data != nullptr) bytes += element * rows * dim_qk;
+  if (g.dq.data != nullptr) bytes += size_of(g.dq) * rows * dim_qk;
   if (g.d_bias.data != nullptr) bytes += size_of(g.d_bias) * score_elements(problem, a.bias, totals);
   return bytes;
 }

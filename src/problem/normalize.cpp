@@ -27,6 +27,7 @@ void normalize(Problem& problem) {
     fw_attention& a = problem.a;
     for (fw_tensor* tensor : {&a.probs, &a.k_new, &a.v_new, &a.rotary_cos, &a.rotary_sin}) *tensor = {};
   }
+  problem.fold_positions();
 }
 
 }  // namespace flashwave

@@ -58,6 +58,11 @@ float Problem::scale() const {
   return a.softmax_scale == FW_SCALE_AUTO ? 1.0f / std::sqrt(static_cast<float>(a.dim_qk)) : a.softmax_scale;
 }
 
+bool Problem::float_gradients() const {
+  const auto wide = [&](const fw_tensor& t) { return t.data != nullptr && t.dtype == FW_F32; };
+  return a.q.dtype != FW_F32 && (wide(g.dq) || wide(g.dk) || wide(g.dv));
+}
+
 std::string describe(const Problem& problem) {
   const fw_attention& a = problem.a;
   Words words;
@@ -78,6 +83,11 @@ std::string describe(const Problem& problem) {
   if (a.window_left != -1 || a.window_right != -1) {
     words.append("window", std::to_string(a.window_left) + "," + std::to_string(a.window_right));
   }
+  if (problem.placed()) {
+    words.append("positions", std::to_string(a.position_q) + "," + std::to_string(a.position_k));
+  }
+  if (problem.float_out()) words.add("odtype", "f32");
+  words.flag("accumulate", problem.accumulate());
   if (a.softmax_scale != FW_SCALE_AUTO) words.add("scale", a.softmax_scale);
   if (a.softcap != 0) words.add("softcap", a.softcap);
   if (a.alibi_slopes != nullptr) words.add("alibi", a.alibi_batch_stride == 0 ? "h" : "bh");
@@ -85,6 +95,9 @@ std::string describe(const Problem& problem) {
   if (a.bias.data != nullptr && a.bias.dtype != FW_F32) words.add("biasdtype", dtype_word(a.bias.dtype));
   words.flag("sinks", a.sinks != nullptr);
   if (a.dropout_p != 0) words.add("dropout", a.dropout_p);
+  if (problem.counts_elsewhere()) {
+    words.append("dropout_heads", std::to_string(a.dropout_first) + "," + std::to_string(a.dropout_heads));
+  }
   if (problem.varlen_q() || problem.varlen_k()) words.add("layout", "varlen");
   words.flag("seqused", a.seqused_k != nullptr);
   words.flag("leftpad", a.leftpad_k != nullptr);
@@ -103,6 +116,7 @@ std::string describe(const Problem& problem) {
     words.flag("dbias", problem.g.d_bias.data != nullptr);
     words.flag("dsinks", problem.g.d_sinks != nullptr);
     words.flag("dslopes", problem.g.d_slopes != nullptr);
+    if (problem.float_gradients()) words.add("gradtype", "f32");
   }
   return words.take();
 }

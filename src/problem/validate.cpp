@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 #include "problem/rules.h"
@@ -52,6 +53,16 @@ Status check_scalars(const Problem& problem) {
   FW_RULE(a.dropout_p >= 0 && a.dropout_p < 1, "dropout_p must be in [0, 1), got ", a.dropout_p);
   FW_RULE(reinterpret_cast<uintptr_t>(a.dropout_state) % alignof(uint64_t) == 0,
           "dropout_state must be aligned to 8 bytes");
+  for (const auto& [name, position, length] :
+       {std::tuple{"position_q", a.position_q, a.seqlen_q}, {"position_k", a.position_k, a.seqlen_k}}) {
+    FW_RULE(problem.placed() || position == 0, name, " must be 0 without FW_POSITIONS, got ", position);
+    FW_RULE(position >= 0 && position <= kMaxExtent - length, name, " must be in [0, ", kMaxExtent - length,
+            "], so that positions fit in 31 bits, got ", position);
+  }
+  FW_RULES(validate_extent("dropout_heads", a.dropout_heads));
+  FW_RULE(a.dropout_heads == 0 || a.dropout_heads >= a.heads_q,
+          "dropout_heads must be 0 or at least heads_q, the heads that are part of them, got ", a.dropout_heads);
+  FW_RULES(validate_extent("dropout_first", a.dropout_first));
   FW_RULE(a.num_splits >= 0 && a.num_splits <= kMaxSplits, "num_splits must be in [0, ", kMaxSplits, "], got ",
           a.num_splits);
   FW_RULE(a.alibi_batch_stride >= 0, "alibi_batch_stride must be at least 0, got ", a.alibi_batch_stride);
@@ -114,6 +125,16 @@ Status check_append(const Problem& problem) {
   return {};
 }
 
+Status check_accumulate(const Problem& problem) {
+  if (!problem.accumulate()) return {};
+  const fw_attention& a = problem.a;
+  FW_RULE(!problem.backward, "FW_ACCUMULATE is a flag of the forward only");
+  FW_RULE(a.o.dtype == FW_F32, "o.dtype must be FW_F32 with FW_ACCUMULATE, got ", a.o.dtype);
+  FW_RULE(a.lse.data != nullptr || problem.no_queries(), "lse must be given with FW_ACCUMULATE: it says what o holds");
+  FW_RULE(a.probs.data == nullptr, "probs cannot be used with FW_ACCUMULATE: the other keys are not known");
+  return {};
+}
+
 Status check_backward(const Problem& problem) {
   const fw_attention& a = problem.a;
   const fw_gradients& g = problem.g;
@@ -143,6 +164,7 @@ Status check_structs(const Problem& problem) {
   FW_RULES(check_scalars(problem));
   FW_RULES(check_ragged(problem));
   FW_RULES(check_cache(problem));
+  FW_RULES(check_accumulate(problem));
   if (problem.backward) FW_RULES(check_backward(problem));
   return check_append(problem);
 }

@@ -32,6 +32,10 @@ Status check_dtype(const View& view, const char* first, int32_t first_dtype) {
       FW_RULE(like_first, view.name, ".dtype must be that of ", first, ", ", dtype_name(first_dtype), ", got ",
               dtype_name(dtype), " (", dtype, ")");
       break;
+    case Element::kAny:
+      FW_RULE(view.element_bytes() > 0, view.name, ".dtype must be FW_F16, FW_BF16 or FW_F32, got ", dtype_name(dtype),
+              " (", dtype, ")");
+      break;
     case Element::kFloat:
       FW_RULE(is_float, view.name, ".dtype must be FW_F32, got ", dtype_name(dtype), " (", dtype, ")");
       break;

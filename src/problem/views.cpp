@@ -20,8 +20,9 @@ Shape key_shape(const Problem& problem, int64_t dim) {
 }
 
 constexpr Role kInput{.required = true};
-constexpr Role kOutput{.required = true, .written = true};
-constexpr Role kOptionalOutput{.written = true};
+constexpr Role kResult{.element = Element::kFloatOrLikeFirst, .required = true};
+constexpr Role kOutput{.element = Element::kFloatOrLikeFirst, .required = true, .written = true};
+constexpr Role kOptionalOutput{.element = Element::kFloatOrLikeFirst, .written = true};
 constexpr Role kRowInput{.element = Element::kFloat, .dense_dimension = -1, .required = true};
 constexpr Role kOptionalRowInput{.element = Element::kFloat, .dense_dimension = -1};
 constexpr Role kOptionalRowOutput{.element = Element::kFloat, .dense_dimension = -1, .written = true};
@@ -79,7 +80,7 @@ void Views::tensors(const Problem& problem) {
   add(of_tensor("q", a.q, query_shape(problem, a.dim_qk), kInput));
   add(of_tensor("k", a.k, key_shape(problem, a.dim_qk), cache));
   add(of_tensor("v", a.v, key_shape(problem, a.dim_v), cache));
-  add(of_tensor("o", a.o, query_shape(problem, a.dim_v), problem.backward ? kInput : kOutput));
+  add(of_tensor("o", a.o, query_shape(problem, a.dim_v), problem.backward ? kResult : kOutput));
   add(of_tensor("lse", a.lse, query_shape(problem, 1), problem.backward ? kRowInput : kOptionalRowOutput));
   add(of_tensor("bias", a.bias, scores, {.element = Element::kFloatOrLikeFirst, .dense_dimension = -1}));
   if (problem.backward) return;

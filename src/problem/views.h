@@ -10,8 +10,8 @@
 
 namespace flashwave {
 
-// kLikeFirst: that of the first tensor, q.
-enum class Element : uint8_t { kLikeFirst, kFloat, kFloatOrLikeFirst, kInt32 };
+// kLikeFirst: that of the first tensor, q. kAny: fp16, bf16 or fp32.
+enum class Element : uint8_t { kLikeFirst, kFloat, kFloatOrLikeFirst, kAny, kInt32 };
 
 struct View {
   const char* name;

@@ -14,7 +14,7 @@ import sys
 
 import kernel_lists
 
-ARGUMENT_BYTES = 1160  # sizeof(GpuArguments)
+ARGUMENT_BYTES = 1192  # sizeof(GpuArguments)
 EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the tool reads no others
 
 # Kernels that may keep scalars in lanes of vector registers ("SGPR spills"), and at most how many: outside of the matrix

@@ -164,6 +164,22 @@ std::vector<NamedCase> attention_cases(Type type) {
       nothing);
   add("varlen", ragged, nothing);
   add("varlen_causal_grouped", [&](Case& c) { ragged(c), c.causal = true, c.heads_q = 4; }, nothing, Layout::kPadded);
+  const auto at = [](int64_t q, int64_t k) {
+    return [=](Case& c) { c.placed = true, c.position_q = q, c.position_k = k; };
+  };
+  add("positions_causal", [&](Case& c) { at(4, 3)(c), c.causal = true; }, nothing);
+  add("positions_before_all_keys", [&](Case& c) { at(0, 3)(c), c.causal = true; }, nothing);
+  add("positions_past_all_keys", [&](Case& c) { at(6, 2)(c), c.window_left = 3, c.seqlen_q = 9; }, nothing);
+  add("positions_window", [&](Case& c) { at(5, 3)(c), c.window_left = 2, c.window_right = 1; }, add_sinks);
+  add("positions_alibi", [&](Case& c) { grouped(c), at(11, 2)(c); }, [](Case& c) { add_slopes(c, true); });
+  add("positions_dropout", [&](Case& c) { at(6, 13)(c), c.dropout_p = 0.4f, c.seqlen_k = 19, c.seed = 5; }, nothing);
+  add(
+      "dropout_of_other_heads",
+      [](Case& c) { c.dropout_p = 0.4f, c.seqlen_k = 19, c.dropout_first = 3, c.dropout_heads = 7; }, nothing);
+  add(
+      "positions_varlen",
+      [&](Case& c) { ragged(c), at(3, 1)(c), c.window_left = 3, c.window_right = 1, c.dropout_p = 0.2f; },
+      [](Case& c) { add_slopes(c, false); });
   add(
       "varlen_everything", [&](Case& c) { ragged(c), c.window_left = 2, c.softcap = 2, c.dropout_p = 0.2f; },
       [](Case& c) {

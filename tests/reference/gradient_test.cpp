@@ -190,6 +190,11 @@ TEST(GradientGuard, NoticesEveryMutation) {
   EXPECT_GT(error(named("alibi_per_batch"), [](abi::Params& p) { const_cast<float*>(p.alibi_slopes)[0] *= -1; }), 100);
   EXPECT_GT(error(named("bias_broadcast_head"), [](abi::Params& p) { p.bias.stride[0] = 0; }), 100);
   EXPECT_GT(error(named("causal_square"), [](abi::Params& p) { p.window_right = 1; }), 100);
+  EXPECT_GT(error(named("positions_causal"), [](abi::Params& p) { p.position_shift += 1; }), 100);
+  EXPECT_GT(error(named("positions_alibi"), [](abi::Params& p) { p.position_shift -= 1; }), 100);
+  EXPECT_GT(error(named("positions_dropout"), [](abi::Params& p) { p.position_k += 1; }), 100);
+  EXPECT_GT(error(named("positions_dropout"), [](abi::Params& p) { p.position_q += 1; }), 100);
+  EXPECT_GT(error(named("dropout_of_other_heads"), [](abi::Params& p) { p.dropout_first += 1; }), 100);
 }
 
 }  // namespace

@@ -146,6 +146,11 @@ Problem::Problem(const Case& c) : case_(c) {
   p.dropout_threshold = static_cast<uint32_t>(std::lround(static_cast<double>(c.dropout_p) * 65536));
   p.dropout_seed = c.seed;
   p.dropout_offset = c.offset;
+  p.positions = c.placed;
+  p.position_shift = c.position_q - c.position_k;
+  p.position_q = static_cast<uint32_t>(c.position_q), p.position_k = static_cast<uint32_t>(c.position_k);
+  p.dropout_first = static_cast<uint32_t>(c.dropout_first);
+  p.dropout_heads = static_cast<uint32_t>(c.dropout_heads > 0 ? c.dropout_heads : c.heads_q);
 }
 
 void Problem::run(abi::CpuKernel kernel, int32_t threads) const {

@@ -77,6 +77,10 @@ std::vector<Real> rotated(const Case& c, std::vector<Real> x, int64_t position) 
   return x;
 }
 
+int64_t diagonal_of(const Case& c, int64_t i, int64_t queries, int64_t keys) {
+  return c.placed ? c.position_q + i - c.position_k : i + keys - queries;
+}
+
 bool visible(const Case& c, int64_t diagonal, int64_t j) {
   if (c.causal && j > diagonal) return false;
   if (c.window_right >= 0 && j > diagonal + c.window_right) return false;
@@ -128,7 +132,7 @@ void attend(const Case& c, int64_t b, int64_t h, Result& result) {
 
   Matrix score = times(q, transpose(k));
   for (int64_t i = 0; i < queries; ++i) {
-    const int64_t diagonal = i + keys - queries;
+    const int64_t diagonal = diagonal_of(c, i, queries, keys);
     for (int64_t j = 0; j < keys; ++j) {
       Real s = Real{c.scale} * score(i, j);
       if (c.softcap > 0) s = Real{c.softcap} * std::tanh(s / Real{c.softcap});
@@ -155,7 +159,8 @@ void attend(const Case& c, int64_t b, int64_t h, Result& result) {
     result.lse[query_position(c, c.lse, b, i, h)] = total > 0 ? shift + std::log(total) : -kInf;
     for (int64_t j = 0; j < keys; ++j) {
       const Real prob = total > 0 ? std::exp(score(i, j) - shift) / total : 0;
-      const bool seen = visible(c, i + keys - queries, j), lost = c.dropout_p > 0 && dropped(c, b, h, i, j);
+      const bool seen = visible(c, diagonal_of(c, i, queries, keys), j),
+                 lost = c.dropout_p > 0 && dropped(c, b, h, i, j);
       kept(i, j) = lost ? 0 : prob / (1 - Real{c.dropout_p});
       result.probs[((b * c.heads_q + h) * c.seqlen_q + i) * c.seqlen_k + j] = seen && lost ? -prob : prob;
     }
@@ -229,11 +234,13 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> x, std::array<uint32_t, 2
 }
 
 bool dropped(const Case& c, int64_t b, int64_t h, int64_t i, int64_t j) {
+  i += c.position_q, j += c.position_k;
+  const int64_t head = c.dropout_first + b * (c.dropout_heads > 0 ? c.dropout_heads : c.heads_q) + h;
   const uint32_t seed_low = static_cast<uint32_t>(c.seed), seed_high = static_cast<uint32_t>(c.seed >> 32);
   const uint32_t offset_low = static_cast<uint32_t>(c.offset), offset_high = static_cast<uint32_t>(c.offset >> 32);
-  const std::array<uint32_t, 4> words = philox(
-      {static_cast<uint32_t>(j / 8), static_cast<uint32_t>(i), static_cast<uint32_t>(b * c.heads_q + h), offset_low},
-      {seed_low, seed_high ^ offset_high});
+  const std::array<uint32_t, 4> words =
+      philox({static_cast<uint32_t>(j / 8), static_cast<uint32_t>(i), static_cast<uint32_t>(head), offset_low},
+             {seed_low, seed_high ^ offset_high});
   const uint32_t halves[8] = {words[0] & 0xFFFF, words[0] >> 16, words[1] & 0xFFFF, words[1] >> 16,
                               words[2] & 0xFFFF, words[2] >> 16, words[3] & 0xFFFF, words[3] >> 16};
   return halves[j % 8] < std::lround(static_cast<double>(c.dropout_p) * 65536);

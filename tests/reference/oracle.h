@@ -31,6 +31,9 @@ struct Case {
   int64_t window_left = -1, window_right = -1;
   float scale = 0.5f, softcap = 0, dropout_p = 0;
   uint64_t seed = 0, offset = 0;
+  bool placed = false;  // with positions
+  int64_t position_q = 0, position_k = 0;
+  int64_t dropout_first = 0, dropout_heads = 0;  // 0 heads: heads_q
 
   Array q, k, v;     // (batch, seq, head, dim); varlen: stride[0] unused; paged k, v: (page, row, head, dim)
   Array o, lse;      // where results go: only strides and size count

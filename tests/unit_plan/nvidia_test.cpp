@@ -348,5 +348,57 @@ TEST_F(NvidiaPlan, RotaryAndAppendRun) {
   EXPECT_NE(append.append, nullptr);
 }
 
+Problem with_float_out(Problem p) {
+  p.a.o.dtype = FW_F32;
+  return p;
+}
+
+TEST_F(NvidiaPlan, OutputInFp32) {
+  Problem p = with_float_out(forward_problem());
+  expect_chosen(p, hopper(), "hopper_fwd_bf16_d64_m128n128_packed");
+  expect_chosen(p, ampere(), "ampere_fwd_bf16_d64_");
+  Plan plan;
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  ASSERT_EQ(plan.after.size(), 1u);  // from sums in fp32, though the keys are not split
+  EXPECT_EQ(plan.after[0].row->op, Op::kCombine);
+  EXPECT_GT(plan.schedule.workspace_bytes, 0);
+  p.a.softcap = 5;
+  expect_chosen(p, hopper(), "ampere_fwd_bf16_d64_");
+  expect_chosen(with_float_out(backward_problem()), hopper(), "hopper_bwd_bf16_d64_");
+  Problem gradients = backward_problem();
+  gradients.g.dk.dtype = FW_F32;
+  expect_chosen(gradients, hopper(), "nvidia_generic_bwd_bf16");
+}
+
+TEST_F(NvidiaPlan, ResultsAreAddedByAKernelOfTheirOwn) {
+  Problem p = with_float_out(forward_problem());
+  p.a.flags = FW_ACCUMULATE;
+  p.a.lse = tensor(FW_F32, 128 * 4, 4, 1);
+  for (const DeviceInfo& device : {turing(), ampere(), hopper()}) {
+    Plan plan;
+    ASSERT_TRUE(make_plan(p, device, {}, &plan).ok());
+    ASSERT_NE(plan.merge, nullptr);
+    EXPECT_EQ(plan.merge->op, Op::kMerge);
+    EXPECT_EQ(plan.part_o_bytes, size_t{2 * 128 * 4 * 64 * 4});
+    EXPECT_EQ(plan.part_lse_bytes, size_t{2 * 128 * 4 * 4});
+  }
+}
+
+TEST_F(NvidiaPlan, PositionsThatAreMoreThanAWindowAreGeneric) {
+  Problem p = forward_problem();
+  p.a.flags = FW_POSITIONS;
+  p.a.position_q = 1000, p.a.position_k = 500;
+  p.a.alibi_slopes = present<float>();
+  p.fold_positions();
+  expect_chosen(p, hopper(), "nvidia_generic_fwd_bf16");
+  const std::string why = refusal(*select(forward_problem(), hopper()).row, p, hopper());
+  EXPECT_NE(why.find("position_q and position_k"), std::string::npos) << why;
+  p = forward_problem();
+  p.a.flags = FW_POSITIONS | FW_CAUSAL;
+  p.a.position_q = 1000, p.a.position_k = 800;
+  p.fold_positions();
+  expect_chosen(p, hopper(), "hopper_fwd_bf16_d64_");
+}
+
 }  // namespace
 }  // namespace flashwave

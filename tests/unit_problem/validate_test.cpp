@@ -80,7 +80,7 @@ const std::vector<BrokenRule>& rules() {
       {"q_dtype_unknown", Sample::dense, CHANGE(a.q.dtype = 77), {"q.dtype must be", "77"}},
       {"k_dtype", Sample::dense, CHANGE(a.k.dtype = FW_F16), {"k.dtype must be that of q, FW_BF16", "FW_F16"}},
       {"v_dtype", Sample::dense, CHANGE(a.v.dtype = FW_F32), {"v.dtype must be that of q"}},
-      {"o_dtype", Sample::dense, CHANGE(a.o.dtype = FW_F32), {"o.dtype must be that of q"}},
+      {"o_dtype", Sample::dense, CHANGE(a.o.dtype = FW_F16), {"o.dtype must be FW_F32 or that of q"}},
       {"lse_dtype", Sample::dense, CHANGE(a.lse.dtype = FW_BF16), {"lse.dtype must be FW_F32"}},
       {"bias_dtype", Sample::backward, CHANGE(a.bias.dtype = FW_F16), {"bias.dtype must be FW_F32 or that of q"}},
       {"probs_dtype", Sample::dense, CHANGE(a.probs = s.tensor(2, 4, 4, 6, FW_BF16)), {"probs.dtype must be FW_F32"}},
@@ -90,9 +90,31 @@ const std::vector<BrokenRule>& rules() {
       {"sin_dtype", Sample::appended, CHANGE(a.rotary_sin.dtype = 0), {"rotary_sin.dtype must be FW_F32 or"}},
       {"d_o_dtype", Sample::backward, CHANGE(g.d_o.dtype = FW_F16), {"d_o.dtype must be that of q"}},
       {"d_lse_dtype", Sample::backward, CHANGE(g.d_lse.dtype = FW_F16), {"d_lse.dtype must be FW_F32"}},
-      {"dq_dtype", Sample::backward, CHANGE(g.dq.dtype = FW_F32), {"dq.dtype must be that of q"}},
-      {"dk_dtype", Sample::backward, CHANGE(g.dk.dtype = FW_F32), {"dk.dtype must be that of q"}},
-      {"dv_dtype", Sample::backward, CHANGE(g.dv.dtype = FW_F32), {"dv.dtype must be that of q"}},
+      {"dq_dtype", Sample::backward, CHANGE(g.dq.dtype = FW_F16), {"dq.dtype must be FW_F32 or that of q"}},
+      {"dk_dtype", Sample::backward, CHANGE(g.dk.dtype = FW_F16), {"dk.dtype must be FW_F32 or that of q"}},
+      {"dv_dtype", Sample::backward, CHANGE(g.dv.dtype = FW_F16), {"dv.dtype must be FW_F32 or that of q"}},
+      // Pieces.
+      {"accumulate_dtype", Sample::dense, CHANGE(a.flags = FW_ACCUMULATE), {"o.dtype must be FW_F32", "FW_ACCUMULATE"}},
+      {"accumulate_lse",
+       Sample::dense,
+       CHANGE(a.flags = FW_ACCUMULATE; a.o = s.tensor(2, 4, 4, 8, FW_F32); a.lse = {}),
+       {"lse must be given"}},
+      {"accumulate_probs",
+       Sample::dense,
+       CHANGE(a.flags = FW_ACCUMULATE; a.o = s.tensor(2, 4, 4, 8, FW_F32); a.probs = s.tensor(2, 4, 4, 6, FW_F32)),
+       {"probs cannot be used with FW_ACCUMULATE"}},
+      {"accumulate_backward", Sample::backward, CHANGE(a.flags = FW_ACCUMULATE), {"FW_ACCUMULATE", "forward only"}},
+      {"position_without_flag", Sample::dense, CHANGE(a.position_q = 1), {"position_q must be 0 without FW_POSITIONS"}},
+      {"position_negative",
+       Sample::dense,
+       CHANGE(a.flags = FW_POSITIONS; a.position_k = -1),
+       {"position_k must be in"}},
+      {"position_far",
+       Sample::dense,
+       CHANGE(a.flags = FW_POSITIONS; a.position_k = INT32_MAX - 5),
+       {"position_k must be in [0, 2147483641]"}},
+      {"dropout_heads", Sample::dense, CHANGE(a.dropout_heads = 3), {"dropout_heads must be 0 or at least heads_q"}},
+      {"dropout_first", Sample::dense, CHANGE(a.dropout_first = -1), {"dropout_first must be in [0"}},
       {"d_bias_dtype", Sample::backward, CHANGE(g.d_bias.dtype = FW_F16), {"d_bias.dtype must be FW_F32 or"}},
       // Strides and addresses.
       {"q_reserved", Sample::dense, CHANGE(a.q.reserved = 1), {"q.reserved must be 0, got 1"}},
@@ -243,7 +265,8 @@ TEST(Accepted, Extremes) {
   expect_valid("wide window", Sample::dense(), CHANGE(a.window_left = a.window_right = INT64_MAX));
   expect_valid("splits", Sample::dense(), CHANGE(a.num_splits = 256));
   expect_valid("dropout", Sample::dense(), CHANGE(a.dropout_p = 0.99999f));
-  expect_valid("all flags", Sample::dense(), CHANGE(a.flags = FW_ALL_FLAGS));
+  expect_valid("all flags", Sample::dense(), CHANGE(a.flags = FW_ALL_FLAGS; a.o = s.tensor(2, 4, 4, 8, FW_F32)));
+  expect_valid("far positions", Sample::dense(), CHANGE(a.flags = FW_POSITIONS; a.position_q = INT32_MAX - 4));
   expect_valid("no lse", Sample::dense(), CHANGE(a.lse.data = nullptr; a.lse.dtype = 0));
   expect_valid("cos like q", Sample::appended(), CHANGE(a.rotary_cos.dtype = FW_BF16));
   expect_valid("explicit batch_k", Sample::dense(), CHANGE(a.batch_k = 2));

@@ -33,6 +33,8 @@ pub const FW_DETERMINISTIC: u32 = 1 << 1;
 pub const FW_ROTARY_INTERLEAVED: u32 = 1 << 2;
 pub const FW_ROTARY_CONJUGATE: u32 = 1 << 3;
 pub const FW_FAST_ROUNDING: u32 = 1 << 4;
+pub const FW_ACCUMULATE: u32 = 1 << 5;
+pub const FW_POSITIONS: u32 = 1 << 6;
 
 pub const FW_NO_SLOW_PATH: u32 = 1 << 0;
 
@@ -111,6 +113,10 @@ pub struct fw_attention {
     pub dropout_offset: u64,
     pub probs: fw_tensor,
     pub dropout_state: *const u64,
+    pub position_q: i64,
+    pub position_k: i64,
+    pub dropout_first: i64,
+    pub dropout_heads: i64,
 }
 
 #[repr(C)]
@@ -147,6 +153,21 @@ pub struct fw_rotary_embedding {
     pub sin: fw_tensor,
     pub seqlen_offsets: *const i32,
     pub cu_seqlens: *const i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fw_merging {
+    pub struct_size: u32,
+    pub reserved: u32,
+    pub batch: i64,
+    pub seqlen: i64,
+    pub heads: i64,
+    pub dim: i64,
+    pub o: fw_tensor,
+    pub lse: fw_tensor,
+    pub o_part: fw_tensor,
+    pub lse_part: fw_tensor,
 }
 
 pub type fw_job = unsafe extern "C" fn(arg: *mut c_void, worker: i32);
@@ -217,6 +238,7 @@ extern "C" {
     pub fn fw_attention_init(attention: *mut fw_attention, struct_size: usize);
     pub fn fw_gradients_init(gradients: *mut fw_gradients, struct_size: usize);
     pub fn fw_rotary_embedding_init(rotary: *mut fw_rotary_embedding, struct_size: usize);
+    pub fn fw_merging_init(merging: *mut fw_merging, struct_size: usize);
     pub fn fw_exec_init(exec: *mut fw_exec, struct_size: usize);
 
     pub fn fw_forward(device: *mut fw_device, attention: *const fw_attention, exec: *const fw_exec) -> fw_status;
@@ -227,6 +249,7 @@ extern "C" {
         exec: *const fw_exec,
     ) -> fw_status;
     pub fn fw_rotary(device: *mut fw_device, rotary: *const fw_rotary_embedding, exec: *const fw_exec) -> fw_status;
+    pub fn fw_merge(device: *mut fw_device, merging: *const fw_merging, exec: *const fw_exec) -> fw_status;
     pub fn fw_workspace_size(
         device: *mut fw_device,
         attention: *const fw_attention,
