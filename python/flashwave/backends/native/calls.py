@@ -214,7 +214,7 @@ def validate(problem: Problem, backward: bool = False) -> None:
 
 
 def explain(problem: Problem, backward: bool = False, json: bool = False, name: str | None = None) -> str:
-    """The library's account of the kernel it would run, and why not others: on the device that holds q, or that named."""
+    """Which kernel the library would run, and why not others: on the device that holds q, or on the one named."""
     try:
         device = device_of(problem.q) if name is None else fw.device(name)
     except Unsupported as error:
