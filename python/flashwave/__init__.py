@@ -41,6 +41,7 @@ _HOMES = {
     **dict.fromkeys(("FlashAttention", "FlashMHA"), "modules"),
     **dict.fromkeys(("RotaryEmbedding", "apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"), "rotary"),
     "backend": "dispatch",
+    "merge_states": "pieces",
     "Problem": "problem",
 }
 _MODULES = (
@@ -49,6 +50,7 @@ _MODULES = (
     "bench",
     "compat",
     "dispatch",
+    "distributed",
     "doctor",
     "functions",
     "integrations",

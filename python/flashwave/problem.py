@@ -71,6 +71,15 @@ class Problem(NamedTuple):
         return self.q.shape[0] if self.cu_seqlens_q is None else self.cu_seqlens_q.shape[0] - 1
 
 
+class Piece(NamedTuple):
+    """Where the sequences of a problem lie in longer ones, and what dropout counts its heads as (docs/semantics.md)."""
+
+    position_q: int | None = None  # None: the last query is at the last key, as ever
+    position_k: int | None = None
+    dropout_first: int = 0
+    dropout_heads: int = 0  # 0: those of q
+
+
 TENSOR_FIELDS = (*Problem._fields[:13], "k_new", "v_new", "rotary_cos", "rotary_sin")
 APPEND_FIELDS = Problem._fields[23:]
 FORWARD_FIELDS = Problem._fields[:23]

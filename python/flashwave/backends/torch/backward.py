@@ -16,7 +16,7 @@ from .scores import Scores
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...problem import Problem
+    from ...problem import Piece, Problem
 
 
 def backward(
@@ -29,6 +29,7 @@ def backward(
     *,
     products: torch.dtype | None = None,
     round_toward_zero: bool = False,
+    piece: Piece | None = None,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of (q, k, v, alibi_slopes, bias, sinks), each None unless needed. out and lse are the forward's."""
     for name, tensor, needed in zip(("alibi_slopes", "bias", "sinks"), problem[9:12], needs[3:]):
@@ -36,7 +37,7 @@ def backward(
             raise ValueError(f"needs asks for the gradient of {name}, which the problem does not have")
     arithmetic = Products(problem.q.dtype, products, round_toward_zero, problem.scale)
     with plain_arithmetic(problem.q.device):
-        return _Backward(problem, arithmetic, dout, dlse, out, lse, needs).run()
+        return _Backward(problem, arithmetic, dout, dlse, out, lse, needs, piece).run()
 
 
 class _Backward:
@@ -49,15 +50,16 @@ class _Backward:
         out: Tensor,
         lse: Tensor,
         needs: Sequence[bool],
+        piece: Piece | None,
     ):
         self.p, self.products = problem, products
         self.dout, self.out = dout, out
         self.lse = lse.transpose(-1, -2)  # as q's rows: (.., queries, heads)
         self.dlse = None if dlse is None else dlse.transpose(-1, -2)
-        self.layout = layout = Layout(problem)
+        self.layout = layout = Layout(problem, piece)
         self.tiling = Tiling(layout)
         self.scores = Scores(self.tiling, products)
-        self.dropout = Dropout(problem) if problem.dropout_p > 0 else None
+        self.dropout = Dropout(problem, piece) if problem.dropout_p > 0 else None
 
         need_q, need_k, need_v, need_slopes, need_bias, need_sinks = needs
         self.needs_ds = need_q or need_k or need_slopes or need_bias

@@ -16,7 +16,7 @@ from .scores import Scores
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...problem import Problem
+    from ...problem import Piece, Problem
 
 
 def forward(
@@ -25,21 +25,26 @@ def forward(
     *,
     products: torch.dtype | None = None,
     round_toward_zero: bool = False,
+    piece: Piece | None = None,
+    exact: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """out, lse and, if asked for, the softmax (docs/semantics.md, `probs`). Appends k_new and v_new to k and v."""
+    """out, lse and, if asked for, the softmax (docs/semantics.md, `probs`). Appends k_new and v_new to k and v.
+
+    exact: out is not rounded to the type of q.
+    """
     arithmetic = Products(problem.q.dtype, products, round_toward_zero, problem.scale)
     with plain_arithmetic(problem.q.device):
-        return _Forward(problem, arithmetic, probs).run()
+        return _Forward(problem, arithmetic, probs, piece, exact).run()
 
 
 class _Forward:
-    def __init__(self, problem: Problem, products: Products, want_probs: bool):
+    def __init__(self, problem: Problem, products: Products, want_probs: bool, piece: Piece | None, exact: bool):
         self.p, self.products = problem, products
-        self.layout = layout = Layout(problem)
+        self.layout = layout = Layout(problem, piece)
         self.tiling = Tiling(layout, whole_rows=want_probs)  # the matrix takes a row's final sum
         self.scores = Scores(self.tiling, products)
-        self.dropout = Dropout(problem) if problem.dropout_p > 0 else None
-        self.out = layout.query_output(problem.v.shape[-1], problem.q.dtype, 0)
+        self.dropout = Dropout(problem, piece) if problem.dropout_p > 0 else None
+        self.out = layout.query_output(problem.v.shape[-1], products.work if exact else problem.q.dtype, 0)
         self.lse = layout.query_output(None, products.work, float("-inf"))
         self.probs: Tensor | None = None
         if want_probs:

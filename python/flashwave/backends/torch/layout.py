@@ -13,15 +13,16 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...problem import Problem
+    from ...problem import Piece, Problem
     from .blocks import Block
 
 
 class Layout:
     """Lengths and addresses of a problem. What depends on lengths in device memory stays there."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, piece: Piece | None = None):
         self.p = p = problem
+        self.piece = piece
         self.device = p.q.device
         self.batch = p.batch
         self.heads, self.heads_k = p.q.shape[-2], p.k.shape[-2]
@@ -35,7 +36,8 @@ class Layout:
 
         self.queries: Tensor | None = _differences(p.cu_seqlens_q)  # (b); None: all max_queries
         self.keys: Tensor | None = self._key_counts()  # (b); None: all max_keys
-        self.offset: int | Tensor = self._diagonal_offset()  # keys - queries: an int where all share a known one
+        # keys - queries, or what positions make of it: an int where all share a known one
+        self.offset: int | Tensor = self._diagonal_offset()
 
     def _max_keys(self) -> int:
         p = self.p
@@ -62,6 +64,8 @@ class Layout:
 
     def _diagonal_offset(self) -> int | Tensor:
         p = self.p
+        if self.piece is not None and self.piece.position_q is not None:
+            return self.piece.position_q - self.piece.position_k
         if self.queries is None and self.keys is None:
             return self.max_keys - self.max_queries
         ragged_alike = self.queries is not None and p.cu_seqlens_q is p.cu_seqlens_k

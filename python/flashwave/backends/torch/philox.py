@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...problem import Problem
+    from ...problem import Piece, Problem
     from .blocks import Block
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -41,10 +41,13 @@ class Dropout:
     as tensors without dimensions those of the CPU join operations on any device.
     """
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, piece: Piece | None = None):
         if problem.rng_state is None:
             raise ValueError("rng_state must be given with dropout_p > 0: it holds the seed and the offset")
         self.heads = problem.q.shape[-2]
+        first_query, first_key, self._first_head, heads = piece or (0, 0, 0, 0)
+        self._first_query, self._first_key = first_query or 0, first_key or 0
+        self._heads_of_a_sequence = heads or self.heads
         self.scale = 1.0 / (1.0 - problem.dropout_p)
         self._threshold = problem.dropout_threshold
         self._device = problem.q.device
@@ -55,10 +58,12 @@ class Dropout:
     def kept(self, block: Block) -> Tensor:
         """(sequences, heads, queries, keys) bool: True where the element stays."""
         device = self._device
-        first, last = block.j0 // _KEYS_PER_CALL, -(-block.j1 // _KEYS_PER_CALL)
+        j0, j1 = block.j0 + self._first_key, block.j1 + self._first_key
+        first, last = j0 // _KEYS_PER_CALL, -(-j1 // _KEYS_PER_CALL)
         calls = torch.arange(first, last, device=device)
-        queries = torch.arange(block.i0, block.i1, device=device)[:, None]
-        heads = torch.arange(block.b0 * self.heads, block.b1 * self.heads, device=device)
+        queries = torch.arange(block.i0 + self._first_query, block.i1 + self._first_query, device=device)[:, None]
+        heads = torch.arange(self._first_head, self._first_head + self.heads, device=device)
+        heads = heads + self._heads_of_a_sequence * torch.arange(block.b0, block.b1, device=device)[:, None]
         heads = heads.view(block.sequences, self.heads, 1, 1)
         words = philox((calls, queries, heads, self._offset_low), self._key)
         shape = (block.sequences, self.heads, block.queries, last - first, _KEYS_PER_CALL)
@@ -66,5 +71,5 @@ class Dropout:
         for at, word in enumerate(words):
             kept[..., 2 * at] = (word & 0xFFFF) >= self._threshold
             kept[..., 2 * at + 1] = (word >> 16) >= self._threshold
-        start = block.j0 - first * _KEYS_PER_CALL
+        start = j0 - first * _KEYS_PER_CALL
         return kept.flatten(-2)[..., start : start + block.keys]

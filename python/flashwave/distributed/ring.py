@@ -1,0 +1,309 @@
+"""Ring attention: keys and values go round the group; each process attends to the shard it has while the next comes.
+
+Forward, a step: send the shard at hand on, receive the next, attend, add to the results by their log-sum-exps.
+Backward, a step: the same, and the gradients of the shard at hand, to which each process adds, go on with it.
+All of it for a few heads at a time, so that what is under way and what is summed in float32 stay small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..autograd import no_jvp
+from .call import Request, exchange, give_back, read_request, wait
+from .layout import Ring, Span, spans
+from .work import Given, Sums, Work, calls, exact_dtype, head_groups
+
+Tensor = torch.Tensor
+
+_LEAST_MESSAGE = 1 << 20  # bytes: below this latency counts
+_LEAST_WORK_ON_GPU = 1 << 16  # rows of all heads of a group: fewer do not fill a GPU
+
+
+def _groups(q: Tensor, k: Tensor, v: Tensor) -> list[tuple[slice, slice]]:
+    rows = k.numel() // (k.shape[-2] * k.shape[-1]) if k.numel() else 0
+    least = _LEAST_MESSAGE
+    of_a_head = rows * (k.shape[-1] + v.shape[-1]) * k.element_size()
+    if q.is_cuda and q.numel():
+        per_head = q.numel() // (q.shape[-2] * q.shape[-1]) * (q.shape[-2] // k.shape[-2])
+        least = max(least, of_a_head * -(-_LEAST_WORK_ON_GPU // max(per_head, 1)))
+    return head_groups(q.shape[-2], k.shape[-2], of_a_head, least)
+
+
+def _packed(*tensors: Tensor) -> Tensor:
+    """One buffer, so that a step is one message."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _unpacked(buffer: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """k and v of the shapes of these in a buffer."""
+    return buffer[: k.numel()].view(k.shape), buffer[k.numel() :].view(v.shape)
+
+
+def steps_needed(request: Request) -> int:
+    """Steps after which no process finds keys that its queries see."""
+    ring, options, sequences = request.ring, request.options, request.sequences
+    axis = 0 if sequences is not None else 1
+    rows_q, rows_k = request.q.shape[axis], request.k.shape[axis]
+    if not options.masked and sequences is None:
+        return ring.size
+
+    def meets(rank: int, step: int) -> bool:
+        theirs = spans(request.layout, (rank - step) % ring.size, ring.size, rows_k)
+        own = spans(request.layout, rank, ring.size, rows_q)
+        return any(next(calls(a, b, sequences, options), None) is not None for a in own for b in theirs)
+
+    needed = [step for step in range(ring.size) if any(meets(rank, step) for rank in range(ring.size))]
+    return needed[-1] + 1 if needed else 1
+
+
+class _Ring(torch.autograd.Function):
+    jvp = staticmethod(no_jvp)
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, slopes: Any, bias: Any, sinks: Any, request: Request
+    ) -> tuple[Tensor, Tensor]:
+        work = Work(request.options, request.extras, request.sequences, q.shape[-2])
+        layout = _Shards(request)
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        lse = q.new_empty((*q.shape[:-3], q.shape[-2], q.shape[-3]), dtype=exact_dtype(q))
+        for heads, heads_k in _groups(q, k, v):
+            _forward_heads(work, layout, heads, q[..., heads, :], k[..., heads_k, :], v[..., heads_k, :], out, lse)
+        ctx.request, ctx.layout = request, layout
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:  # type: ignore[override]
+        q, k, v, out, lse = ctx.saved_tensors
+        if dout is None and dlse is None:
+            return (None,) * 7
+        request: Request = ctx.request
+        dout = torch.zeros_like(out) if dout is None else dout
+        work = Work(request.options, request.extras, request.sequences, q.shape[-2])
+        need_q, need_k, need_v, need_slopes, need_bias, need_sinks = ctx.needs_input_grad[:6]
+        exact = exact_dtype(q)
+        dq, dk, dv = (torch.empty_like(t) if need else None for t, need in ((q, need_q), (k, need_k), (v, need_v)))
+        dslopes, dbias = (
+            torch.zeros(t.shape, dtype=exact, device=t.device) if need else None
+            for t, need in ((request.extras.slopes, need_slopes), (request.extras.bias, need_bias))
+        )
+        dsinks = torch.zeros_like(request.extras.sinks) if need_sinks else None
+        for heads, heads_k in _groups(q, k, v):
+            given = Given(
+                ctx.layout.own_queries,
+                q[..., heads, :],
+                dout[..., heads, :],
+                None if dlse is None else dlse[..., heads, :],
+                out[..., heads, :],
+                lse[..., heads, :],
+            )
+            if dsinks is not None:
+                dsinks[heads] = work.sink_gradient(given, heads).to(dsinks.dtype)
+            parts = k[..., heads_k, :], v[..., heads_k, :]
+            sums = _backward_heads(work, ctx.layout, given, *parts, heads, (need_q, need_k, need_v), dslopes, dbias)
+            for gradient, chosen, total in zip((dq, dk, dv), (heads, heads_k, heads_k), sums):
+                if gradient is not None:
+                    gradient[..., chosen, :] = total
+        extras = request.extras
+        return (
+            dq,
+            dk,
+            dv,
+            None if dslopes is None else dslopes.to(extras.slopes.dtype),
+            None if dbias is None else dbias.to(extras.bias.dtype),
+            dsinks,
+            None,
+        )
+
+
+class _Shards:
+    """Who holds what, and when it is here."""
+
+    def __init__(self, request: Request) -> None:
+        self.ring: Ring = request.ring
+        self.steps = steps_needed(request)
+        axis = 0 if request.sequences is not None else 1
+        self._layout, self._rows_k = request.layout, request.k.shape[axis]
+        self.own_queries = spans(request.layout, self.ring.rank, self.ring.size, request.q.shape[axis])
+
+    def keys_at(self, step: int) -> list[Span]:
+        return spans(self._layout, (self.ring.rank - step) % self.ring.size, self.ring.size, self._rows_k)
+
+
+def _forward_heads(
+    work: Work, layout: _Shards, heads: slice, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> None:
+    """out and lse are of all heads."""
+    exact = exact_dtype(q)
+    own_out, own_lse = out[..., heads, :], lse[..., heads, :]
+    total = own_out if out.dtype == exact else torch.empty(own_out.shape, dtype=exact, device=q.device)
+    total.zero_()  # rows that no call meets
+    own_lse.fill_(-torch.inf)
+    alone = layout.steps == 1
+    at_hand, coming = (None, None) if alone else (_packed(k, v), None)
+    spare: Tensor | None = None
+    for step in range(layout.steps):
+        pending = []
+        if step + 1 < layout.steps:
+            coming = torch.empty_like(at_hand) if spare is None else spare
+            pending = exchange(layout.ring, at_hand, 1, coming, -1)
+        keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
+        for span in layout.keys_at(step):
+            work.add(layout.own_queries, q, span, keys, values, heads, total, own_lse)
+        wait(pending)
+        at_hand, spare = coming, at_hand if step else None
+    work.add_sinks(total, own_lse, heads)
+    if total is not own_out:
+        own_out.copy_(total)
+
+
+def _backward_heads(
+    work: Work,
+    layout: _Shards,
+    given: Given,
+    k: Tensor,
+    v: Tensor,
+    heads: slice,
+    needs: tuple[bool, bool, bool],
+    dslopes: Tensor | None,
+    dbias: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of q, k and v of these heads, in float32."""
+    need_q, need_k, need_v = needs
+    exact, ring, steps = exact_dtype(given.q), layout.ring, layout.steps
+    dq = torch.zeros(given.q.shape, dtype=exact, device=k.device) if need_q else None
+    travels = need_k or need_v
+    at_hand = _packed(k, v) if steps > 1 else None
+    coming = spare = None
+    sent: Tensor | None = None  # gradients on their way to the next process
+    arriving: list[Any] = []
+    for step in range(steps):
+        pending = []
+        if step + 1 < steps:
+            coming = torch.empty_like(at_hand) if spare is None else spare
+            pending = exchange(ring, at_hand, 1, coming, -1)
+        keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
+        sums = torch.zeros(k.numel() + v.numel(), dtype=exact, device=k.device) if travels else None
+        dk, dv = _unpacked(sums, k, v) if sums is not None else (None, None)
+        # What others have found for the shard that is here arrives while this process computes its part.
+        so_far = None
+        if travels and step > 0:
+            so_far = torch.empty_like(sums)
+            arriving = exchange(ring, sent, 1, so_far, -1)
+        for span in layout.keys_at(step):
+            parts = Sums(dq, dk if need_k else None, dv if need_v else None, dslopes, dbias)
+            work.add_gradients(given, span, keys, values, heads, parts)
+        wait(pending)
+        if so_far is not None:
+            wait(arriving)
+            sums.add_(so_far)
+        sent = sums
+        at_hand, spare = coming, at_hand if step else None
+    if not travels:
+        return dq, None, None
+    if steps > 1:  # home, from the last process that a shard was at
+        back = torch.empty_like(sent)
+        wait(exchange(ring, sent, 1 - steps, back, steps - 1))
+        sent = back
+    dk, dv = _unpacked(sent, k, v)
+    return dq, dk if need_k else None, dv if need_v else None
+
+
+def _attend(request: Request) -> tuple[Tensor, Tensor]:
+    return _Ring.apply(request.q, request.k, request.v, *request.extras, request)
+
+
+@torch.compiler.disable
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+    layout: str = "zigzag",
+    rng_state: Tensor | None = None,
+) -> Any:
+    """`flash_attn_func` of a sequence of which this process holds a shard, and gets the result of.
+
+    Every process of the group calls it with shards of the same shape; what is wrong on one of them raises on all.
+    The gradients of q, k and v are those of the shards; those of alibi_slopes, sinks and bias are what this process'
+    queries add to them, as of any weight.
+
+    Arguments:
+        q: (batch, tokens, heads, dim), the shard that `flashwave.distributed.shard` cuts out
+        k: (batch, tokens, heads_k, dim)
+        v: (batch, tokens, heads_k, dim_v)
+        dropout_p ... out: as of `flash_attn_func`, of the whole sequence. bias broadcasts to (batch, heads, tokens of
+            this shard, tokens of all shards), its columns in the order of the sequence.
+        group: a torch.distributed process group; None is the default one
+        layout: "zigzag" or "contiguous", of `shard`
+        rng_state: int64 (seed, offset) of the dropout; None draws one. The first process' counts.
+    """
+    given = dict(locals())
+    request = read_request("ring_attention", given, packed=False)
+    return give_back(*_attend(request), given)
+
+
+@torch.compiler.disable
+def ring_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+    layout: str = "zigzag",
+    rng_state: Tensor | None = None,
+) -> Any:
+    """`ring_attention` of packed sequences: the shard is one of the whole stream, wherever sequences begin and end.
+
+    Arguments:
+        q, k, v: (tokens, heads, dim), shards of the stream of all tokens, cut by `shard(x, dim=0)`
+        cu_seqlens_q, cu_seqlens_k: of the whole stream, the same on every process and the same for both; they are read
+            on the host
+        max_seqlen_q, max_seqlen_k: at least the longest sequence
+        bias: broadcasts to (sequences, heads, longest, longest), the same on every process
+        The other arguments are those of `flash_attn_varlen_func` and of `ring_attention`.
+    """
+    given = dict(locals())
+    request = read_request("ring_attention_varlen", given, packed=True)
+    return give_back(*_attend(request), given)

@@ -1,0 +1,166 @@
+"""Attention over keys that come in pieces: results that are added up, and merged.
+
+`add` and `gradients` are what `flashwave.distributed` is made of: nothing here knows of gradients, autograd or
+processes. Log-sum-exps are -inf in rows that have seen nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import dispatch
+from .backends.native import pieces as native
+from .errors import BackendRefused, InvalidArgument, Unsupported
+from .problem import Piece, Problem
+
+Tensor = torch.Tensor
+_INFINITY = float("inf")
+
+
+def _by_torch() -> bool:
+    """Whether PyTorch operations are asked for; Triton's kernels know no pieces."""
+    choice = dispatch.chosen()
+    if choice == dispatch.TRITON:
+        raise BackendRefused(choice, "piece of attention", "its kernels know no positions")
+    return choice == dispatch.TORCH
+
+
+def _torch() -> Any:
+    from .backends.torch import backend  # takes a while to import
+
+    return backend
+
+
+def add(problem: Problem, piece: Piece | None, out: Tensor, lse: Tensor) -> None:
+    """Adds what the problem's queries find among its keys to out, which is float32 (or float64), and lse."""
+    if not _by_torch():
+        try:
+            native.forward(problem, piece, out, lse, accumulate=True)
+            return
+        except Unsupported:
+            pass
+    backend = _torch()
+    settings = backend.settings_of(problem.q)
+    part, lse_part, _ = backend.torch_forward(problem, piece=piece, exact=True, **settings)
+    _merge_into(out, lse, part, lse_part)
+
+
+def write(problem: Problem, piece: Piece | None, out: Tensor, lse: Tensor) -> None:
+    """Overwrites out, which is of q's dtype or float32, and lse with what the problem's queries find."""
+    if not _by_torch():
+        try:
+            native.forward(problem, piece, out, lse, accumulate=False)
+            return
+        except Unsupported:
+            pass
+    backend = _torch()
+    settings = backend.settings_of(problem.q)
+    part, lse_part, _ = backend.torch_forward(problem, piece=piece, exact=True, **settings)
+    out.copy_(part)
+    lse.copy_(lse_part)
+
+
+def gradients(
+    problem: Problem,
+    piece: Piece | None,
+    dout: Tensor,
+    dlse: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    needs: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of q, k, v, alibi_slopes and bias, where needed; out and lse are those of all keys.
+
+    Those of q, k and v are float32 where that costs nothing, which is on CPUs.
+    """
+    p = problem
+    if not _by_torch():
+        try:
+            results = tuple([_room(p.q, tensor, needed) for tensor, needed in zip(p[:3], needs)])
+            others = tuple(
+                [torch.empty_like(t) if need else None for t, need in zip((p.alibi_slopes, p.bias), needs[3:])]
+            )
+            if any(needs):
+                native.backward(p, piece, dout, dlse, out, lse, (*results, *others, None))
+            return (*results, *others)
+        except Unsupported:
+            pass
+    backend = _torch()
+    settings = backend.settings_of(p.q)
+    return backend.torch_backward(p, dout, dlse, out, lse, (*needs, False), piece=piece, **settings)[:5]
+
+
+def _room(q: Tensor, tensor: Tensor, needed: bool) -> Tensor | None:
+    if not needed:
+        return None
+    dtype = torch.float32 if q.is_cpu and q.dtype in (torch.float16, torch.bfloat16) else q.dtype
+    return torch.empty(tensor.shape, dtype=dtype, device=q.device)
+
+
+# -------------------------------------------------------------------------------------------------------------- merging
+
+
+def rows_of(lse: Tensor) -> Tensor:
+    """(batch, heads, seq) or (heads, seq) as factors of rows of out: (..., seq, heads, 1)."""
+    return lse.transpose(-1, -2).unsqueeze(-1)
+
+
+def _merged(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """In PyTorch operations, which have derivatives."""
+    exact = torch.promote_types(torch.promote_types(o_a.dtype, o_b.dtype), torch.float32)
+    top = torch.maximum(lse_a, lse_b).detach()
+    top = top.masked_fill(top == -_INFINITY, 0)
+    weights = [(lse - top).exp() for lse in (lse_a, lse_b)]
+    total = weights[0] + weights[1]
+    shares = [rows_of(weight / total.masked_fill(total == 0, 1)) for weight in weights]
+    # What a row that has seen nothing holds is not looked at.
+    parts = [o.to(exact).masked_fill(rows_of(lse == -_INFINITY), 0) for o, lse in ((o_a, lse_a), (o_b, lse_b))]
+    return parts[0] * shares[0] + parts[1] * shares[1], top + total.log()
+
+
+def _merge_into(o: Tensor, lse: Tensor, o_part: Tensor, lse_part: Tensor) -> None:
+    merged, merged_lse = _merged(o, lse, o_part, lse_part)
+    o.copy_(merged)
+    lse.copy_(merged_lse)
+
+
+def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """One result of two, each of the same queries among keys of its own: (out, lse) of all the keys.
+
+    Arguments:
+        o_a, o_b: (batch, seqlen, heads, dim), or packed (total, heads, dim)
+        lse_a, lse_b: (batch, heads, seqlen), or packed (heads, total), float32: the natural logarithms of the sums,
+            -inf or +inf (as flash-attn has it) where a row has seen no key; what o holds there is not looked at. Sinks may
+            be in one of the two.
+
+    Returns:
+        out, of the wider of the two dtypes, and lse, -inf where neither has seen a key. Both have gradients.
+    """
+    for name, o, lse in (("a", o_a, lse_a), ("b", o_b, lse_b)):
+        if o.dim() not in (3, 4) or o.shape != o_a.shape:
+            raise InvalidArgument(
+                f"o_{name} must be (batch, seqlen, heads, dim) or (total, heads, dim), as o_a, got {tuple(o.shape)}"
+            )
+        wanted = (*o.shape[:-3], o.shape[-2], o.shape[-3])
+        if tuple(lse.shape) != wanted or lse.dtype not in (torch.float32, torch.float64):
+            raise InvalidArgument(f"lse_{name} must be {wanted}, float32, got {tuple(lse.shape)}, {lse.dtype}")
+        if o.device != o_a.device or lse.device != o_a.device:
+            raise InvalidArgument(f"o_{name} and lse_{name} must be on {o_a.device}, as o_a")
+    lse_a, lse_b = [lse.masked_fill(lse == _INFINITY, -_INFINITY) for lse in (lse_a, lse_b)]
+    dtype = torch.promote_types(o_a.dtype, o_b.dtype)
+    inputs = (o_a, lse_a, o_b, lse_b)
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    dense = (
+        all(o.shape[-1] == 1 or o.stride(-1) == 1 for o in (o_a, o_b)) and lse_a.dtype == lse_b.dtype == torch.float32
+    )
+    if not differentiated and dense and not torch.compiler.is_compiling() and not _by_torch():
+        o, lse = o_a.to(dtype, copy=True), lse_a.clone()
+        try:
+            native.merge(o, lse, o_b, lse_b)
+            return o, lse
+        except Unsupported:
+            pass
+    o, lse = _merged(*inputs)
+    return o.to(dtype), lse
