@@ -60,7 +60,7 @@ def test_cargo_test(crate):
         "says_the_same_on_every_device",
     ):
         assert any(test in line and line.endswith("... ok") for line in done.splitlines()), test
-    # README.md: the document's example on Device::Cpu, ALiBi in candle's order, and in the other, which must not compile.
+    # README.md: the document's example on Device::Cpu, ALiBi in candle's order, and in the other, which cannot compile.
     examples = [line for line in done.splitlines() if line.startswith("test candle-flash-rocm/src/lib.rs - (line")]
     assert len(examples) == 3 and all(line.endswith("... ok") for line in examples)
     assert sum("compile fail" in line for line in examples) == 1
