@@ -65,6 +65,8 @@ Arguments = structure(
     *named(F32, "softmax_scale softcap dropout_p"),
     ("dropout_threshold", ctypes.c_uint32),
     *named(U64, "dropout_seed dropout_offset dropout_state"),
+    *named(I64, "position_shift"),
+    *named(I32, "positions accumulate position_q position_k dropout_first dropout_heads"),
     *named(I32, "splits rows_per_task"),
     *named(I64, "keys_per_split tasks"),
     *named(I32, "heads_per_task zeroed_bytes"),
