@@ -42,6 +42,8 @@ _HOMES = {
     **dict.fromkeys(("RotaryEmbedding", "apply_rotary_emb", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_"), "rotary"),
     "backend": "dispatch",
     "merge_states": "pieces",
+    "sdpa": "sdpa",
+    **dict.fromkeys(("activate", "register_with_torch", "restore"), "replacement"),
     "Problem": "problem",
 }
 _MODULES = (
@@ -85,9 +87,9 @@ __all__ = [
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        """`attention` is a function, also after `import` has bound the name to the module that defines it."""
-        if name == "attention" and isinstance(value, ModuleType):
-            value = value.attention
+        """`attention` and `sdpa` are functions, also after `import` has bound the names to the modules of theirs."""
+        if name in ("attention", "sdpa") and isinstance(value, ModuleType):
+            value = getattr(value, name)
         super().__setattr__(name, value)
 
 

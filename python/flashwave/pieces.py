@@ -132,8 +132,8 @@ def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tupl
     Arguments:
         o_a, o_b: (batch, seqlen, heads, dim), or packed (total, heads, dim)
         lse_a, lse_b: (batch, heads, seqlen), or packed (heads, total), float32: the natural logarithms of the sums,
-            -inf or +inf (as flash-attn has it) where a row has seen no key; what o holds there is not looked at. Sinks may
-            be in one of the two.
+            -inf or +inf (as flash-attn has it) where a row has seen no key; what o holds there is not looked at. Sinks
+            may be in one of the two.
 
     Returns:
         out, of the wider of the two dtypes, and lse, -inf where neither has seen a key. Both have gradients.

@@ -362,7 +362,9 @@ def unequal_shards_are_refused() -> None:
     tokens = 8 if dist.get_rank() else 6
     for function in DENSE.values():
         refused(
-            lambda: function(*_shards(tokens)), "q must have the same shape and dtype on all processes", "process 1"
+            lambda function=function: function(*_shards(tokens)),
+            "q must have the same shape and dtype on all processes",
+            "process 1",
         )
 
 
