@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 OUT := out
 
 .PHONY: writable test-fresh help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean \
-  wheel test-python test-python-oldest fuzz-python lint-python test-rust
+  wheel test-python test-python-oldest test-integrations fuzz-python lint-python test-rust
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test-python: ## the Python tests on that wheel
 
 test-python-oldest: ## the same with the oldest Python and PyTorch that are supported
 	scripts/test-python --oldest
+
+test-integrations: ## flashwave under accelerate, DeepSpeed, diffusers and others from PyPI, in an environment of their own
+	scripts/test-integrations
 
 fuzz-python: ## random sequences of calls of the Python package, for an hour (FLASHWAVE_FUZZ_PYTHON_SECONDS); prints the seed
 	scripts/fuzz-python
