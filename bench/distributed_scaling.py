@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 # ----------------------------------------------------------------------------------------------------------- measuring
 
-_HEADS, _HEADS_K, _DIM = 8, 2, 64
+_HEADS, _HEADS_K, _DIM = 8, int(os.environ.get("FLASHWAVE_BENCH_HEADS_K", "2")), 64
 _NAMES = ("ring", "allgather", "ulysses")
 
 

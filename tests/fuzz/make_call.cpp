@@ -51,6 +51,11 @@ class Maker {
     if (bytes_.rarely()) a_.softcap = static_cast<float>(bytes_.between(1, 32));
     if (bytes_.rarely()) a_.dropout_p = static_cast<float>(bytes_.below(16)) / 16;
     a_.num_splits = bytes_.rarely() ? static_cast<int32_t>(bytes_.below(8)) : 0;
+    if (bytes_.rarely()) {
+      a_.flags |= FW_POSITIONS;
+      a_.position_q = bytes_.below(200), a_.position_k = bytes_.below(200);
+    }
+    if (bytes_.rarely()) a_.dropout_first = bytes_.below(20), a_.dropout_heads = a_.heads_q + bytes_.below(5);
     a_.dropout_seed = bytes_.byte();
     a_.dropout_offset = bytes_.byte();
     if (bytes_.rarely()) {
@@ -115,8 +120,10 @@ class Maker {
       first_q_ = 1, rows_q_ = a_.total_q;
     }
     a_.q = tensor(first_q_, rows_q_, a_.heads_q, a_.dim_qk);
-    a_.o = tensor(first_q_, rows_q_, a_.heads_q, a_.dim_v);
-    if (call_.backward || bytes_.flip()) a_.lse = tensor(first_q_, rows_q_, a_.heads_q, 1, FW_F32);
+    const bool accumulates = !call_.backward && bytes_.rarely(), wide = accumulates || bytes_.rarely();
+    a_.o = tensor(first_q_, rows_q_, a_.heads_q, a_.dim_v, wide ? FW_F32 : dtype_);
+    if (accumulates) a_.flags |= FW_ACCUMULATE;
+    if (accumulates || call_.backward || bytes_.flip()) a_.lse = tensor(first_q_, rows_q_, a_.heads_q, 1, FW_F32);
   }
 
   void gradients() {
@@ -124,9 +131,10 @@ class Maker {
     if (bytes_.rarely()) g_.d_lse = tensor(first_q_, rows_q_, a_.heads_q, 1, FW_F32);
     const bool packed_k = a_.cu_seqlens_k != nullptr;
     const int64_t first = packed_k ? 1 : a_.batch, rows = packed_k ? a_.total_k : a_.seqlen_k;
-    if (!bytes_.rarely()) g_.dq = tensor(first_q_, rows_q_, a_.heads_q, a_.dim_qk);
-    if (!bytes_.rarely()) g_.dk = tensor(first, rows, a_.heads_k, a_.dim_qk);
-    if (!bytes_.rarely()) g_.dv = tensor(first, rows, a_.heads_k, a_.dim_v);
+    const fw_dtype dtype = bytes_.rarely() ? FW_F32 : dtype_;
+    if (!bytes_.rarely()) g_.dq = tensor(first_q_, rows_q_, a_.heads_q, a_.dim_qk, dtype);
+    if (!bytes_.rarely()) g_.dk = tensor(first, rows, a_.heads_k, a_.dim_qk, dtype);
+    if (!bytes_.rarely()) g_.dv = tensor(first, rows, a_.heads_k, a_.dim_v, dtype);
     if (a_.sinks != nullptr && bytes_.flip()) g_.d_sinks = floats(a_.heads_q);
     if (a_.alibi_slopes != nullptr && bytes_.flip()) g_.d_slopes = floats(a_.batch * a_.heads_q + 1);
     if (a_.bias.data != nullptr && bytes_.flip()) {

@@ -13,7 +13,7 @@ import pytest
 from flashwave import dispatch
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("python.md", "dispatch.md", "coming-from.md")
+PAGES = ("python.md", "dispatch.md", "coming-from.md", "distributed.md", "integrations.md")
 EXAMPLES = [
     found
     for page in PAGES

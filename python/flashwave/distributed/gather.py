@@ -148,8 +148,8 @@ def _own_queries(request: Request) -> list[Span]:
     return spans(request.layout, request.ring.rank, request.ring.size, rows)
 
 
-def _everything(request: Request, keys: Tensor) -> Span:
-    return Span(0, keys.shape[0 if request.sequences is not None else 1], 0)
+def _everything(request: Request, keys: Tensor) -> list[Span]:
+    return [Span(0, keys.shape[0 if request.sequences is not None else 1], 0)]
 
 
 def _attend(request: Request) -> tuple[Tensor, Tensor]:

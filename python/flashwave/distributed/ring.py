@@ -154,8 +154,7 @@ def _forward_heads(
             coming = torch.empty_like(at_hand) if spare is None else spare
             pending = exchange(layout.ring, at_hand, 1, coming, -1)
         keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
-        for span in layout.keys_at(step):
-            work.add(layout.own_queries, q, span, keys, values, heads, total, own_lse)
+        work.add(layout.own_queries, q, layout.keys_at(step), keys, values, heads, total, own_lse)
         wait(pending)
         at_hand, spare = coming, at_hand if step else None
     work.add_sinks(total, own_lse, heads)
@@ -196,9 +195,8 @@ def _backward_heads(
         if travels and step > 0:
             so_far = torch.empty_like(sums)
             arriving = exchange(ring, sent, 1, so_far, -1)
-        for span in layout.keys_at(step):
-            parts = Sums(dq, dk if need_k else None, dv if need_v else None, dslopes, dbias)
-            work.add_gradients(given, span, keys, values, heads, parts)
+        parts = Sums(dq, dk if need_k else None, dv if need_v else None, dslopes, dbias)
+        work.add_gradients(given, layout.keys_at(step), keys, values, heads, parts)
         wait(pending)
         if so_far is not None:
             wait(arriving)

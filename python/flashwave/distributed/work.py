@@ -167,6 +167,33 @@ def _call(
         yield Call(queries, keys, q0 + i0 - origin, k0 + j0 - origin, sequence)
 
 
+def _joined(queries: list[Span], keys: list[Span], options: Options) -> list[Call] | None:
+    """The calls of two shards of several spans each, under no mask or a causal one, as one; None where it takes more.
+
+    Spans lie in a shard in the order of the sequence. So queries see all keys of their own shard up to themselves, and
+    of another one's those that come before: the same first rows for some of the spans.
+    """
+    rows = queries[-1].row + queries[-1].length
+    rows_k = keys[-1].row + keys[-1].length
+    if options.left is not None or options.right not in (None, 0):
+        return None
+    if options.right is None:
+        return [Call(slice(0, rows), slice(0, rows_k), 0, 0, 0)]
+    if queries == keys:
+        return [Call(slice(0, rows), slice(0, rows), 0, 0, 0)]
+    found: list[Call] = []
+    for span in queries:
+        if any(key.start < span.end and key.end > span.start for key in keys):
+            return None  # the diagonal runs through both
+        seen = sum(key.length for key in keys if key.end <= span.start)
+        own = slice(span.row, span.row + span.length)
+        if found and found[-1].keys.stop == seen:
+            found[-1] = found[-1]._replace(queries=slice(found[-1].queries.start, own.stop))
+        elif seen:
+            found.append(Call(own, slice(0, seen), seen, 0, 0))  # behind all of them
+    return found
+
+
 class Work:
     """Makes the calls on tensors of some of the heads."""
 
@@ -178,6 +205,15 @@ class Work:
     @property
     def packed(self) -> bool:
         return self.sequences is not None
+
+    def calls(self, queries: list[Span], keys: list[Span]) -> list[Call]:
+        """What two shards have to do with each other."""
+        by_place = self.packed or self.extras.slopes is not None or self.extras.bias is not None
+        if not by_place and self.options.dropout_p == 0:
+            found = _joined(queries, keys, self.options)
+            if found is not None:
+                return found
+        return [call for q in queries for k in keys for call in calls(q, k, self.sequences, self.options)]
 
     def rows(self, tensor: Tensor, rows: slice, call: Call) -> Tensor:
         """Rows of q, k or v as a call takes them: with a batch of one for a piece of a packed sequence."""
@@ -261,27 +297,47 @@ class Work:
     # Forward ----------------------------------------------------------------------------------------------------------
 
     def add(
-        self, spans_q: list[Span], q: Tensor, span_k: Span, k: Tensor, v: Tensor, heads: slice, out: Tensor, lse: Tensor
-    ):
-        """Adds what all queries find among some keys to out, in float32, and lse."""
-        for span in spans_q:
-            for call in calls(span, span_k, self.sequences, self.options):
-                problem = self.problem(call, q, k, v, span_k.start - span_k.row, heads)
-                o = self.rows(out, call.queries, call)
-                pieces.add(problem, self.piece(call, heads), o, self.row_lse(lse, call))
+        self,
+        own: list[Span],
+        q: Tensor,
+        there: list[Span],
+        k: Tensor,
+        v: Tensor,
+        heads: slice,
+        out: Tensor,
+        lse: Tensor,
+    ) -> None:
+        """Adds what the shard's queries find among the keys of another to out, in float32, and lse."""
+        for call in self.calls(own, there):
+            problem = self.problem(call, q, k, v, self.key_start(call, there), heads)
+            o = self.rows(out, call.queries, call)
+            pieces.add(problem, self.piece(call, heads), o, self.row_lse(lse, call))
 
     def write(
-        self, spans_q: list[Span], q: Tensor, span_k: Span, k: Tensor, v: Tensor, heads: slice, out: Tensor, lse: Tensor
-    ):
+        self,
+        own: list[Span],
+        q: Tensor,
+        there: list[Span],
+        k: Tensor,
+        v: Tensor,
+        heads: slice,
+        out: Tensor,
+        lse: Tensor,
+    ) -> None:
         """Writes what all queries find where no other keys follow: rows of no call see nothing. Sinks are included."""
         sinks = None if self.extras.sinks is None else self.extras.sinks[heads].contiguous()
         out.zero_()
         lse.copy_(torch.full_like(lse, -torch.inf) if sinks is None else sinks[:, None].expand_as(lse))
-        for span in spans_q:
-            for call in calls(span, span_k, self.sequences, self.options):
-                problem = self.problem(call, q, k, v, span_k.start - span_k.row, heads)._replace(sinks=sinks)
-                o = self.rows(out, call.queries, call)
-                pieces.write(problem, self.piece(call, heads), o, self.row_lse(lse, call))
+        for call in self.calls(own, there):
+            problem = self.problem(call, q, k, v, self.key_start(call, there), heads)._replace(sinks=sinks)
+            o = self.rows(out, call.queries, call)
+            pieces.write(problem, self.piece(call, heads), o, self.row_lse(lse, call))
+
+    @staticmethod
+    def key_start(call: Call, there: list[Span]) -> int:
+        """What to add to a row of k to have its token; of use where a call has keys of one span."""
+        span = next(span for span in there if span.row + span.length > call.keys.start)
+        return span.start - span.row
 
     def add_sinks(self, out: Tensor, lse: Tensor, heads: slice) -> None:
         """The last merge: one more weight in each row, of no value."""
@@ -294,30 +350,23 @@ class Work:
 
     # Backward ---------------------------------------------------------------------------------------------------------
 
-    def add_gradients(self, given: Given, span_k: Span, k: Tensor, v: Tensor, heads: slice, sums: Sums) -> None:
-        """Adds the gradients that some keys give. dk and dv of the sums are of these keys."""
+    def add_gradients(self, given: Given, there: list[Span], k: Tensor, v: Tensor, heads: slice, sums: Sums) -> None:
+        """Adds the gradients that the keys of a shard give. dk and dv of the sums are of these keys."""
         needs = sums.needs()
-        for span in given.spans:
-            for call in calls(span, span_k, self.sequences, self.options):
-                key_start = span_k.start - span_k.row
-                problem = self.problem(call, given.q, k, v, key_start, heads)
-                dlse = None if given.dlse is None else self.row_lse(given.dlse, call)
-                out, dout = self.rows(given.out, call.queries, call), self.rows(given.dout, call.queries, call)
-                lse = self.row_lse(given.lse, call)
-                dq, dk, dv, dslopes, dbias = pieces.gradients(
-                    problem, self.piece(call, heads), dout, dlse, out, lse, needs
-                )
-                for total, rows, part in (
-                    (sums.dq, call.queries, dq),
-                    (sums.dk, call.keys, dk),
-                    (sums.dv, call.keys, dv),
-                ):
-                    if part is not None:
-                        self.rows(total, rows, call).add_(part)
-                if dslopes is not None:
-                    sums.dslopes[self.slopes_range(call, heads)] += dslopes.to(sums.dslopes.dtype)
-                if dbias is not None:
-                    sums.dbias[self.bias_ranges(call, key_start, heads)] += dbias.to(sums.dbias.dtype)
+        for call in self.calls(given.spans, there):
+            key_start = self.key_start(call, there)
+            problem = self.problem(call, given.q, k, v, key_start, heads)
+            dlse = None if given.dlse is None else self.row_lse(given.dlse, call)
+            out, dout = self.rows(given.out, call.queries, call), self.rows(given.dout, call.queries, call)
+            lse = self.row_lse(given.lse, call)
+            parts = pieces.gradients(problem, self.piece(call, heads), dout, dlse, out, lse, needs)
+            for total, rows, part in zip(sums[:3], (call.queries, call.keys, call.keys), parts):
+                if part is not None:
+                    self.rows(total, rows, call).add_(part)
+            if parts[3] is not None:
+                sums.dslopes[self.slopes_range(call, heads)] += parts[3].to(sums.dslopes.dtype)
+            if parts[4] is not None:
+                sums.dbias[self.bias_ranges(call, key_start, heads)] += parts[4].to(sums.dbias.dtype)
 
     def sink_gradient(self, given: Given, heads: slice) -> Tensor:
         """- sum of exp(sink - lse) * delta over this process' rows."""
