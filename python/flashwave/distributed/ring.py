@@ -33,9 +33,20 @@ def _groups(q: Tensor, k: Tensor, v: Tensor) -> list[tuple[slice, slice]]:
     return head_groups(q.shape[-2], k.shape[-2], of_a_head, least)
 
 
-def _packed(*tensors: Tensor) -> Tensor:
-    """One buffer, so that a step is one message."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+class _Buffers:
+    """What shards travel in, two of them in turn: the same for all heads, as far as they are equally large."""
+
+    def __init__(self) -> None:
+        self._pair: list[Tensor] = []
+
+    def packed(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """k and v in one buffer, so that a step is one message, and another one for what comes."""
+        size = k.numel() + v.numel()
+        if not self._pair or self._pair[0].numel() != size:
+            self._pair = [torch.empty(size, dtype=k.dtype, device=k.device) for _ in range(2)]
+        for to, tensor in zip(_unpacked(self._pair[0], k, v), (k, v)):
+            to.copy_(tensor)
+        return self._pair[0], self._pair[1]
 
 
 def _unpacked(buffer: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,8 +82,10 @@ class _Ring(torch.autograd.Function):
         layout = _Shards(request)
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         lse = q.new_empty((*q.shape[:-3], q.shape[-2], q.shape[-3]), dtype=exact_dtype(q))
+        buffers = _Buffers()
         for heads, heads_k in _groups(q, k, v):
-            _forward_heads(work, layout, heads, q[..., heads, :], k[..., heads_k, :], v[..., heads_k, :], out, lse)
+            parts = q[..., heads, :], k[..., heads_k, :], v[..., heads_k, :]
+            _forward_heads(work, layout, heads, *parts, out, lse, buffers)
         ctx.request, ctx.layout = request, layout
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.set_materialize_grads(False)
@@ -94,6 +107,7 @@ class _Ring(torch.autograd.Function):
             for t, need in ((request.extras.slopes, need_slopes), (request.extras.bias, need_bias))
         )
         dsinks = torch.zeros_like(request.extras.sinks) if need_sinks else None
+        buffers = _Buffers()
         for heads, heads_k in _groups(q, k, v):
             given = Given(
                 ctx.layout.own_queries,
@@ -106,7 +120,8 @@ class _Ring(torch.autograd.Function):
             if dsinks is not None:
                 dsinks[heads] = work.sink_gradient(given, heads).to(dsinks.dtype)
             parts = k[..., heads_k, :], v[..., heads_k, :]
-            sums = _backward_heads(work, ctx.layout, given, *parts, heads, (need_q, need_k, need_v), dslopes, dbias)
+            needs = need_q, need_k, need_v
+            sums = _backward_heads(work, ctx.layout, given, *parts, heads, needs, dslopes, dbias, buffers)
             for gradient, chosen, total in zip((dq, dk, dv), (heads, heads_k, heads_k), sums):
                 if gradient is not None:
                     gradient[..., chosen, :] = total
@@ -137,7 +152,15 @@ class _Shards:
 
 
 def _forward_heads(
-    work: Work, layout: _Shards, heads: slice, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    work: Work,
+    layout: _Shards,
+    heads: slice,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    buffers: _Buffers,
 ) -> None:
     """out and lse are of all heads."""
     exact = exact_dtype(q)
@@ -145,18 +168,13 @@ def _forward_heads(
     total = own_out if out.dtype == exact else torch.empty(own_out.shape, dtype=exact, device=q.device)
     total.zero_()  # rows that no call meets
     own_lse.fill_(-torch.inf)
-    alone = layout.steps == 1
-    at_hand, coming = (None, None) if alone else (_packed(k, v), None)
-    spare: Tensor | None = None
+    at_hand, coming = buffers.packed(k, v) if layout.steps > 1 else (None, None)
     for step in range(layout.steps):
-        pending = []
-        if step + 1 < layout.steps:
-            coming = torch.empty_like(at_hand) if spare is None else spare
-            pending = exchange(layout.ring, at_hand, 1, coming, -1)
+        pending = exchange(layout.ring, at_hand, 1, coming, -1) if step + 1 < layout.steps else []
         keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
         work.add(layout.own_queries, q, layout.keys_at(step), keys, values, heads, total, own_lse)
         wait(pending)
-        at_hand, spare = coming, at_hand if step else None
+        at_hand, coming = coming, at_hand
     work.add_sinks(total, own_lse, heads)
     if total is not own_out:
         own_out.copy_(total)
@@ -172,21 +190,18 @@ def _backward_heads(
     needs: tuple[bool, bool, bool],
     dslopes: Tensor | None,
     dbias: Tensor | None,
+    buffers: _Buffers,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of q, k and v of these heads, in float32."""
     need_q, need_k, need_v = needs
     exact, ring, steps = exact_dtype(given.q), layout.ring, layout.steps
     dq = torch.zeros(given.q.shape, dtype=exact, device=k.device) if need_q else None
     travels = need_k or need_v
-    at_hand = _packed(k, v) if steps > 1 else None
-    coming = spare = None
+    at_hand, coming = buffers.packed(k, v) if steps > 1 else (None, None)
     sent: Tensor | None = None  # gradients on their way to the next process
     arriving: list[Any] = []
     for step in range(steps):
-        pending = []
-        if step + 1 < steps:
-            coming = torch.empty_like(at_hand) if spare is None else spare
-            pending = exchange(ring, at_hand, 1, coming, -1)
+        pending = exchange(ring, at_hand, 1, coming, -1) if step + 1 < steps else []
         keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
         sums = torch.zeros(k.numel() + v.numel(), dtype=exact, device=k.device) if travels else None
         dk, dv = _unpacked(sums, k, v) if sums is not None else (None, None)
@@ -202,7 +217,7 @@ def _backward_heads(
             wait(arriving)
             sums.add_(so_far)
         sent = sums
-        at_hand, spare = coming, at_hand if step else None
+        at_hand, coming = coming, at_hand
     if not travels:
         return dq, None, None
     if steps > 1:  # home, from the last process that a shard was at
