@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import dispatch
+from .autograd import is_differentiated
 from .backends.native import pieces as native
 from .errors import BackendRefused, InvalidArgument, Unsupported
 from .problem import Piece, Problem
@@ -151,14 +152,15 @@ def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tupl
     lse_a, lse_b = [lse.masked_fill(lse == _INFINITY, -_INFINITY) for lse in (lse_a, lse_b)]
     dtype = torch.promote_types(o_a.dtype, o_b.dtype)
     inputs = (o_a, lse_a, o_b, lse_b)
-    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     dense = (
         all(o.shape[-1] == 1 or o.stride(-1) == 1 for o in (o_a, o_b)) and lse_a.dtype == lse_b.dtype == torch.float32
     )
-    if not differentiated and dense and not torch.compiler.is_compiling() and not _by_torch():
-        o, lse = o_a.to(dtype, copy=True), lse_a.clone()
+    # The library is given addresses: what watches operations, or has a derivative, must see operations.
+    watched = is_differentiated(*inputs) or torch.jit.is_tracing() or torch.compiler.is_compiling()
+    if dense and not watched and not _by_torch():
+        o, lse = o_a.to(dtype, copy=True).resolve_neg(), lse_a.clone()
         try:
-            native.merge(o, lse, o_b, lse_b)
+            native.merge(o, lse, o_b.resolve_neg(), lse_b.resolve_neg())
             return o, lse
         except Unsupported:
             pass

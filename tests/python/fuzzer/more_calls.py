@@ -249,6 +249,61 @@ def loss(world: World) -> Call:
     return call
 
 
+# --------------------------------------------------------------------------------------------- torch's function, pieces
+
+
+def sdpa(world: World) -> Call:
+    rng, n = world.rng, world.sizes
+    batch, queries, keys = max(1, n.batch), max(1, n.queries), max(1, n.keys)
+    shapes = ((n.heads, queries, n.dim), (n.heads_k, keys, n.dim), (n.heads_k, keys, n.dim_v))
+    inputs = [world.tensor(batch, *shape) for shape in shapes]
+    scale = rng.choice((None, rng.uniform(0.1, 1.0)))
+    kind = rng.choice(("", "causal", "bool", "added"))
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if kind == "causal":
+        seen = seen.tril()  # from the top left
+    if kind == "bool":
+        mask = world.normal(batch, 1, queries, keys, dtype=torch.float32) < 0.7
+        mask = world.buffer("sdpa's mask", mask)
+        seen = mask.clone()
+    if kind == "added":
+        inputs.append(world.normal(batch, 1, queries, keys, dtype=world.dtype))
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *added: Tensor) -> tuple:
+        given = mask if kind == "bool" else added[0] if added else None
+        return (flashwave.sdpa(q, k, v, given, is_causal=kind == "causal", scale=scale, enable_gqa=True),), None
+
+    def expected(_: None, q: Tensor, k: Tensor, v: Tensor, *added: Tensor) -> tuple:
+        bias = added[0] if added else torch.zeros((), dtype=q.dtype).masked_fill(~seen, -INF)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return (reference.attention(q, k, v, scale, bias=bias).out.transpose(1, 2),)
+
+    return Call("sdpa", inputs, run, expected, [f"{kind} scale={scale}"], cast=3)
+
+
+def merged(world: World) -> Call:
+    n = world.sizes
+    batch, rows = max(1, n.batch), max(1, n.queries)
+    exact = torch.float64 if world.dtype == torch.float64 else torch.float32
+    first, second = (world.tensor(batch, rows, n.heads, n.dim) for _ in range(2))
+    sums = [world.normal(batch, n.heads, rows, dtype=exact) for _ in range(2)]
+    unseen = torch.tensor([world.rng.random() < 0.2 for _ in range(rows)])
+    sums[1] = sums[1].masked_fill(unseen, -INF)
+
+    def run(o_a: Tensor, o_b: Tensor, lse_a: Tensor, lse_b: Tensor) -> tuple:
+        return tuple(flashwave.merge_states(o_a, lse_a, o_b, lse_b)), None
+
+    def expected(_: None, o_a: Tensor, o_b: Tensor, lse_a: Tensor, lse_b: Tensor) -> tuple:
+        nothing = lse_b == -INF
+        some = lse_b.masked_fill(nothing, 0.0)  # -inf has no second derivative
+        both = torch.where(nothing, lse_a, torch.logaddexp(lse_a, some))
+        a, b = (lse_a - both).exp(), (some - both).exp().masked_fill(nothing, 0.0)
+        a, b = (share.transpose(1, 2)[..., None] for share in (a, b))
+        return o_a * a + o_b * b, both
+
+    return Call("merge_states", [first, second, *sums], run, expected, [f"unseen={unseen.tolist()}"])
+
+
 # -------------------------------------------------------------------------------------------------------- transformers
 
 
@@ -324,7 +379,9 @@ def _visible(kind: str, b: int, sq: int, sk: int, tokens: Tensor, numbers: Tenso
 
 def available() -> dict[str, Any]:
     """Of this module's makers, those whose libraries are installed."""
-    makers: dict[str, Any] = {f.__name__: f for f in (rotary, module, unpadded, staged, numpy, halves, loss)}
+    makers: dict[str, Any] = {
+        f.__name__: f for f in (rotary, module, unpadded, staged, numpy, halves, loss, sdpa, merged)
+    }
     if attention_forward is not None:
         makers["transformer"] = transformer
     return makers

@@ -52,8 +52,11 @@ def backward(
     device = device_of(problem.q)
     shapes.check(problem)
     problem = readable(problem)
+    dout = dout.resolve_neg()
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
         dout = dout.contiguous()
+    if dlse is not None:
+        dlse = dlse.resolve_neg()
     attention = _filled(problem, piece)
     put_outputs(attention, out, lse, None)
     gradients = fill_gradients(dout, dlse, results)
