@@ -461,11 +461,12 @@ def a_process_that_fails_is_noticed() -> None:
     raise AssertionError("a process failed, and nobody noticed")
 
 
-def main(rank: int, world: int, file: str, results: Any) -> None:
+def main(rank: int, world: int, file: str, results: Any, backend: str = "gloo", device: str = "cpu") -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
+    torch.set_default_device(device)
     patience = datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world, timeout=patience)
+    dist.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=world, timeout=patience)
     for name, function in CASES.items():
         try:
             if world > 1 or not name.endswith(("refused", "told_to_all")):  # alone there is nobody to differ from

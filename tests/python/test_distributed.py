@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 _ran: dict[int, dict] = {}
 
 
-def _run(world: int, function, folder) -> dict:
+def run(world: int, function, folder, *more) -> dict:
     """What each process says of each case: {(name, rank): None or an error}."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["distributed_cases"])  # one import of torch for all of them
@@ -26,7 +26,8 @@ def _run(world: int, function, folder) -> dict:
     before = dict(os.environ)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = "1"
-    processes = [context.Process(target=function, args=(rank, world, file, results)) for rank in range(world)]
+    arguments = (world, file, results, *more)
+    processes = [context.Process(target=function, args=(rank, *arguments)) for rank in range(world)]
     try:
         for process in processes:
             process.start()
@@ -49,7 +50,7 @@ def _run(world: int, function, folder) -> dict:
 def world(request, tmp_path_factory):
     size = request.param
     if size not in _ran:
-        _ran[size] = _run(size, distributed_cases.main, tmp_path_factory.mktemp(f"world{size}"))
+        _ran[size] = run(size, distributed_cases.main, tmp_path_factory.mktemp(f"world{size}"))
     return size
 
 
@@ -63,7 +64,7 @@ def test_case(world, name):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_process_that_fails_is_noticed_by_all(size, tmp_path):
-    said = _run(size, distributed_cases.main_of_failures, tmp_path)
+    said = run(size, distributed_cases.main_of_failures, tmp_path)
     assert len(said) == size, said
     assert all(error is None for error in said.values()), said
 
