@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from typing import Callable, NamedTuple, Optional
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from cuda_peers import (
+    FLASH2,
+    FLASH3,
+    Options,
+    cudnn_backward,
+    flash2_backward,
+    flash3_is_here,
+    flash_backwards,
+    flash_forwards,
+    sdpa,
+)
 
 import flashwave
 from flashwave import dispatch, flash_attn_func, flash_attn_with_kvcache
@@ -22,11 +31,6 @@ from flashwave.bench.workloads import BACKWARD, FORWARD, Inputs, Shape
 Tensor = torch.Tensor
 
 OURS = "flashwave"
-BACKENDS = {
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
-    "math": SDPBackend.MATH,
-}
 _CACHE_BYTES = 600 << 20  # of tensors that take turns: ten times the second-level cache
 
 
@@ -42,18 +46,6 @@ class Cell(NamedTuple):
     repeats: int = 1  # of all the calls in a graph
 
 
-def sdpa(backend: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Call:
-    """torch's attention of the same memory, with one of its backends."""
-    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
-
-    def call() -> Tensor:
-        with sdpa_kernel(BACKENDS[backend]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **grouped)
-
-    return call
-
-
 def _under(variable: str, value: str, call: Call) -> Call:
     """The call with a variable of the environment set."""
 
@@ -67,19 +59,19 @@ def _under(variable: str, value: str, call: Call) -> Call:
     return under
 
 
-def _repeats(flops: float) -> int:
+def repeats_of(flops: float) -> int:
     """In a graph: about 2 ms of work at 500 TFLOP/s."""
     return max(1, round(2e-3 / (flops / 500e12)))
 
 
-def _expect_within(name: str, out: Tensor, reference: Tensor, naive: Tensor, floor: float = 0.0) -> None:
+def expect_within(name: str, out: Tensor, reference: Tensor, naive: Tensor, floor: float = 0.0) -> None:
     """The rule of docs/numerics.md for O."""
     error, allowed = (out.double() - reference).abs().max(), 2 * (naive - reference).abs().max() + floor
     if not error <= allowed:
         raise WrongResult(f"{name}: off by {float(error):.3g}, {float(allowed):.3g} is allowed")
 
 
-def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
     generator = torch.Generator("cuda").manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cuda", dtype=dtype)
 
@@ -92,7 +84,7 @@ _HIDDEN, _TOKENS = 2048, 16384
 def _drawn(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, tensors: int) -> tuple[Shape, list[Tensor]]:
     shape = Shape(_TOKENS // seqlen, seqlen, _HIDDEN // dim, dim, causal)
     size = (shape.batch, seqlen, shape.heads, dim)
-    return shape, [_normal(size, dtype, seed) for seed in range(tensors)]
+    return shape, [normal(size, dtype, seed) for seed in range(tensors)]
 
 
 def prefill(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
@@ -106,11 +98,11 @@ def prefill(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
         {
             OURS: [lambda: flash_attn_func(q, k, v, causal=causal)],
             "cuDNN": [sdpa("cuDNN", q, k, v, causal)],
-            "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
-            **({"FlashAttention-3": [_flash3(q, k, v, causal)]} if flash3_is_here() else {}),
+            FLASH2: [sdpa(FLASH2, q, k, v, causal)],
+            **flash_forwards(q, k, v, Options(causal)),
         },
         lambda: check(shape, Inputs(q, k, v, q), gradients=False),
-        repeats=_repeats(shape.flops(FORWARD)),
+        repeats=repeats_of(shape.flops(FORWARD)),
     )
 
 
@@ -118,7 +110,7 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
     """Keys that grow sixteenfold along the sequence, so that a row's largest score keeps moving."""
     shape = Shape(2, 8192, 16, 128, causal)
     size = (shape.batch, shape.seqlen, shape.heads, shape.dim)
-    q, k, v = (_normal(size, dtype, seed) for seed in range(3))
+    q, k, v = (normal(size, dtype, seed) for seed in range(3))
     level = k
     k = (k.float() * torch.linspace(1, 16, shape.seqlen, device="cuda")[None, :, None, None]).to(dtype)
 
@@ -129,7 +121,7 @@ def growing(causal: bool, dtype: torch.dtype, classic: str | None) -> Cell:
         OURS: [ours],
         "flashwave, keys that do not grow": [lambda: flash_attn_func(q, level, v, causal=causal)],
         "cuDNN": [sdpa("cuDNN", q, k, v, causal)],
-        "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
+        FLASH2: [sdpa(FLASH2, q, k, v, causal)],
     }
     if classic:
         calls[f"flashwave, {classic}"] = [_under("FLASHWAVE_FORCE_KERNEL", classic, ours)]
@@ -159,7 +151,7 @@ def _check_capped(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, call
             results.append(
                 (torch.softmax(scores if dtype == torch.float64 else scores.float(), -1).to(dtype) @ v_).double()
             )
-        _expect_within(name, out[-1, :, head], *results)
+        expect_within(name, out[-1, :, head], *results)
 
 
 def softcap(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
@@ -173,51 +165,26 @@ def softcap(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
 
     calls: dict[str, Sequence[Call]] = {OURS: [ours]}
     calls["flashwave, no softcap"] = [lambda: flash_attn_func(q, k, v, causal=causal)]
-    if flash3_is_here():
-        calls["FlashAttention-3"] = [lambda: torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal, softcap=_SOFTCAP)]
+    calls.update(flash_forwards(q, k, v, Options(causal, softcap=_SOFTCAP)))
     right = lambda: _check_capped(name, q, k, v, causal, ours)  # noqa: E731
     flops = shape.flops(FORWARD)
-    return Cell("softcap", name, flops / 1e12, "TFLOP/s", calls, right, repeats=_repeats(flops))
+    return Cell("softcap", name, flops / 1e12, "TFLOP/s", calls, right, repeats=repeats_of(flops))
 
 
 # ------------------------------------------------------------------------------------------------------------ backward
 
 
-def _cudnn_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool) -> Call:
-    """cuDNN's backward alone, as _flash2_backward."""
-    q, k, v, dout = (tensor.transpose(1, 2) for tensor in (q, k, v, dout))
-    results = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False)
-    out, lse, rows_q, rows_k, longest_q, longest_k, seed, offset = results[:8]
-    rest = (out, lse, seed, offset, None, rows_q, rows_k, longest_q, longest_k, 0.0, causal)
-    return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention_backward(dout, q, k, v, *rest)
-
-
-def flash3_is_here() -> bool:
-    return hasattr(torch.ops.flash_attn_3, "bwd")
-
-
-def _flash3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Call:
-    return lambda: torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal)
-
-
-def _flash3_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool, deterministic: bool = False) -> Call:
-    out, lse = torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal)[:2]
-    options = {"is_causal": causal, "deterministic": deterministic}
-    return lambda: torch.ops.flash_attn_3.bwd(dout, q, k, v, out, lse, **options)
-
-
 def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, deterministic: bool = False) -> Cell:
-    """The backward alone. Deterministic: the same bits in every run, of the peers FlashAttention-3 alone offers it."""
+    """The backward alone. Deterministic: the same bits in every run, of the peers FlashAttention-3 and 4 offer it."""
     shape, (q, k, v, dout) = _drawn(seqlen, dim, causal, dtype, 4)
     problem = make_problem(q, k, v, causal=causal, deterministic=deterministic)
     out, lse, _ = dispatch.forward(problem)
     arguments = problem, dout, None, out, lse, native.DQ_DK_DV
     calls = {OURS: [lambda: dispatch.backward(*arguments)]}
     if not deterministic:
-        calls["cuDNN"] = [_cudnn_backward(q, k, v, dout, causal)]
-        calls["FlashAttention-2"] = [_flash2_backward(q, k, v, dout, causal)]
-    if flash3_is_here() and not (deterministic and dim == 256):
-        calls["FlashAttention-3"] = [_flash3_backward(q, k, v, dout, causal, deterministic)]
+        calls["cuDNN"] = [cudnn_backward(q, k, v, dout, causal)]
+        calls[FLASH2] = [flash2_backward(q, k, v, dout, causal)]
+    calls.update(flash_backwards(q, k, v, dout, Options(causal, deterministic=deterministic)))
     mask = "causal" if causal else "full"
     group = "deterministic backward" if deterministic else "backward"
 
@@ -231,7 +198,7 @@ def backward_alone(seqlen: int, dim: int, causal: bool, dtype: torch.dtype, dete
         "TFLOP/s",
         calls,
         _under("FLASH_ATTENTION_INTERNAL_DETERMINISTIC", "1", right) if deterministic else right,  # type: ignore[arg-type]
-        repeats=_repeats(shape.flops(BACKWARD)),
+        repeats=repeats_of(shape.flops(BACKWARD)),
     )
 
 
@@ -246,15 +213,6 @@ def _on_triton(call: Call) -> Call:
     return on_triton
 
 
-def _flash2_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool) -> Call:
-    """The backward of torch's FlashAttention-2 alone: autograd would leave the stream that a graph is captured from."""
-    q, k, v, dout = (tensor.transpose(1, 2) for tensor in (q, k, v, dout))
-    results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False)
-    out, lse, rows_q, rows_k, longest_q, longest_k, seed, offset = results[:8]
-    rest = (out, lse, rows_q, rows_k, longest_q, longest_k, 0.0, causal, seed, offset)
-    return lambda: torch.ops.aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest)
-
-
 def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dtype) -> Cell:
     """The package's Triton kernels, whatever the rules would choose, and torch's FlashAttention-2."""
     shape, (q, k, v, dout) = _drawn(seqlen, dim, causal, dtype, 4)
@@ -266,12 +224,12 @@ def triton(seqlen: int, dim: int, causal: bool, backward: bool, dtype: torch.dty
         arguments = problem, dout, None, out, lse, native.DQ_DK_DV
         calls = {
             OURS: [_on_triton(lambda: dispatch.backward(*arguments))],
-            "FlashAttention-2": [_flash2_backward(q, k, v, dout, causal)],
+            FLASH2: [flash2_backward(q, k, v, dout, causal)],
         }
     else:
         calls = {
             OURS: [_on_triton(lambda: flash_attn_func(q, k, v, causal=causal))],
-            "FlashAttention-2": [sdpa("FlashAttention-2", q, k, v, causal)],
+            FLASH2: [sdpa(FLASH2, q, k, v, causal)],
         }
     return Cell(
         f"triton {direction} {mask}",
@@ -328,7 +286,7 @@ def _check_decode(name: str, cache: _Cache, attend: Callable[[_Cache], Tensor]) 
             results.append((probs @ v_).transpose(0, 1).double())
         reference, naive = results
         half_unit = torch.finfo(cache.q.dtype).eps / 2 * 2.0 ** math.floor(math.log2(float(reference.abs().max())))
-        _expect_within(name, out[sequence], reference, naive, half_unit)
+        expect_within(name, out[sequence], reference, naive, half_unit)
 
 
 def _scale(q: Tensor) -> float:
@@ -341,13 +299,13 @@ def _attend(cache: _Cache) -> Tensor:
 
 def _one_cache(batch: int, keys: int, queries: int, page: int, lengths: list[int] | None, seed: int) -> _Cache:
     dtype = torch.bfloat16
-    q = _normal((batch, queries, _HEADS, _DIM), dtype, seed)
+    q = normal((batch, queries, _HEADS, _DIM), dtype, seed)
     table, rows = None, (batch, keys)
     if page:
         blocks = -(-keys // page)
         table = torch.randperm(batch * blocks, device="cuda").reshape(batch, blocks).int()
         rows = (batch * blocks, page)
-    k, v = (_normal((*rows, _HEADS_K, _DIM), dtype, seed + part) for part in (1, 2))
+    k, v = (normal((*rows, _HEADS_K, _DIM), dtype, seed + part) for part in (1, 2))
     if lengths is None and page:
         lengths = [keys] * batch
     used = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device="cuda")
@@ -379,9 +337,9 @@ def decode(batch: int, keys: int, queries: int = 1, page: int = 0, lengths: list
         with_lengths = [cache._replace(lengths=used) for cache in dense]
         calls["flashwave, dense, with lengths"] = [lambda cache=cache: _attend(cache) for cache in with_lengths]
     if flash3_is_here():
-        calls["FlashAttention-3"] = [_flash3_cached(cache) for cache in caches]
+        calls[FLASH3] = [_flash3_cached(cache) for cache in caches]
     if not page and not lengths:
-        for backend in ("cuDNN", "FlashAttention-2"):
+        for backend in ("cuDNN", FLASH2):
             calls[backend] = [sdpa(backend, cache.q, cache.k, cache.v) for cache in caches]
     return Cell(group, name, amount / 1e9, "GB/s", calls, lambda: _check_decode(name, caches[0], _attend))
 
@@ -392,8 +350,8 @@ def decode(batch: int, keys: int, queries: int = 1, page: int = 0, lengths: list
 def tiny(batch: int, heads: int, heads_k: int, keys: int, dim: int) -> Cell:
     """One query on a few keys, fp16: as many bytes as a copy of q, k, v into o moves."""
     dtype = torch.float16
-    q = _normal((batch, 1, heads, dim), dtype, 0)
-    k, v = (_normal((batch, keys, heads_k, dim), dtype, seed) for seed in (1, 2))
+    q = normal((batch, 1, heads, dim), dtype, 0)
+    k, v = (normal((batch, keys, heads_k, dim), dtype, seed) for seed in (1, 2))
     amount = 2.0 * (2 * q.numel() + 2 * k.numel())
     cache = _Cache(q, k, v, None, None)
     name = f"b={batch} heads={heads}/{heads_k} keys={keys} d={dim}"

@@ -23,6 +23,8 @@ except ImportError:  # loaded by its path
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from cuda_cells import GROUPS, OURS, Cell, cells
 
+import cuda_modified
+import cuda_peers
 import torch.nn.functional as F
 
 from flashwave import _library as fw
@@ -35,6 +37,8 @@ from flashwave.bench.verify import WrongResult
 from flashwave.bench.workloads import DTYPES
 
 _CUDA = torch.device("cuda")
+_MODIFIED = {"terms": cuda_modified.terms, "training": cuda_modified.training}
+_GROUPS = (*GROUPS, *_MODIFIED)
 
 
 def _geomean(values: list[float]) -> float:
@@ -59,10 +63,10 @@ def _usable(cell: Cell) -> dict[str, Any]:
         try:
             calls[0]()
             usable[name] = calls
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             if name == OURS:
                 raise
-            why[name] = str(error).splitlines()[0]
+            why[name] = (str(error) or repr(error)).splitlines()[0]
     return {"calls": usable, "refused": why}
 
 
@@ -250,11 +254,12 @@ def _facts(dtype: str) -> dict[str, str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer cells")
-    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--groups", nargs="+", choices=_GROUPS, default=list(_GROUPS))
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="bf16", help="of the prefill (default bf16)")
     parser.add_argument("--budget", type=float, default=0.12, help="seconds of each side in a cell (default 0.12)")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="start no more cells after so long")
     parser.add_argument("--flash-attn-3", metavar="FILE", help="the library of FlashAttention-3, as one more peer")
+    parser.add_argument("--flash-attn-4", metavar="FOLDER", help="where flash-attn-4 is installed, as one more peer")
     parser.add_argument("--classic", metavar="KERNEL", help="the kernel to force for growing keys")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cuda_vs_sdpa.md, .json and .svg there")
     arguments = parser.parse_args(argv)
@@ -263,11 +268,17 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if arguments.flash_attn_3:
         torch.ops.load_library(arguments.flash_attn_3)
+    if arguments.flash_attn_4:
+        cuda_peers.load_flash4(arguments.flash_attn_4)
     start = time.perf_counter()
     copy_rate, host = _copy_rate(arguments.budget), _host_cost()
     results, failed = [], []
     classic = arguments.classic or _classic(arguments.dtype)
-    for make in cells(arguments.groups, arguments.quick, DTYPES[arguments.dtype], classic):
+    dtype = DTYPES[arguments.dtype]
+    todo = cells([group for group in arguments.groups if group in GROUPS], arguments.quick, dtype, classic)
+    for group in arguments.groups:
+        todo += _MODIFIED[group](arguments.quick, dtype) if group in _MODIFIED else []
+    for make in todo:
         if arguments.limit and time.perf_counter() - start > arguments.limit:
             print("error: out of time, cells are left out", file=sys.stderr)
             break
