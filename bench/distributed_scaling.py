@@ -15,7 +15,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -24,15 +23,31 @@ from typing import Any, NamedTuple
 
 # ----------------------------------------------------------------------------------------------------------- measuring
 
-_HEADS, _HEADS_K, _DIM = 8, int(os.environ.get("FLASHWAVE_BENCH_HEADS_K", "2")), 64
 _NAMES = ("ring", "allgather", "ulysses")
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class Heads(NamedTuple):
+    """Of the sequence that is measured."""
+
+    q: int
+    k: int
+    dim: int
 
 
-def _worker(rank: int, world: int, file: str, jobs: list[tuple[str, int, str]], repeats: int, answers: Any) -> None:
+def _memory(what: str) -> int:
+    """Bytes of this process: "VmRSS" now, "VmHWM" the most since `_forget_peak`."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(what))) * 1024
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+Job = tuple[str, int, str]  # way, tokens, dtype
+
+
+def _worker(rank: int, world: int, file: str, job: Job, heads: Heads, repeats: int, answers: Any) -> None:
     import torch
     import torch.distributed as dist
 
@@ -45,43 +60,44 @@ def _worker(rank: int, world: int, file: str, jobs: list[tuple[str, int, str]], 
     for function in functions.values():  # connections and what is imported late
         x = torch.zeros(1, 8, 8, 16, requires_grad=True)
         function(x, x, x, causal=True).sum().backward()
-    for name, tokens, dtype in jobs:
-        kind = getattr(torch, dtype)
-        torch.manual_seed(0)
-        before = _peak_bytes()
-        local = tokens // world
-        q = torch.randn(1, local, _HEADS, _DIM, dtype=kind).requires_grad_()
-        k, v = (torch.randn(1, local, _HEADS_K, _DIM, dtype=kind).requires_grad_() for _ in range(2))
-        layout = "contiguous" if name == "ulysses" else "zigzag"
+    name, tokens, dtype = job
+    kind = getattr(torch, dtype)
+    torch.manual_seed(0)
+    _forget_peak()
+    before = _memory("VmRSS")
+    local = tokens // world
+    q = torch.randn(1, local, heads.q, heads.dim, dtype=kind).requires_grad_()
+    k, v = (torch.randn(1, local, heads.k, heads.dim, dtype=kind).requires_grad_() for _ in range(2))
+    layout = "contiguous" if name == "ulysses" else "zigzag"
 
-        def forward(name=name, q=q, k=k, v=v, layout=layout):
-            if world == 1:
-                return flashwave.flash_attn_func(q, k, v, causal=True)
-            return functions[name](q, k, v, causal=True, layout=layout)
+    def forward() -> torch.Tensor:
+        if world == 1:
+            return flashwave.flash_attn_func(q, k, v, causal=True)
+        return functions[name](q, k, v, causal=True, layout=layout)
 
-        gradient = torch.randn(1, local, _HEADS, _DIM, dtype=kind)
-        rows = []
-        for repeat in range(repeats + 1):
-            dist.barrier()
-            clock = [(time.perf_counter(), time.process_time())]
-            out = forward()
-            clock.append((time.perf_counter(), time.process_time()))
-            if repeat == 0:
-                peak = _peak_bytes() - before
-            dist.barrier()
-            clock.append((time.perf_counter(), time.process_time()))
-            out.backward(gradient)
-            clock.append((time.perf_counter(), time.process_time()))
-            if repeat:  # the first one warms up
-                rows.append([clock[1][i] - clock[0][i] for i in (0, 1)] + [clock[3][i] - clock[2][i] for i in (0, 1)])
-            q.grad = k.grad = v.grad = None
-        best = [min(column) for column in zip(*rows)]
-        everybody: list[Any] = [None] * world
-        dist.all_gather_object(everybody, (*best, peak))
-        if rank == 0:
-            worst = [max(column) for column in zip(*everybody)]
-            names = ("forward", "forward_cpu", "backward", "backward_cpu", "peak_bytes")
-            answers.put({"name": name, "world": world, "tokens": tokens, "dtype": dtype, **dict(zip(names, worst))})
+    gradient = torch.randn(1, local, heads.q, heads.dim, dtype=kind)
+    rows, peaks = [], []
+    for repeat in range(repeats + 1):
+        dist.barrier()
+        clock = [(time.perf_counter(), time.process_time())]
+        out = forward()
+        clock.append((time.perf_counter(), time.process_time()))
+        peaks.append(_memory("VmHWM") - before)
+        dist.barrier()
+        clock.append((time.perf_counter(), time.process_time()))
+        out.backward(gradient)
+        clock.append((time.perf_counter(), time.process_time()))
+        peaks.append(_memory("VmHWM") - before)
+        if repeat or not repeats:  # the first one warms up
+            rows.append([clock[1][i] - clock[0][i] for i in (0, 1)] + [clock[3][i] - clock[2][i] for i in (0, 1)])
+        q.grad = k.grad = v.grad = None
+    best = [min(column) for column in zip(*rows)]
+    everybody: list[Any] = [None] * world
+    dist.all_gather_object(everybody, (*best, peaks[0], peaks[1]))
+    if rank == 0:
+        worst = [max(column) for column in zip(*everybody)]
+        names = ("forward", "forward_cpu", "backward", "backward_cpu", "forward_peak", "step_peak")
+        answers.put({"name": name, "world": world, "tokens": tokens, "dtype": dtype, **dict(zip(names, worst))})
     if world > 1:  # the machine's own speed of a message
         buffer = torch.zeros(4 << 20)
         dist.barrier()
@@ -101,21 +117,21 @@ def _worker(rank: int, world: int, file: str, jobs: list[tuple[str, int, str]], 
     dist.destroy_process_group()
 
 
-def _bytes_received(name: str, tokens: int, world: int, size: int) -> int:
+def _bytes_received(name: str, tokens: int, world: int, size: int, heads: Heads) -> int:
     """By one process, forward."""
     local = tokens // world
     if name == "ulysses":
-        return local * (2 * _HEADS + 2 * max(_HEADS_K, world)) * _DIM * size * (world - 1) // world
-    return (world - 1) * local * 2 * _HEADS_K * _DIM * size
+        return local * (2 * heads.q + 2 * max(heads.k, world)) * heads.dim * size * (world - 1) // world
+    return (world - 1) * local * 2 * heads.k * heads.dim * size
 
 
-def _run_world(world: int, jobs: list[tuple[str, int, str]], repeats: int) -> list[dict]:
+def _run_world(world: int, job: Job, heads: Heads, repeats: int) -> list[dict]:
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (world, os.path.join(folder, "rendezvous"), jobs, repeats, answers)
+        arguments = (world, os.path.join(folder, "rendezvous"), job, heads, repeats, answers)
         processes = [context.Process(target=_worker, args=(rank, *arguments)) for rank in range(world)]
         for process in processes:
             process.start()
@@ -132,48 +148,54 @@ def _run_world(world: int, jobs: list[tuple[str, int, str]], repeats: int) -> li
 
 def measure(arguments: argparse.Namespace) -> int:
     rows: list[dict] = []
+    heads = Heads(*arguments.heads)
     for world in arguments.worlds:
         # Each length in processes of its own, or the peak of the first would be that of all.
         for tokens in arguments.seqlens:
             for dtype in arguments.dtypes:
                 names = arguments.ways if world > 1 else ["one process"]
                 for name in names:
-                    rows += _run_world(world, [(name, tokens, dtype)], arguments.repeats)
+                    rows += _run_world(world, (name, tokens, dtype), heads, arguments.repeats)
     alone = {(row["tokens"], row["dtype"]): row for row in rows if row["world"] == 1}
     speeds = {row["world"]: row["bytes_per_second"] for row in rows if row["name"] == "message"}
     columns = "processes|tokens|dtype|forward, ms|speed-up|of CPU time|backward, ms|speed-up|of CPU time"
-    header = ["", *columns.split("|"), "bytes received", "message time, ms", "peak memory"]
+    header = ["", *columns.split("|"), "bytes received", "message time, ms"]
+    header += ["peak memory, forward", "and backward"]
     print("| " + " | ".join(header) + " |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|" + "---|" * len(header))
     table = []
     for row in rows:
         if row["name"] == "message":
             continue
         one = alone[row["tokens"], row["dtype"]]
         size = 4 if row["dtype"] == "float32" else 2
-        received = _bytes_received(row["name"], row["tokens"], row["world"], size) if row["world"] > 1 else 0
+        received = _bytes_received(row["name"], row["tokens"], row["world"], size, heads) if row["world"] > 1 else 0
         message = received / speeds[row["world"]] if row["world"] > 1 else 0.0
         row["speed_up"], row["speed_up_cpu"] = one["forward"] / row["forward"], one["forward_cpu"] / row["forward_cpu"]
         row["backward_speed_up"] = one["backward"] / row["backward"]
         row["backward_speed_up_cpu"] = one["backward_cpu"] / row["backward_cpu"]
         row["bytes_received"], row["message_seconds"] = received, message
-        row["memory"] = row["peak_bytes"] / one["peak_bytes"]
+        row["forward_memory"] = row["forward_peak"] / one["forward_peak"]
+        row["step_memory"] = row["step_peak"] / one["step_peak"]
         table.append(row)
         print(
             f"| {row['name']} | {row['world']} | {row['tokens']} | {row['dtype']} | {row['forward'] * 1e3:.0f} | "
             f"{row['speed_up']:.2f}x | {row['speed_up_cpu']:.2f}x | {row['backward'] * 1e3:.0f} | "
             f"{row['backward_speed_up']:.2f}x | {row['backward_speed_up_cpu']:.2f}x | {received / 2**20:.1f} MiB | "
-            f"{message * 1e3:.1f} | {row['peak_bytes'] / 2**20:.0f} MiB ({row['memory']:.2f}x) |"
+            f"{message * 1e3:.1f} | {row['forward_peak'] / 2**20:.0f} MiB ({row['forward_memory']:.2f}x) | "
+            f"{row['step_peak'] / 2**20:.0f} MiB ({row['step_memory']:.2f}x) |"
         )
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"rows": table, "bytes_per_second": speeds}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"heads": heads._asdict(), "rows": table, "bytes_per_second": speeds}, indent=1) + "\n"
+        )
     if arguments.plot:
-        _plot_measured(table, arguments.plot)
+        _plot_measured(table, heads, arguments.plot)
     return 0
 
 
-def _plot_measured(table: list[dict], path: Path) -> None:
+def _plot_measured(table: list[dict], heads: Heads, path: Path) -> None:
     from flashwave.bench import svg
 
     shown = [row for row in table if row["world"] > 1]
@@ -184,7 +206,7 @@ def _plot_measured(table: list[dict], path: Path) -> None:
         series[name] = tuple(by_place.get(place) for place in categories)
     chart = svg.Chart(
         "Causal forward, one thread to a process, against one process",
-        f"speed-up by the CPU time of the busiest process; {_HEADS} heads, {_HEADS_K} of k and v, dim {_DIM}",
+        f"speed-up by the CPU time of the busiest process; {heads.q} heads, {heads.k} of k and v, dim {heads.dim}",
         "tokens, dtype, processes",
         "speed-up",
         tuple(f"{tokens // 1024}k {dtype} x{world}" for tokens, dtype, world in categories),
@@ -322,6 +344,8 @@ def main(argv: list[str] | None = None) -> int:
     measuring.add_argument("--worlds", type=int, nargs="+", default=[1, 2])
     measuring.add_argument("--seqlens", type=int, nargs="+", default=[8192, 16384])
     measuring.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    of_heads = ("HEADS", "HEADS_K", "DIM")
+    measuring.add_argument("--heads", type=int, nargs=3, metavar=of_heads, default=[32, 8, 64])
     measuring.add_argument("--ways", nargs="+", choices=_NAMES, default=list(_NAMES))
     measuring.add_argument("--repeats", type=int, default=3)
     measuring.add_argument("--json", type=Path)

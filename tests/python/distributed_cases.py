@@ -172,16 +172,18 @@ def cross_attention() -> None:
 
 @case
 def several_groups_of_heads() -> None:
-    """Heads come in several messages where they are worth it."""
-    from flashwave.distributed import ring
+    """Heads come in several messages where they are worth it, and are computed one by one where they are long."""
+    from flashwave.distributed import ring, work
 
-    before, ring._LEAST_MESSAGE = ring._LEAST_MESSAGE, 1
+    before = ring._LEAST_MESSAGE, work._MUCH
+    ring._LEAST_MESSAGE = work._MUCH = 1
     try:
         for kind in ("ring", "allgather"):
             dense(kind, "everything", "zigzag")
+            dense(kind, "causal", "zigzag", torch.bfloat16)
             packed(kind, "everything", "zigzag")
     finally:
-        ring._LEAST_MESSAGE = before
+        ring._LEAST_MESSAGE, work._MUCH = before
 
 
 @case

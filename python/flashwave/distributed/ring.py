@@ -120,11 +120,13 @@ class _Ring(torch.autograd.Function):
             if dsinks is not None:
                 dsinks[heads] = work.sink_gradient(given, heads).to(dsinks.dtype)
             parts = k[..., heads_k, :], v[..., heads_k, :]
-            needs = need_q, need_k, need_v
-            sums = _backward_heads(work, ctx.layout, given, *parts, heads, needs, dslopes, dbias, buffers)
-            for gradient, chosen, total in zip((dq, dk, dv), (heads, heads_k, heads_k), sums):
+            own_dq = None if dq is None else dq[..., heads, :]
+            needs = need_k, need_v
+            sums = _backward_heads(work, ctx.layout, given, *parts, heads, own_dq, needs, dslopes, dbias, buffers)
+            for gradient, total in zip((dk, dv), sums):
                 if gradient is not None:
-                    gradient[..., chosen, :] = total
+                    gradient[..., heads_k, :] = total
+            del sums, given, parts  # before those of the next heads are made
         extras = request.extras
         return (
             dq,
@@ -187,15 +189,18 @@ def _backward_heads(
     k: Tensor,
     v: Tensor,
     heads: slice,
-    needs: tuple[bool, bool, bool],
+    own_dq: Tensor | None,
+    needs: tuple[bool, bool],
     dslopes: Tensor | None,
     dbias: Tensor | None,
     buffers: _Buffers,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of q, k and v of these heads, in float32."""
-    need_q, need_k, need_v = needs
+) -> tuple[Tensor | None, Tensor | None]:
+    """Writes own_dq, the gradient of q of these heads; returns those of k and v, in float32."""
+    need_k, need_v = needs
     exact, ring, steps = exact_dtype(given.q), layout.ring, layout.steps
-    dq = torch.zeros(given.q.shape, dtype=exact, device=k.device) if need_q else None
+    dq = own_dq
+    if own_dq is not None:
+        dq = own_dq.zero_() if own_dq.dtype == exact else torch.zeros(own_dq.shape, dtype=exact, device=k.device)
     travels = need_k or need_v
     at_hand, coming = buffers.packed(k, v) if steps > 1 else (None, None)
     sent: Tensor | None = None  # gradients on their way to the next process
@@ -218,14 +223,17 @@ def _backward_heads(
             sums.add_(so_far)
         sent = sums
         at_hand, coming = coming, at_hand
+    if own_dq is not None and dq is not own_dq:
+        own_dq.copy_(dq)
     if not travels:
-        return dq, None, None
+        return None, None
+    del dq
     if steps > 1:  # home, from the last process that a shard was at
         back = torch.empty_like(sent)
         wait(exchange(ring, sent, 1 - steps, back, steps - 1))
         sent = back
     dk, dv = _unpacked(sent, k, v)
-    return dq, dk if need_k else None, dv if need_v else None
+    return dk if need_k else None, dv if need_v else None
 
 
 def _attend(request: Request) -> tuple[Tensor, Tensor]:

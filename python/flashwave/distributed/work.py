@@ -24,6 +24,7 @@ Tensor = torch.Tensor
 # Trimmed keys begin at multiples of this, which is one of all kernels' tiles of keys on CPUs: so that a row meets the
 # tiles that it meets in a single process.
 _KEY_STEP = 384
+_MUCH = 1 << 20  # bytes of q
 
 
 class Options(NamedTuple):
@@ -352,21 +353,31 @@ class Work:
 
     def add_gradients(self, given: Given, there: list[Span], k: Tensor, v: Tensor, heads: slice, sums: Sums) -> None:
         """Adds the gradients that the keys of a shard give. dk and dv of the sums are of these keys."""
-        needs = sums.needs()
         for call in self.calls(given.spans, there):
-            key_start = self.key_start(call, there)
-            problem = self.problem(call, given.q, k, v, key_start, heads)
-            dlse = None if given.dlse is None else self.row_lse(given.dlse, call)
-            out, dout = self.rows(given.out, call.queries, call), self.rows(given.dout, call.queries, call)
-            lse = self.row_lse(given.lse, call)
-            parts = pieces.gradients(problem, self.piece(call, heads), dout, dlse, out, lse, needs)
-            for total, rows, part in zip(sums[:3], (call.queries, call.keys, call.keys), parts):
-                if part is not None:
-                    self.rows(total, rows, call).add_(part)
-            if parts[3] is not None:
-                sums.dslopes[self.slopes_range(call, heads)] += parts[3].to(sums.dslopes.dtype)
-            if parts[4] is not None:
-                sums.dbias[self.bias_ranges(call, key_start, heads)] += parts[4].to(sums.dbias.dtype)
+            for some, shared in _at_a_time(given.q, k):
+                part = sums.of_heads(some, shared)
+                self._add_gradients(
+                    call, given.of_heads(some), there, k[..., shared, :], v[..., shared, :], heads, some, part
+                )
+
+    def _add_gradients(
+        self, call: Call, given: Given, there: list[Span], k: Tensor, v: Tensor, heads: slice, some: slice, sums: Sums
+    ) -> None:
+        """Of `some` of the heads `heads`: given, k, v and the sums are theirs."""
+        heads = slice(heads.start + some.start, heads.start + some.stop)
+        key_start = self.key_start(call, there)
+        problem = self.problem(call, given.q, k, v, key_start, heads)
+        dlse = None if given.dlse is None else self.row_lse(given.dlse, call)
+        out, dout = self.rows(given.out, call.queries, call), self.rows(given.dout, call.queries, call)
+        lse = self.row_lse(given.lse, call)
+        parts = pieces.gradients(problem, self.piece(call, heads), dout, dlse, out, lse, sums.needs())
+        for total, rows, part in zip(sums[:3], (call.queries, call.keys, call.keys), parts):
+            if part is not None:
+                self.rows(total, rows, call).add_(part)
+        if parts[3] is not None:
+            sums.dslopes[self.slopes_range(call, heads)] += parts[3].to(sums.dslopes.dtype)
+        if parts[4] is not None:
+            sums.dbias[self.bias_ranges(call, key_start, heads)] += parts[4].to(sums.dbias.dtype)
 
     def sink_gradient(self, given: Given, heads: slice) -> Tensor:
         """- sum of exp(sink - lse) * delta over this process' rows."""
@@ -389,6 +400,13 @@ class Given(NamedTuple):
     out: Tensor
     lse: Tensor
 
+    def of_heads(self, heads: slice) -> Given:
+        """Of these heads alone."""
+        q, dout, out = self.q[..., heads, :], self.dout[..., heads, :], self.out[..., heads, :]
+        return Given(
+            self.spans, q, dout, None if self.dlse is None else self.dlse[..., heads, :], out, self.lse[..., heads, :]
+        )
+
 
 class Sums(NamedTuple):
     """Gradients that calls add to; None where not needed."""
@@ -401,6 +419,24 @@ class Sums(NamedTuple):
 
     def needs(self) -> tuple[bool, ...]:
         return tuple([part is not None for part in self])
+
+    def of_heads(self, heads: slice, heads_k: slice) -> Sums:
+        """dq, dk and dv of these heads alone."""
+        chosen = zip(self[:3], (heads, heads_k, heads_k))
+        return Sums(*[None if t is None else t[..., own, :] for t, own in chosen], self.dslopes, self.dbias)
+
+
+def _at_a_time(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Heads of q whose gradients are computed together, and those of k that they share.
+
+    Of long sequences on a CPU one after another: what a call needs and gives is the smaller.
+    """
+    if not q.is_cpu or q.numel() * q.element_size() < _MUCH:
+        yield slice(0, q.shape[-2]), slice(0, k.shape[-2])
+        return
+    group = q.shape[-2] // k.shape[-2]
+    for head in range(q.shape[-2]):
+        yield slice(head, head + 1), slice(head // group, head // group + 1)
 
 
 def head_groups(heads: int, heads_k: int, bytes_of_a_head: int, least_bytes: int) -> list[tuple[slice, slice]]:
