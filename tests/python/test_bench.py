@@ -397,10 +397,13 @@ def test_the_script_of_flash_attn_where_its_readme_says(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("### causal=False"), done.stderr
 
 
-def test_every_cell_against_sdpa(tmp_path, capsys):
+@pytest.mark.parametrize("words", [[], ["--replaced"]], ids=["functions", "replaced"])
+def test_every_cell_against_sdpa(words, tmp_path, capsys):
+    if words and not hasattr(torch.library, "get_kernel"):
+        pytest.skip("this torch does not give away the kernels that would be replaced")
     path, threads = tmp_path / "cells.json", torch.get_num_threads()
     try:
-        assert load_script("bench/python_vs_sdpa.py").main(["--quick", f"--json={path}"]) == 0
+        assert load_script("bench/python_vs_sdpa.py").main(["--quick", f"--json={path}", *words]) == 0
     finally:
         torch.set_num_threads(threads)
     content = json.loads(path.read_text())
