@@ -20,6 +20,7 @@
 #pragma once
 
 #include "kernels/hopper/bwd_keys.h"
+#include "kernels/hopper/bwd_modify.h"
 
 namespace flashwave {
 
@@ -159,6 +160,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
 
   float s[kTileQ / 2], dk[kDim / 2], dv[kDim / 2];
   uint32_t weights[kTileQ / 4];
+  Modified<C, kTileQ / 2> modified;  // of the block at work
 
   FW_METHOD NarrowKeys(const Params& params, int warpgroup, uint32_t cta) : Base(params, warpgroup, cta) {}
 
@@ -199,9 +201,18 @@ struct NarrowKeys : KeyWarpgroup<C> {
     BlockWalk<C> walk(p, task_at, w);
     const uint32_t k_slot = C::kPair ? 0 : this->tile_count & 1;
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
+    // S -> P in x; with score modifiers P is in `probs`, and in x what of it is not dropped.
+    uint32_t probs[C::kGeneral ? kTileQ / 4 : 1];
     const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {
-      if (walk.masked) mask_unseen(s, task_at, first, walk.block * kTileQ, thread);
-      this->exponentials(s, this->scale, l, x);
+      const int query = walk.block * kTileQ;
+      if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
+      if (walk.masked) mask_unseen(s, task_at, first, query, thread);
+      if constexpr (C::kGeneral) {
+        modified.exponentials(*this, s, probs);
+        modified.drop(p, load_backward_task(task_at), walk.head, query, first, thread, probs, x);
+      } else {
+        this->exponentials(s, this->scale, l, x);
+      }
     };
     FW_UNROLL for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
 
@@ -235,7 +246,11 @@ struct NarrowKeys : KeyWarpgroup<C> {
       wgmma_wait<1>();
       hold(s);
       uint32_t x[kTileQ / 4];
-      this->score_gradients(s, weights, d0, x);
+      if constexpr (C::kGeneral) {
+        modified.score_gradients(*this, s, probs, weights, x);
+      } else {
+        this->score_gradients(s, weights, d0, x);
+      }
       this->wait_ds_free();  // also keeps ptxas from moving the wait below over the products above
       Base::store_pieces(ds_at + this->ds_slot() * C::kDsBytes, x);
       wgmma_wait<0>();
@@ -268,7 +283,8 @@ struct NarrowKeys : KeyWarpgroup<C> {
     this->publish_ds();
     this->release_keys(k_slot);
     ++this->tile_count;
-    store_keys<C, kDim>(p, p.dv, p.dim_v, load_backward_task(task_at), first, 0, dv, 1.f, thread);
+    const float kept_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    store_keys<C, kDim>(p, p.dv, p.dim_v, load_backward_task(task_at), first, 0, dv, kept_scale, thread);
     wgmma_wait<0>();
     hold(dk);
     hold(weights);

@@ -15,15 +15,21 @@ struct BackwardConfig {
   static constexpr bool kPair = kCtas == 2, kWide = kTileK == 64, kGeneral = kGeneral_;
   static_assert(kCtas == 1 || kCtas == 2);
   static_assert(!kWide || (kPair && kTileQ == 64 && kDim >= 128));  // what is built
-  static_assert(kWide || (!kGeneral && kTileK == 128 && kTileQ * kDim == 8192));
+  static_assert(kWide || (kTileK == 128 && (kTileQ * kDim == 8192 || (kTileQ == 64 && kDim == 64))));
+  static_assert(kWide || !kGeneral || (kTileQ == 64 && kDim == 64));
   static constexpr int kThreads = 4 * kWarpgroup;  // one that copies, two for the keys, one for dQ
   static constexpr int kPairKeys = kCtas * kTileK;
 
   // dQ is formed as its transpose, with K^T in registers.
-  static constexpr bool kTransposedDq = !kWide && kDim == 64;
+  static constexpr bool kTransposedDq = !kWide && kTileQ == 128;
   // dS = P (dP - delta) by a product of rounded factors: 40 % fewer instructions for one rounding more.
   static constexpr bool kShortProduct = kTransposedDq && Element::kWideRange;
-  static constexpr int kCopyRegisters = 32, kKeyRegisters = kTransposedDq ? 192 : 208,
+  // 64 x 64 scores of a key warpgroup at dim 64 leave registers for the copies, which otherwise spill.
+  static constexpr bool kRoomy = !kWide && kTileQ == 64 && kDim == 64;
+  static constexpr int kCopyRegisters = kRoomy ? 48 : 32,
+                       kKeyRegisters = kTransposedDq ? 192
+                                       : kRoomy      ? 200
+                                                     : 208,
                        kDqRegisters = kTransposedDq ? 96 : 64;
   static constexpr uint32_t kPace =
       kTransposedDq || kPair ? 64 : 32;  // clocks between the sums that are sent to memory
