@@ -134,6 +134,12 @@ struct KeyWarpgroup {
   }
 };
 
+// A number as an argument of a lambda.
+template <int kValue>
+struct Constant {
+  FW_METHOD constexpr operator int() const { return kValue; }
+};
+
 // Every tile, by the kind of key warpgroup that `keys` is. Where both have all keys, one stores what no query sees.
 template <class C, class Keys>
 FW_DEVICE void for_each_tile(Keys&& keys) {
@@ -185,7 +191,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
   FW_METHOD uint64_t k_operand(uint32_t slot) const {
     // Bits that are set in a descriptor take fewer registers than sums. (Dim 64 has them left: there the sum is as
     // fast.)
-    return C::kTransposedDq && !C::kPair
+    return (C::kTransposedDq || C::kRoomy) && !C::kPair
                ? operand(C::kK + w * C::kHalfBytes, 16) + slot * (C::kKeyBytes / 16)
                : operand(C::kK + (C::kPair ? rank : slot) * C::kKeyBytes + w * C::kHalfBytes, 16);
   }
@@ -205,15 +211,31 @@ struct NarrowKeys : KeyWarpgroup<C> {
     uint32_t probs[C::kGeneral ? kTileQ / 4 : 1];
     const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {
       const int query = walk.block * kTileQ;
-      if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
-      if (walk.masked) mask_unseen(s, task_at, first, query, thread);
       if constexpr (C::kGeneral) {
-        modified.exponentials(*this, s, probs);
-        modified.drop(p, load_backward_task(task_at), walk.head, query, first, thread, probs, x);
+        float c = this->scale;
+        if (walk.masked || !modified.only_scales(p)) {
+          modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
+          c = 1.f;
+        }
+        if (walk.masked) mask_unseen(s, task_at, first, query, thread);
+        modified.exponentials(*this, s, c, probs);
+        modified.drop(p, thread, probs, x);
       } else {
+        if (walk.masked) mask_unseen(s, task_at, first, query, thread);
         this->exponentials(s, this->scale, l, x);
       }
     };
+    // The random numbers of a block are drawn where products are waited for that take no part in it: half of them when
+    // the block before it has its dP, the rest with its own scores.
+    const auto draw = [&](auto half) {
+      if constexpr (C::kGeneral) {
+        constexpr int kCalls = kTileQ / 32;
+        modified.template draw<half * kCalls, (half + 1) * kCalls>(p, load_backward_task(task_at), walk.head,
+                                                                   walk.block * kTileQ, first, thread);
+      }
+    };
+    const Constant<0> first_half;
+    const Constant<1> second_half;
     FW_UNROLL for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
 
     // The first blocks may lie wholly before this warpgroup's keys: dS is 0 and nothing is multiplied. Their slots are
@@ -233,6 +255,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
     this->wait_k(k_slot);
     this->wait_q();
     issue_scores(k_operand(k_slot), q_operand(16, q_ring.slot));
+    draw(first_half), draw(second_half);
     wgmma_wait<0>();
     hold(s);
     weigh(weights, this->lse(0));
@@ -243,6 +266,8 @@ struct NarrowKeys : KeyWarpgroup<C> {
       issue_scores(operand(C::kV + w * C::kHalfBytes, 16), do_operand(16));
       issue_sums(dv, do_operand(kPanelBytes));
       const float4 d0 = this->delta(0);
+      walk.step();  // after the last block to one that there is not: nobody asks for it
+      draw(first_half);
       wgmma_wait<1>();
       hold(s);
       uint32_t x[kTileQ / 4];
@@ -262,11 +287,11 @@ struct NarrowKeys : KeyWarpgroup<C> {
       q_before = q_ring.slot;
       q_ring.step();
       if (--walk.left == 0) break;
-      walk.step();
       this->wait_q();
       issue_scores(k_operand(k_slot), q_operand(16, q_ring.slot));
       issue_sums(dk, q_operand(kPanelBytes, q_before));
       this->publish_ds();
+      draw(second_half);
       const float4 l0 = this->lse(0);
       wgmma_wait<1>();
       hold(s);

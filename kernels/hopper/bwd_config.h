@@ -24,13 +24,10 @@ struct BackwardConfig {
   static constexpr bool kTransposedDq = !kWide && kTileQ == 128;
   // dS = P (dP - delta) by a product of rounded factors: 40 % fewer instructions for one rounding more.
   static constexpr bool kShortProduct = kTransposedDq && Element::kWideRange;
-  // 64 x 64 scores of a key warpgroup at dim 64 leave registers for the copies, which otherwise spill.
+  // Dim 64 by 64 queries leaves registers for the copies, which otherwise spill.
   static constexpr bool kRoomy = !kWide && kTileQ == 64 && kDim == 64;
-  static constexpr int kCopyRegisters = kRoomy ? 48 : 32,
-                       kKeyRegisters = kTransposedDq ? 192
-                                       : kRoomy      ? 200
-                                                     : 208,
-                       kDqRegisters = kTransposedDq ? 96 : 64;
+  static constexpr int kCopyRegisters = kRoomy ? 48 : 32, kDqRegisters = kTransposedDq ? 96 : 64;
+  static constexpr int kKeyRegisters = kTransposedDq ? 192 : kRoomy ? 200 : 208;
   static constexpr uint32_t kPace =
       kTransposedDq || kPair ? 64 : 32;  // clocks between the sums that are sent to memory
 

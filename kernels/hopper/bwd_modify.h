@@ -9,30 +9,11 @@
 
 namespace flashwave {
 
-// Which of the two 16-bit numbers of a word are not below a threshold, both at once.
-struct DropoutCompare {
-  uint32_t threshold, result;  // result: the bits that answer
-
-  // With a threshold of 2^16 nothing is kept.
-  FW_METHOD explicit DropoutCompare(uint32_t t) : threshold(t * 0x10001u), result(t >> 16 ? 0 : 0x80008000u) {}
-  // In the top bits of the halves. Without them a difference does not borrow from the other half; where they differ,
-  // they decide.
-  FW_METHOD uint32_t kept(uint32_t numbers) const {
-    const uint32_t rest = (numbers | 0x80008000u) - (threshold & 0x7FFF7FFFu);
-    return ((numbers & ~threshold) | (~(numbers ^ threshold) & rest)) & result;
-  }
-};
-// Halves of ones where their top bit is set, else of zeros.
-FW_DEVICE uint32_t halves_of_signs(uint32_t x) {
-  uint32_t result;
-  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(result) : "r"(x));
-  return result;
-}
-
 // N: scores of a thread.
 template <class C, int N>
 struct Modified {
   uint32_t cap_gradients[N / 2];  // of the softcap, as pairs of fp16
+  uint32_t keeps;                 // the outcome of this lane's random numbers
 
   FW_METHOD static Sequence sequence(const BackwardTask& t) { return {t.batch, 0, 0, 0, 0, t.queries, t.keys}; }
 
@@ -67,58 +48,57 @@ struct Modified {
     }
   }
 
-  // P.
+  // Whether `scores` only multiplies by the scale: then `exponentials` can do it.
+  FW_METHOD static bool only_scales(const Params& p) { return !(p.softcap > 0.f) && !p.bias.data && !p.alibi_slopes; }
+
+  // P = 2^(c s - lse).
   template <class Keys>
-  FW_METHOD void exponentials(const Keys& keys, const float (&s)[N], uint32_t (&x)[N / 2]) const {
+  FW_METHOD void exponentials(const Keys& keys, const float (&s)[N], float c, uint32_t (&x)[N / 2]) const {
+    const auto lse = [&](int k) { return keys.lse(k); };
     // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
+    const auto limited = [](int, float low, float high, float a, float b) {
+      return C::Element::pack(exp2_fast(fminf(low - a, 0.f)), exp2_fast(fminf(high - b, 0.f)));
+    };
+    const auto plain = [c](int, float low, float high, float a, float b) {
+      return C::Element::pack(exp2_fast(__fmaf_rn(low, c, -a)), exp2_fast(__fmaf_rn(high, c, -b)));
+    };
     if (keys.p.bias.data) {
-      each_pair(
-          s, [&](int k) { return keys.lse(k); },
-          [](int, float low, float high, float a, float b) {
-            return C::Element::pack(exp2_fast(fminf(low - a, 0.f)), exp2_fast(fminf(high - b, 0.f)));
-          },
-          x);
+      each_pair(s, lse, limited, x);
     } else {
-      each_pair(
-          s, [&](int k) { return keys.lse(k); },
-          [](int, float low, float high, float a, float b) {
-            return C::Element::pack(exp2_fast(low - a), exp2_fast(high - b));
-          },
-          x);
+      each_pair(s, lse, plain, x);
     }
   }
 
-  // The weights that are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of each. A
-  // lane makes the numbers of N / 8 of the N (query, 8 keys) and compares them, and the eight transpose the outcome,
-  // bit by bit: 3 exchanges of a word.
-  FW_METHOD void drop(const Params& p, const BackwardTask& t, int head, int query, int key, int thread,
-                      const uint32_t (&x)[N / 2], uint32_t (&kept)[N / 2]) const {
-    if (!p.dropout_threshold) {
-      FW_UNROLL for (int i = 0; i < N / 2; ++i) kept[i] = x[i];
-      return;
-    }
+  // Which elements are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of each: a lane
+  // makes those of N / 8 of the N (query, 8 keys) and compares them. Calls kFirst .. kEnd - 1 of the N / 8: nothing
+  // here waits for scores, so that it fits where products are waited for.
+  template <int kFirst, int kEnd>
+  FW_METHOD void draw(const Params& p, const BackwardTask& t, int head, int query, int key, int thread) {
+    if (!p.dropout_threshold) return;
     // Of the lane at `place` (bits e, i, h): in its g-th call query 8 (2 g + h) + e and the i-th 8 keys.
     const int place = thread % 32 / 4;
     const DropoutKey dropout = dropout_key(p);
     const DropoutCompare compare(p.dropout_threshold);
-    uint32_t keeps = 0;
-    FW_UNROLL for (int g = 0; g < N / 8; ++g) {
+    FW_UNROLL for (int g = kFirst; g < kEnd; ++g) {
       const ScoreRow row(p, sequence(t), head, query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2);
       const Philox4 r = row.dropout_group(dropout, (key + thread / 32 * 16) / kKeysPerPhilox + place / 2 % 2);
       FW_UNROLL for (int i = 0; i < 4; ++i) keeps = keeps >> 1 | compare.kept(r.word[i]);
     }
-    // Word n of the calls has left its bits 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a key's
-    // number in its 8 (half, and two of the word) change places with those of the lane.
-    const auto other = [&](int bit) { return __shfl_xor_sync(kAllLanes, keeps, 4 << bit); };
-    keeps = __byte_perm(keeps, other(0), place & 1 ? 0x3276 : 0x5410);
-    FW_UNROLL for (int bit = 1; bit < 3; ++bit) {
-      const bool upper = place >> bit & 1;
-      const uint32_t lower_bits = bit == 1 ? 0x55555555u : 0x33333333u, mine = upper ? ~lower_bits : lower_bits;
-      const uint32_t theirs = other(bit);
-      keeps = (keeps & mine) | (__funnelshift_l(theirs, theirs, upper ? 32 - bit : bit) & ~mine);
+  }
+  // The weights that are not dropped, after all calls: the eight lanes transpose the outcome, bit by bit.
+  FW_METHOD void drop(const Params& p, int thread, const uint32_t (&x)[N / 2], uint32_t (&kept)[N / 2]) const {
+    if (!p.dropout_threshold) {
+      FW_UNROLL for (int i = 0; i < N / 2; ++i) kept[i] = x[i];
+      return;
     }
+    // Word n of the calls has left its bits at 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a
+    // key's number in its 8 (half, and two of the word) change places with those of the lane.
+    const uint32_t other = __shfl_xor_sync(kAllLanes, keeps, 4);
+    uint32_t mine = __byte_perm(keeps, other, thread & 4 ? 0x3276 : 0x5410);
+    mine = exchange_bits<1>(mine, 8, thread & 8);
+    mine = exchange_bits<2>(mine, 16, thread & 16);
     // So x[n], a pair e = 0, 1, has bits 16 - N / 2 + n and 16 above.
-    FW_UNROLL for (int n = 0; n < N / 2; ++n) kept[n] = x[n] & halves_of_signs(keeps << (N / 2 - 1 - n));
+    FW_UNROLL for (int n = 0; n < N / 2; ++n) kept[n] = x[n] & halves_of_signs(mine << (N / 2 - 1 - n));
   }
 
   // dS = P (dP' - delta) times the gradient of the softcap; dP' is 0 where an element is dropped, else dP / (1 - p).

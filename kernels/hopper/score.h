@@ -11,6 +11,34 @@ FW_DEVICE float widened(float x) { return x; }
 FW_DEVICE float widened(BFloat16 x) { return to_float(x); }
 FW_DEVICE float widened(Half x) { return float_of_half(x.bits); }
 
+// Which of the two 16-bit numbers of a word are not below a threshold, both at once.
+struct DropoutCompare {
+  uint32_t threshold, result;  // result: the bits that answer
+
+  // With a threshold of 2^16 nothing is kept.
+  FW_METHOD explicit DropoutCompare(uint32_t t) : threshold(t * 0x10001u), result(t >> 16 ? 0 : 0x80008000u) {}
+  // In the top bits of the halves. Without them a difference does not borrow from the other half; where they differ,
+  // they decide.
+  FW_METHOD uint32_t kept(uint32_t numbers) const {
+    const uint32_t rest = (numbers | 0x80008000u) - (threshold & 0x7FFF7FFFu);
+    return ((numbers & ~threshold) | (~(numbers ^ threshold) & rest)) & result;
+  }
+};
+// Halves of ones where their top bit is set, else of zeros.
+FW_DEVICE uint32_t halves_of_signs(uint32_t x) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(result) : "r"(x));
+  return result;
+}
+// A step of a transposition of bits by lanes that are `apart`: bits whose place has kShift clear stay where the lane
+// has that bit clear, and go to the other lane's places with kShift set.
+template <int kShift>
+FW_DEVICE uint32_t exchange_bits(uint32_t x, int apart, bool upper) {
+  constexpr uint32_t kLower = kShift == 1 ? 0x55555555u : 0x33333333u;
+  const uint32_t other = __shfl_xor_sync(kAllLanes, x, apart), mine = upper ? ~kLower : kLower;
+  return (x & mine) | (__funnelshift_l(other, other, upper ? 32 - kShift : kShift) & ~mine);
+}
+
 // Two rows of a block of scores, as this thread has them.
 template <int kTileK>
 struct ScoreRows {
@@ -51,23 +79,34 @@ struct ScoreRows {
     }
   }
 
-  // Weights, packed as pairs of keys, of dropped elements become 0. A pair has one word of the four that Philox gives
-  // for 8 keys of a row, and the four lanes that share a row have one each: each lane makes the words of every fourth 8
-  // keys, and they transpose them.
-  FW_METHOD void drop(uint32_t (&weights)[kTileK / 4]) const {
-    const int place = lane_index() & 3, group = first / kKeysPerPhilox;
+  // Which elements of both rows are not dropped. A pair of keys has one word of the four that Philox gives for 8 keys
+  // of a row, and the four lanes that share a row have one each: each lane makes the words of every fourth 8 keys and
+  // compares them, and they transpose the outcome, bit by bit: 4 exchanges of a word. Nothing here waits for scores.
+  FW_METHOD void draw(uint32_t (&keeps)[2]) const {
+    const int lane = lane_index(), group = first / kKeysPerPhilox + lane % 4;
     const DropoutKey key = dropout_key(p);
+    const DropoutCompare compare(p.dropout_threshold);
     FW_UNROLL for (int row = 0; row < 2; ++row) {
-      FW_UNROLL for (int j = 0; j < kTileK / 8; j += 4) {
-        Philox4 x = (row ? row1 : row0).dropout_group(key, group + j + place);
-        transpose_quad(x.word, place);
-        FW_UNROLL for (int i = 0; i < 4; ++i) if (j + i < kTileK / 8)
-            weights[(j + i) / 2 * 4 + (j + i) % 2 * 2 + row] &= kept(x.word[i]);
+      uint32_t bits = 0;
+      FW_UNROLL for (int call = 0; call < kCalls; ++call) {
+        const Philox4 x = (row ? row1 : row0).dropout_group(key, group + 4 * call);
+        FW_UNROLL for (int i = 0; i < 4; ++i) bits = bits >> 1 | compare.kept(x.word[i]);
       }
+      keeps[row] = exchange_bits<2>(exchange_bits<1>(bits, 1, lane & 1), 2, lane & 2);
+    }
+  }
+  // Weights, packed as pairs of keys, of dropped elements become 0. The j-th 8 keys have bit 16 - 4 kCalls + j, and the
+  // upper of the pair 16 above.
+  FW_METHOD static void drop(const uint32_t (&keeps)[2], uint32_t (&weights)[kTileK / 4]) {
+    FW_UNROLL for (int row = 0; row < 2; ++row) {
+      FW_UNROLL for (int j = 0; j < kTileK / 8; ++j) weights[j / 2 * 4 + j % 2 * 2 + row] &=
+          halves_of_signs(keeps[row] << (4 * kCalls - 1 - j));
     }
   }
 
  private:
+  static constexpr int kCalls = (kTileK / 8 + 3) / 4;  // of Philox, by a lane for a row
+  static_assert(kCalls <= 4);
   FW_METHOD static constexpr int key_of(int i) { return i / 4 * 8 + i % 2; }
 
   template <class T>
@@ -77,11 +116,6 @@ struct ScoreRows {
                                                                                row1.bias;
     FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] +=
         in_log2(widened((i & 2 ? data1 : data0)[min(first + key_of(i), last) * p.bias.stride[3]]));
-  }
-
-  FW_METHOD uint32_t kept(uint32_t numbers) const {
-    return ((numbers & 0xFFFFu) >= p.dropout_threshold ? 0xFFFFu : 0u) |
-           (numbers >> 16 >= p.dropout_threshold ? 0xFFFF0000u : 0u);
   }
 };
 
