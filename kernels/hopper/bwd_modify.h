@@ -13,7 +13,6 @@ namespace flashwave {
 template <class C, int N>
 struct Modified {
   uint32_t cap_gradients[N / 2];  // of the softcap, as pairs of fp16
-  uint32_t keeps;                 // the outcome of this lane's random numbers
 
   FW_METHOD static Sequence sequence(const BackwardTask& t) { return {t.batch, 0, 0, 0, 0, t.queries, t.keys}; }
 
@@ -69,36 +68,29 @@ struct Modified {
     }
   }
 
-  // Which elements are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of each: a lane
-  // makes those of N / 8 of the N (query, 8 keys) and compares them. Calls kFirst .. kEnd - 1 of the N / 8: nothing
-  // here waits for scores, so that it fits where products are waited for.
-  template <int kFirst, int kEnd>
-  FW_METHOD void draw(const Params& p, const BackwardTask& t, int head, int query, int key, int thread) {
-    if (!p.dropout_threshold) return;
+  // Which of a thread's elements are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of
+  // each: a lane makes those of N / 8 of the N (query, 8 keys) and compares them, and the eight transpose the outcome,
+  // bit by bit: 3 exchanges of a word.
+  FW_METHOD static uint32_t draw(const Params& p, const BackwardTask& t, int head, int query, int key, int thread) {
     // Of the lane at `place` (bits e, i, h): in its g-th call query 8 (2 g + h) + e and the i-th 8 keys.
     const int place = thread % 32 / 4;
     const DropoutKey dropout = dropout_key(p);
     const DropoutCompare compare(p.dropout_threshold);
-    FW_UNROLL for (int g = kFirst; g < kEnd; ++g) {
+    uint32_t keeps = 0;
+    FW_UNROLL for (int g = 0; g < N / 8; ++g) {
       const ScoreRow row(p, sequence(t), head, query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2);
       const Philox4 r = row.dropout_group(dropout, (key + thread / 32 * 16) / kKeysPerPhilox + place / 2 % 2);
       FW_UNROLL for (int i = 0; i < 4; ++i) keeps = keeps >> 1 | compare.kept(r.word[i]);
     }
-  }
-  // The weights that are not dropped, after all calls: the eight lanes transpose the outcome, bit by bit.
-  FW_METHOD void drop(const Params& p, int thread, const uint32_t (&x)[N / 2], uint32_t (&kept)[N / 2]) const {
-    if (!p.dropout_threshold) {
-      FW_UNROLL for (int i = 0; i < N / 2; ++i) kept[i] = x[i];
-      return;
-    }
     // Word n of the calls has left its bits at 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a
     // key's number in its 8 (half, and two of the word) change places with those of the lane.
     const uint32_t other = __shfl_xor_sync(kAllLanes, keeps, 4);
-    uint32_t mine = __byte_perm(keeps, other, thread & 4 ? 0x3276 : 0x5410);
-    mine = exchange_bits<1>(mine, 8, thread & 8);
-    mine = exchange_bits<2>(mine, 16, thread & 16);
-    // So x[n], a pair e = 0, 1, has bits 16 - N / 2 + n and 16 above.
-    FW_UNROLL for (int n = 0; n < N / 2; ++n) kept[n] = x[n] & halves_of_signs(mine << (N / 2 - 1 - n));
+    keeps = __byte_perm(keeps, other, thread & 4 ? 0x3276 : 0x5410);
+    return exchange_bits<2>(exchange_bits<1>(keeps, 8, thread & 8), 16, thread & 16);
+  }
+  // The weights that are not dropped: of x[n], a pair e = 0, 1, tell bits 16 - N / 2 + n and 16 above.
+  FW_METHOD static void drop(uint32_t keeps, const uint32_t (&x)[N / 2], uint32_t (&kept)[N / 2]) {
+    FW_UNROLL for (int n = 0; n < N / 2; ++n) kept[n] = x[n] & halves_of_signs(keeps << (N / 2 - 1 - n));
   }
 
   // dS = P (dP' - delta) times the gradient of the softcap; dP' is 0 where an element is dropped, else dP / (1 - p).

@@ -70,16 +70,14 @@ struct WideKeys : KeyWarpgroup<C> {
       if (walk.masked) mask_unseen(s, task_at, first, query, thread);
       if constexpr (C::kGeneral) {
         modified.exponentials(*this, s, 1.f, x);
-        modified.drop(p, thread, x, kept);
+        if (p.dropout_threshold) {
+          const BackwardTask task = load_backward_task(task_at);
+          modified.drop(modified.draw(p, task, walk.head, query, first, thread), x, kept);
+        } else {
+          FW_UNROLL for (int i = 0; i < kQueries / 4; ++i) kept[i] = x[i];
+        }
       } else {
         this->exponentials(s, this->scale, this->lse(0), x);
-      }
-    };
-    // Under products that take no part in it.
-    const auto draw = [&] {
-      if constexpr (C::kGeneral) {
-        modified.template draw<0, 2>(p, load_backward_task(task_at), walk.head, walk.block * C::kTileQ + w * kQueries,
-                                     first, thread);
       }
     };
     uint32_t x[kQueries / 4], kept[C::kGeneral ? kQueries / 4 : 1], probs[C::kGeneral ? kQueries / 4 : 1];
@@ -98,7 +96,6 @@ struct WideKeys : KeyWarpgroup<C> {
     this->wait_k(0);
     this->wait_q();
     issue_scores(k_operand(), queries_of(C::kQ, q_ring.slot));
-    draw();
     wgmma_wait<0>();
     hold(s);
     if constexpr (C::kGeneral) {
@@ -138,7 +135,6 @@ struct WideKeys : KeyWarpgroup<C> {
       wait_for_both(3);  // dS; and both have done with P
       issue_sums(dk, other_ds(), columns_of(C::kQ, q_before));
       this->publish_ds();
-      draw();
       wgmma_wait<1>();
       hold(s);
       if constexpr (C::kGeneral) {
