@@ -71,17 +71,19 @@ struct Modified {
   // Which of a thread's elements are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of
   // each: a lane makes those of N / 8 of the N (query, 8 keys) and compares them, and the eight transpose the outcome,
   // bit by bit: 3 exchanges of a word.
-  FW_METHOD static uint32_t draw(const Params& p, const BackwardTask& t, int head, int query, int key, int thread) {
+  FW_METHOD static uint32_t draw(const Params& p, const BackwardTask& t, int head, int query, int key,
+                                 uint32_t thread) {
     // Of the lane at `place` (bits e, i, h): in its g-th call query 8 (2 g + h) + e and the i-th 8 keys.
-    const int place = thread % 32 / 4;
+    const uint32_t place = thread % 32 / 4, group = (uint32_t(key) + thread / 32 * 16) / kKeysPerPhilox;
     const DropoutKey dropout = dropout_key(p);
     const DropoutCompare compare(p.dropout_threshold);
-    uint32_t keeps = 0;
+    uint32_t queries[N / 8], groups[N / 8], keeps = 0;
     FW_UNROLL for (int g = 0; g < N / 8; ++g) {
-      const ScoreRow row(p, sequence(t), head, query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2);
-      const Philox4 r = row.dropout_group(dropout, (key + thread / 32 * 16) / kKeysPerPhilox + place / 2 % 2);
-      FW_UNROLL for (int i = 0; i < 4; ++i) keeps = keeps >> 1 | compare.kept(r.word[i]);
+      queries[g] = query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2, groups[g] = group + place / 2 % 2;
     }
+    Philox4 r[N / 8];
+    dropout_groups(dropout, ScoreRow(p, sequence(t), head, 0).batch_head, queries, groups, r);
+    FW_UNROLL for (int i = 0; i < N / 2; ++i) keeps = compare.kept(keeps, r[i / 4].word[i % 4]);
     // Word n of the calls has left its bits at 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a
     // key's number in its 8 (half, and two of the word) change places with those of the lane.
     const uint32_t other = __shfl_xor_sync(kAllLanes, keeps, 4);

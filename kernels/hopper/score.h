@@ -11,17 +11,47 @@ FW_DEVICE float widened(float x) { return x; }
 FW_DEVICE float widened(BFloat16 x) { return to_float(x); }
 FW_DEVICE float widened(Half x) { return float_of_half(x.bits); }
 
+FW_DEVICE uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
+  return x;
+}
+template <uint32_t kFactor>
+FW_DEVICE void wide_product(uint32_t x, uint32_t& low, uint32_t& high) {
+  asm("{.reg .b64 x; mul.wide.u32 x, %2, %3; mov.b64 {%0, %1}, x;}" : "=r"(low), "=r"(high) : "r"(x), "n"(kFactor));
+}
+// ScoreRow::dropout_group of several (query, group) of a head, by the instructions it takes, two products and two
+// exclusive ors a round: nvcc alone makes more of them. Side by side, since a round waits for the one before.
+template <int kCalls>
+FW_DEVICE void dropout_groups(const DropoutKey& key, uint32_t batch_head, const uint32_t (&query)[kCalls],
+                              const uint32_t (&group)[kCalls], Philox4 (&r)[kCalls]) {
+  uint32_t key0 = key.low, key1 = key.high;
+  FW_UNROLL for (int i = 0; i < kCalls; ++i) r[i] = {{group[i], query[i], batch_head, key.counter}};
+  FW_UNROLL for (int round = 0; round < kPhiloxRounds; ++round) {
+    FW_UNROLL for (int i = 0; i < kCalls; ++i) {
+      uint32_t low0, high0, low1, high1;
+      wide_product<kPhiloxMul0>(r[i].word[0], low0, high0);
+      wide_product<kPhiloxMul1>(r[i].word[2], low1, high1);
+      r[i] = {{exclusive_or(high1, r[i].word[1], key0), low1, exclusive_or(high0, r[i].word[3], key1), low0}};
+    }
+    key0 += kPhiloxWeyl0, key1 += kPhiloxWeyl1;
+  }
+}
+
 // Which of the two 16-bit numbers of a word are not below a threshold, both at once.
 struct DropoutCompare {
   uint32_t threshold, result;  // result: the bits that answer
 
   // With a threshold of 2^16 nothing is kept.
   FW_METHOD explicit DropoutCompare(uint32_t t) : threshold(t * 0x10001u), result(t >> 16 ? 0 : 0x80008000u) {}
-  // In the top bits of the halves. Without them a difference does not borrow from the other half; where they differ,
-  // they decide.
-  FW_METHOD uint32_t kept(uint32_t numbers) const {
+  // The bits before, one place down, and those of these numbers in the top bits of the halves. Without its top bit a
+  // difference does not borrow from the other half; where the top bits differ, they decide.
+  FW_METHOD uint32_t kept(uint32_t bits, uint32_t numbers) const {
     const uint32_t rest = (numbers | 0x80008000u) - (threshold & 0x7FFF7FFFu);
-    return ((numbers & ~threshold) | (~(numbers ^ threshold) & rest)) & result;
+    uint32_t x;
+    asm("lop3.b32 %0, %1, %2, %3, 0xB2;" : "=r"(x) : "r"(numbers), "r"(threshold), "r"(rest));  // n & ~t | ~(n ^ t) & r
+    asm("lop3.b32 %0, %1, %2, %3, 0xF8;" : "=r"(x) : "r"(bits >> 1), "r"(x), "r"(result));      // b | x & r
+    return x;
   }
 };
 // Halves of ones where their top bit is set, else of zeros.
@@ -87,11 +117,11 @@ struct ScoreRows {
     const DropoutKey key = dropout_key(p);
     const DropoutCompare compare(p.dropout_threshold);
     FW_UNROLL for (int row = 0; row < 2; ++row) {
-      uint32_t bits = 0;
-      FW_UNROLL for (int call = 0; call < kCalls; ++call) {
-        const Philox4 x = (row ? row1 : row0).dropout_group(key, group + 4 * call);
-        FW_UNROLL for (int i = 0; i < 4; ++i) bits = bits >> 1 | compare.kept(x.word[i]);
-      }
+      uint32_t query[kCalls], groups[kCalls], bits = 0;
+      FW_UNROLL for (int i = 0; i < kCalls; ++i) query[i] = (row ? row1 : row0).query, groups[i] = group + 4 * i;
+      Philox4 r[kCalls];
+      dropout_groups(key, row0.batch_head, query, groups, r);
+      FW_UNROLL for (int i = 0; i < 4 * kCalls; ++i) bits = compare.kept(bits, r[i / 4].word[i % 4]);
       keeps[row] = exchange_bits<2>(exchange_bits<1>(bits, 1, lane & 1), 2, lane & 2);
     }
   }
