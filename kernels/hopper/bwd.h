@@ -1,6 +1,6 @@
 // Attention's gradients by TMA and wgmma. A CTA owns a tile of keys and walks over the blocks of queries that see it,
 // and over the heads of its group, so that dK and dV are summed in registers. Four warpgroups:
-//   0     copies (bwd_producer.h)
+//   0     copies (bwd_producer.h); at dim 64 three of its warps draw the random numbers of dropout (bwd_draw.h)
 //   1, 2  64 keys each:  S^T = K Q^T,  dP^T = V dO^T,  dV += P^T dO,  dK += dS^T Q.  Keys are the rows, so P^T and
 //         dS^T leave the accumulators as the register operands of the next products; only dS goes to shared memory, for
 //   3     dQ = dS K, added to fp32 sums in the L2 cache straight from registers. It has no softmax: its products fill
@@ -20,6 +20,7 @@
 #pragma once
 
 #include "kernels/hopper/bwd_keys.h"
+#include "kernels/hopper/bwd_modify.h"
 
 namespace flashwave {
 
@@ -64,14 +65,17 @@ struct KeyWarpgroup {
     } else {
       if (thread == 0) barrier_arrive(C::kKFree + 8 * k_slot);
     }
-    if (thread == 0) barrier_arrive(here + C::kVFree);
+    if (thread == 0) barrier_arrive(here + C::kVFree + 8 * v_slot());
   }
   FW_METHOD void wait_q() const { barrier_wait(here + C::kQFull + 8 * q_ring.slot, q_ring.parity); }
   FW_METHOD void wait_do() const { barrier_wait(here + C::kDoFull + 8 * do_ring.slot, do_ring.parity); }
   FW_METHOD void wait_k(uint32_t k_slot) const {
     barrier_wait(here + C::kKFull + 8 * k_slot, (C::kPair ? tile_count : tile_count >> 1) & 1);
   }
-  FW_METHOD void wait_v() const { barrier_wait(here + C::kVFull, tile_count & 1); }
+  FW_METHOD uint32_t v_slot() const { return C::kVSlots == 2 ? tile_count & 1 : 0; }
+  FW_METHOD void wait_v() const {
+    barrier_wait(here + C::kVFull + 8 * v_slot(), (C::kVSlots == 2 ? tile_count >> 1 : tile_count) & 1);
+  }
   FW_METHOD uint32_t ds_slot() const { return block_count & 1; }
   FW_METHOD void wait_ds_free() const { barrier_wait(here + C::kDsFree + 8 * ds_slot(), (block_count >> 1 & 1) ^ 1); }
   // dS is there for warpgroup 3. Nothing here waits for it, so it comes after the next products are issued.
@@ -79,6 +83,15 @@ struct KeyWarpgroup {
     if constexpr (!C::kWide) async_proxy_fence();  // there the other key warpgroup needed it before
     __syncwarp();
     if (lane == 0) barrier_arrive(here + C::kDsFull + 16 * ds_slot() + 8 * w);
+  }
+  // Which of this thread's elements of the n-th block are not dropped (bwd_draw.h).
+  FW_METHOD uint32_t take_bits(uint32_t n) const {
+    const uint32_t slot = n & 1;
+    barrier_wait(here + C::kBitsFull + 8 * slot, n >> 1 & 1);
+    const uint32_t bits = load_shared(here + C::kBits + slot * C::kBitsBytes + w * 4 * kWarpgroup + thread * 4);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(here + C::kBitsFree + 8 * slot);
+    return bits;
   }
   FW_METHOD float4 lse(int i) const { return numbers(C::kLse + q_ring.slot * C::kRowBytes, i); }
   FW_METHOD float4 delta(int i) const { return numbers(C::kDelta + do_ring.slot * C::kRowBytes, i); }
@@ -159,6 +172,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
 
   float s[kTileQ / 2], dk[kDim / 2], dv[kDim / 2];
   uint32_t weights[kTileQ / 4];
+  Modified<C, kTileQ / 2> modified;  // of the block at work
 
   FW_METHOD NarrowKeys(const Params& params, int warpgroup, uint32_t cta) : Base(params, warpgroup, cta) {}
 
@@ -183,7 +197,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
   FW_METHOD uint64_t k_operand(uint32_t slot) const {
     // Bits that are set in a descriptor take fewer registers than sums. (Dim 64 has them left: there the sum is as
     // fast.)
-    return C::kTransposedDq && !C::kPair
+    return (C::kTransposedDq || C::kRoomy) && !C::kPair
                ? operand(C::kK + w * C::kHalfBytes, 16) + slot * (C::kKeyBytes / 16)
                : operand(C::kK + (C::kPair ? rank : slot) * C::kKeyBytes + w * C::kHalfBytes, 16);
   }
@@ -199,9 +213,27 @@ struct NarrowKeys : KeyWarpgroup<C> {
     BlockWalk<C> walk(p, task_at, w);
     const uint32_t k_slot = C::kPair ? 0 : this->tile_count & 1;
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
-    const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {
-      if (walk.masked) mask_unseen(s, task_at, first, walk.block * kTileQ, thread);
-      this->exponentials(s, this->scale, l, x);
+    // S -> P in x; with score modifiers P is in `probs`, and in x what of it is not dropped.
+    uint32_t probs[C::kGeneral ? kTileQ / 4 : 1];
+    const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l, uint32_t number) {
+      const int query = walk.block * kTileQ;
+      if constexpr (C::kGeneral) {
+        float c = this->scale;
+        if (walk.masked || !modified.only_scales(p)) {
+          modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
+          c = 1.f;
+        }
+        if (walk.masked) mask_unseen(s, task_at, first, query, thread);
+        modified.exponentials(*this, s, c, probs);
+        if (p.dropout_threshold) {
+          modified.drop(this->take_bits(number), probs, x);
+        } else {
+          FW_UNROLL for (int i = 0; i < kTileQ / 4; ++i) x[i] = probs[i];
+        }
+      } else {
+        if (walk.masked) mask_unseen(s, task_at, first, query, thread);
+        this->exponentials(s, this->scale, l, x);
+      }
     };
     FW_UNROLL for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
 
@@ -212,6 +244,8 @@ struct NarrowKeys : KeyWarpgroup<C> {
     while ((kTileQ == 64 || C::kPair) && walk.left > 1 && walk.block < some_first) {
       this->wait_ds_free();
       if constexpr (C::kPair) this->wait_q(), this->wait_do();
+      if constexpr (C::kDraws)
+        if (p.dropout_threshold) this->take_bits(block_count);
       this->release_q(q_ring.slot), this->release_do();
       FW_UNROLL for (int k = 0; k < kTileQ / 16; ++k)
           store_matrices_transposed(ds_at + this->ds_slot() * C::kDsBytes + k * 16 * kPanelRowBytes, 0, 0, 0, 0);
@@ -224,18 +258,22 @@ struct NarrowKeys : KeyWarpgroup<C> {
     issue_scores(k_operand(k_slot), q_operand(16, q_ring.slot));
     wgmma_wait<0>();
     hold(s);
-    weigh(weights, this->lse(0));
+    weigh(weights, this->lse(0), block_count);
     this->wait_v();
     this->wait_do();
     uint32_t q_before;
     FW_NO_UNROLL for (;;) {
-      issue_scores(operand(C::kV + w * C::kHalfBytes, 16), do_operand(16));
+      issue_scores(operand(C::kV + w * C::kHalfBytes, 16) + this->v_slot() * (C::kKeyBytes / 16), do_operand(16));
       issue_sums(dv, do_operand(kPanelBytes));
       const float4 d0 = this->delta(0);
       wgmma_wait<1>();
       hold(s);
       uint32_t x[kTileQ / 4];
-      this->score_gradients(s, weights, d0, x);
+      if constexpr (C::kGeneral) {
+        modified.score_gradients(*this, s, probs, weights, x);
+      } else {
+        this->score_gradients(s, weights, d0, x);
+      }
       this->wait_ds_free();  // also keeps ptxas from moving the wait below over the products above
       Base::store_pieces(ds_at + this->ds_slot() * C::kDsBytes, x);
       wgmma_wait<0>();
@@ -255,7 +293,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
       const float4 l0 = this->lse(0);
       wgmma_wait<1>();
       hold(s);
-      weigh(x, l0);
+      weigh(x, l0, block_count + 1);
       this->wait_do();
       wgmma_wait<0>();
       hold(dk);
@@ -268,7 +306,8 @@ struct NarrowKeys : KeyWarpgroup<C> {
     this->publish_ds();
     this->release_keys(k_slot);
     ++this->tile_count;
-    store_keys<C, kDim>(p, p.dv, p.dim_v, load_backward_task(task_at), first, 0, dv, 1.f, thread);
+    const float kept_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    store_keys<C, kDim>(p, p.dv, p.dim_v, load_backward_task(task_at), first, 0, dv, kept_scale, thread);
     wgmma_wait<0>();
     hold(dk);
     hold(weights);

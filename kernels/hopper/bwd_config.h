@@ -8,23 +8,33 @@ namespace flashwave {
 
 // kTileK: keys of a CTA. 128: each of the two key warpgroups has 64 of them. 64 ("wide"): both have all of them and
 // half of the columns of dK and dV each. kCtas = 2: a pair of CTAs, a cluster, walks along the queries together.
-template <class ElementType, int kDim_, int kTileQ_, int kTileK_, int kCtas_, bool kGeneral_>
+template <class ElementType, int kDim_, int kTileQ_, int kTileK_, int kCtas_, bool kGeneral_, bool kAlone_>
 struct BackwardConfig {
   using Element = ElementType;
   static constexpr int kDim = kDim_, kTileQ = kTileQ_, kTileK = kTileK_, kCtas = kCtas_;
   static constexpr bool kPair = kCtas == 2, kWide = kTileK == 64, kGeneral = kGeneral_;
+  static constexpr bool kAlone = kAlone_;  // one tile has all keys: dQ is written and not added
   static_assert(kCtas == 1 || kCtas == 2);
+  static_assert(!kAlone || (kTileK == 128 && kTileQ == 64));
   static_assert(!kWide || (kPair && kTileQ == 64 && kDim >= 128));  // what is built
-  static_assert(kWide || (!kGeneral && kTileK == 128 && kTileQ * kDim == 8192));
+  static_assert(kWide || (kTileK == 128 && (kTileQ * kDim == 8192 || (kTileQ == 64 && kDim == 64))));
+  static_assert(kWide || !kGeneral || (kTileQ == 64 && kDim == 64));
   static constexpr int kThreads = 4 * kWarpgroup;  // one that copies, two for the keys, one for dQ
   static constexpr int kPairKeys = kCtas * kTileK;
 
   // dQ is formed as its transpose, with K^T in registers.
-  static constexpr bool kTransposedDq = !kWide && kDim == 64;
+  static constexpr bool kTransposedDq = !kWide && kTileQ == 128;
   // dS = P (dP - delta) by a product of rounded factors: 40 % fewer instructions for one rounding more.
   static constexpr bool kShortProduct = kTransposedDq && Element::kWideRange;
-  static constexpr int kCopyRegisters = 32, kKeyRegisters = kTransposedDq ? 192 : 208,
-                       kDqRegisters = kTransposedDq ? 96 : 64;
+  // Dim 64 by 64 queries leaves registers for the copies, which otherwise spill.
+  static constexpr bool kRoomy = !kWide && kTileQ == 64 && kDim == 64;
+  // The random numbers of dropout are drawn by three warps beside the one that copies, and what they say, a bit for
+  // each of a block's scores, goes through shared memory.
+  static constexpr bool kDraws = kRoomy && kGeneral;
+  static constexpr int kDrawWarps = 3, kBitsBytes = 64 * 128 / 8;
+  static_assert(!kDraws || !kPair);
+  static constexpr int kCopyRegisters = kRoomy ? 64 : 32, kDqRegisters = kTransposedDq ? 96 : 64;
+  static constexpr int kKeyRegisters = kTransposedDq || kRoomy ? 192 : 208;
   static constexpr uint32_t kPace =
       kTransposedDq || kPair ? 64 : 32;  // clocks between the sums that are sent to memory
 
@@ -34,22 +44,26 @@ struct BackwardConfig {
   static constexpr int kQueryBytes = kTileQ * kPanelRowBytes * kPanels, kDsBytes = kTileQ * kTileK * 2;
   static constexpr int kRowBytes = kTileQ * 4;  // of lse or delta
   static constexpr bool kLean = kWide && kDim == 256;
-  static constexpr int kQStages = kLean ? 2 : 3, kDoStages = kLean ? 1 : kPair ? 2 : 3;
+  static constexpr int kQStages = kLean ? 2 : kRoomy ? 4 : 3, kDoStages = kLean ? 1 : kPair ? 2 : kRoomy ? 4 : 3;
   static constexpr int kKSlots = 2;  // single CTAs: this tile's and the next one's; pairs: this CTA's and the other's
+  static constexpr int kVSlots =
+      kRoomy && !kPair ? 2 : 1;  // tiles of few queries are short: the next one's comes early
 
   static constexpr uint32_t kTaskBytes =
       48 + 2 * 16;  // BackwardTask, and what each key warpgroup has of it (BlockRange)
-  static constexpr uint32_t kK = kSharedBase, kV = kK + kKSlots * kKeyBytes, kQ = kV + kKeyBytes,
+  static constexpr uint32_t kK = kSharedBase, kV = kK + kKSlots * kKeyBytes, kQ = kV + kVSlots * kKeyBytes,
                             kDo = kQ + kQStages * kQueryBytes, kDs = kDo + kDoStages * kQueryBytes,
                             kIn = kDs + 2 * kDsBytes,  // dS of the other CTA
       kP = kIn + (kCtas - 1) * kDsBytes, kLse = kP + (kWide ? kDsBytes : 0), kDelta = kLse + kQStages * kRowBytes,
-                            kTasks = kDelta + kDoStages * kRowBytes;
+                            kTasks = kDelta + kDoStages * kRowBytes, kBits = kTasks + 2 * kTaskBytes;
   // Barriers, 8 bytes each: full and free.
-  static constexpr uint32_t kKFull = kTasks + 2 * kTaskBytes, kKFree = kKFull + 16, kVFull = kKFree + 16,
-                            kVFree = kVFull + 8, kQFull = kVFree + 8, kQFree = kQFull + 8 * kQStages,
-                            kDoFull = kQFree + 8 * kQStages, kDoFree = kDoFull + 8 * kDoStages,
-                            kDsFull = kDoFree + 8 * kDoStages, kDsFree = kDsFull + 32, kInFull = kDsFree + 16,
-                            kTaskFull = kInFull + 16, kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
+  static constexpr uint32_t kKFull = kBits + (kDraws ? 2 * kBitsBytes : 0), kKFree = kKFull + 16, kVFull = kKFree + 16,
+                            kVFree = kVFull + 8 * kVSlots, kQFull = kVFree + 8 * kVSlots,
+                            kQFree = kQFull + 8 * kQStages, kDoFull = kQFree + 8 * kQStages,
+                            kDoFree = kDoFull + 8 * kDoStages, kDsFull = kDoFree + 8 * kDoStages,
+                            kDsFree = kDsFull + 32, kInFull = kDsFree + 16, kTaskFull = kInFull + 16,
+                            kTaskFree = kTaskFull + 16, kBitsFull = kTaskFree + 16,
+                            kBitsFree = kBitsFull + (kDraws ? 16 : 0), kEnd = kBitsFree + (kDraws ? 16 : 0);
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= 232448);
 

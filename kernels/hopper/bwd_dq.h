@@ -35,6 +35,10 @@ struct QueryGradients {
       const BackwardTask task = load_backward_task(wait_backward_task<C>(here, n));
       if (uniform(task.key) < 0) break;
       if (uniform(task.blocks) > 0) tile(task);
+      if constexpr (C::kAlone) {
+        store_zeros(task, 0, task.blocks > 0 ? task.first_query_block * C::kTileQ : 0);
+        store_zeros(task, task.blocks > 0 ? (task.first_query_block + task.blocks) * C::kTileQ : 0, task.queries);
+      }
       release_backward_task<C>(n);
     }
   }
@@ -68,7 +72,7 @@ struct QueryGradients {
       FW_NO_UNROLL for (block = first_block; block < first_block + count; ++block, ++block_count) {
         const bool last = head + 1 == end_head && block + 1 == first_block + count;
         if (!C::kPair || (block_count & 1) == rank) {
-          add_block(task, block, at, k_slot, last);
+          add_block(task, block, head, at, k_slot, last);
         } else if (last) {
           release_k(k_slot);
         }
@@ -78,7 +82,38 @@ struct QueryGradients {
     ++tile_count;
   }
 
-  FW_METHOD void add_block(const BackwardTask& task, int block, char* at, uint32_t k_slot, bool last) {
+  // dQ of queries that see no key.
+  FW_METHOD void store_zeros(const BackwardTask& task, int first, int end) const {
+    if (!p.dq.data) return;
+    const Sequence seq = sequence_of(p, task.batch);
+    const int units = p.dim_qk / 8, group = p.heads_q / p.heads_k;
+    for (int g = 0; g < group; ++g) {
+      for (int i = thread; i < (end - first) * units; i += kWarpgroup) {
+        const int64_t to = query_offset(p.dq, seq, first + i / units, task.head * group + g) + i % units * 8;
+        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.dq.data) + to) = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+  // 64 columns from `column` on of 64 queries, straight from registers: the four lanes that share a row exchange their
+  // columns for 8 in a row each.
+  FW_METHOD void store_piece(const BackwardTask& task, int block, int head, int column) const {
+    if (!p.dq.data) return;
+    const int place = thread % 4, row = block * C::kTileQ + thread / 32 * 16 + thread % 32 / 4;
+    uint16_t* const to = static_cast<uint16_t*>(p.dq.data) + query_offset(p.dq, sequence_of(p, task.batch), row, head) +
+                         column + 8 * place;
+    FW_UNROLL for (int k = 0; k < 2; ++k) {
+      FW_UNROLL for (int i = 0; i < 2; ++i) {
+        uint32_t x[4];
+        FW_UNROLL for (int j = 0; j < 4; ++j) x[j] = Element::pack(sum[16 * k + 4 * j + 2 * i] * p.softmax_scale,
+                                                                   sum[16 * k + 4 * j + 2 * i + 1] * p.softmax_scale);
+        transpose_quad(x, place);
+        if (row + 8 * i < task.queries && column + 32 * k + 8 * place < p.dim_qk)
+          *reinterpret_cast<uint4*>(to + 8 * i * p.dq.stride[1] + 32 * k) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
+    }
+  }
+
+  FW_METHOD void add_block(const BackwardTask& task, int block, int head, char* at, uint32_t k_slot, bool last) {
     if (C::kPair && thread < 2) barrier_expect(here + C::kInFull + 8 * thread, C::kDsBytes / 2);
     // In a pair slot = rank, but made anew each time: otherwise 32 descriptors are kept in registers that are not
     // there.
@@ -132,6 +167,10 @@ struct QueryGradients {
         }
         if ((!C::kTransposedDq || C::kPair) && last) release_k(k_slot);
       }
+      if constexpr (C::kAlone) {
+        store_piece(task, block, head, piece * 64);
+        continue;
+      }
       if (piece == 0 && in_order) {
         if (thread == 0) wait_until_equal(turn, turn_of<C>(p, task, block));
         named_sync(1, kWarpgroup);
@@ -144,7 +183,7 @@ struct QueryGradients {
         }
       }
     }
-    if (in_order) {
+    if (in_order && !C::kAlone) {
       __threadfence();
       named_sync(1, kWarpgroup);
       if (thread == 0) raise(turn);

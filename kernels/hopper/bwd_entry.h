@@ -4,6 +4,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/common/part.h"
 #include "kernels/hopper/bwd_dq.h"
+#include "kernels/hopper/bwd_draw.h"
 #include "kernels/hopper/bwd_frame.h"
 #include "kernels/hopper/bwd_wide.h"
 #include "kernels/hopper/element.h"
@@ -18,11 +19,14 @@ FW_DEVICE void start_barriers(uint32_t here) {
     barrier_init(here + C::kDsFree + i, 1), barrier_init(here + C::kInFull + i, 1);
     barrier_init(here + C::kTaskFull + i, 1), barrier_init(here + C::kTaskFree + i, kTaskReaders<C>);
   }
-  barrier_init(here + C::kVFull, 1), barrier_init(here + C::kVFree, 2);
+  for (uint32_t i = 0; i < C::kVSlots; ++i)
+    barrier_init(here + C::kVFull + 8 * i, 1), barrier_init(here + C::kVFree + 8 * i, 2);
   for (uint32_t i = 0; i < C::kQStages; ++i)
     barrier_init(here + C::kQFull + 8 * i, 1), barrier_init(here + C::kQFree + 8 * i, 8 * C::kCtas);
   for (uint32_t i = 0; i < C::kDoStages; ++i)
     barrier_init(here + C::kDoFull + 8 * i, 1), barrier_init(here + C::kDoFree + 8 * i, 8 * C::kCtas);
+  for (uint32_t i = 0; C::kDraws && i < 16; i += 8)
+    barrier_init(here + C::kBitsFull + i, 8), barrier_init(here + C::kBitsFree + i, 8);
   barrier_init_done();
 }
 
@@ -43,6 +47,8 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
     if (wave_index() == 0) producer.run(reinterpret_cast<uint32_t*>(args.shared), args.schedule.in_order != 0);
     if (C::kPair && wave_index() == 1) producer.send(0);
     if (C::kPair && wave_index() == 2) producer.send(1);
+    if constexpr (C::kDraws)
+      if (wave_index() > 0) draw_bits<C>(args.params, wave_index() - 1);
   } else if (warpgroup == 3) {
     give_registers<C::kDqRegisters>();
     QueryGradients<C>(args, rank).run();
@@ -66,32 +72,32 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
 // tile_k: keys of a workgroup, or of a pair of them.
 #define FW_HOPPER_BACKWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, \
                            lds_bytes, features, needs, work)                                                  \
-  FW_HOPPER_##op(name, dtypes, dim_qk, tile_q, tile_k, threads, lds_bytes, features, work)
-#define FW_HOPPER_kBackward(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                     \
+  FW_HOPPER_##op(name, dtypes, dim_qk, seqlen_k, tile_q, tile_k, threads, lds_bytes, features, work)
+#define FW_HOPPER_kBackward(name, dtypes, dim, seqlen_k, tile_q, tile_k, threads, lds_bytes, features, work)           \
   extern "C" __global__ void FW_HOPPER_##work __launch_bounds__(threads, 1)                                            \
       name(const __grid_constant__ flashwave::GpuArguments args, const __grid_constant__ flashwave::TensorMaps maps) { \
     using namespace flashwave;                                                                                         \
     constexpr int kCtas = Work::work == Work::kKeyPairs ? 2 : 1;                                                       \
     using Config = BackwardConfig<ElementOf<(dtypes)>::Type, dim, tile_q, (tile_k) / kCtas, kCtas,                     \
-                                  ((features) & kScoreModifiers) != 0>;                                                \
+                                  ((features) & kScoreModifiers) != 0, ((seqlen_k) > 0)>;                              \
     static_assert(Config::kSharedBytes == lds_bytes && Config::kThreads == threads);                                   \
     backward<Config>(args, maps);                                                                                      \
   }
 #define FW_HOPPER_kKeyTiles
 #define FW_HOPPER_kKeyPairs __cluster_dims__(2, 1, 1)
-#define FW_HOPPER_kPrepare(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                    \
+#define FW_HOPPER_kPrepare(name, dtypes, dim, seqlen_k, tile_q, tile_k, threads, lds_bytes, features, work)          \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
     using namespace flashwave;                                                                                       \
     using Frame = BackwardFrame<ElementOf<(dtypes)>::Type, dim, tile_q>;                                             \
     static_assert(Frame::kThreads == threads);                                                                       \
     Frame::prepare(args);                                                                                            \
   }
-#define FW_HOPPER_kFinish(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                     \
+#define FW_HOPPER_kFinish(name, dtypes, dim, seqlen_k, tile_q, tile_k, threads, lds_bytes, features, work)           \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
     using namespace flashwave;                                                                                       \
     BackwardFrame<ElementOf<(dtypes)>::Type, dim, tile_q>::finish<(tile_q) == 128>(args);                            \
   }
-#define FW_HOPPER_kSums(name, dtypes, dim, tile_q, tile_k, threads, lds_bytes, features, work)                       \
+#define FW_HOPPER_kSums(name, dtypes, dim, seqlen_k, tile_q, tile_k, threads, lds_bytes, features, work)             \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ flashwave::GpuArguments args) { \
     flashwave::BackwardFrame<flashwave::BF16, dim, tile_q>::sinks(args);                                             \
   }

@@ -69,6 +69,7 @@ struct BackwardFrame {
       numbers[kTileQ] = row < seq.queries ? sum : 0.f;
     }
     if (thread_index() == 0) *reinterpret_cast<int*>(block + abi::backward_turn_at(kTileQ)) = 0;
+    if (args.schedule.dq_columns == 0) return;  // the main kernel writes dQ itself
     float4* const dq = reinterpret_cast<float4*>(block + abi::backward_dq_at(kTileQ)) + thread_index();
     FW_UNROLL for (int i = 0; i < kTileQ * kDim / 4 / kThreads; ++i) dq[i * kThreads] = make_float4(0, 0, 0, 0);
   }

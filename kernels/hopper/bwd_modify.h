@@ -5,14 +5,14 @@
 
 #include "kernels/common/score.h"
 #include "kernels/hopper/bwd_tasks.h"
+#include "kernels/hopper/score.h"
 
 namespace flashwave {
 
-template <class C>
+// N: scores of a thread.
+template <class C, int N>
 struct Modified {
-  static constexpr int N = 16;    // scores of a thread
   uint32_t cap_gradients[N / 2];  // of the softcap, as pairs of fp16
-  uint32_t keeps;                 // bit 2 (2 j + e) + i: the element is not dropped
 
   FW_METHOD static Sequence sequence(const BackwardTask& t) { return {t.batch, 0, 0, 0, 0, t.queries, t.keys}; }
 
@@ -33,13 +33,12 @@ struct Modified {
     if (!p.bias.data && !p.alibi_slopes) return;
     const int first_key = key + thread / 32 * 16 + thread % 32 / 4, first_query = query + thread % 4 * 2;
     if (p.bias.data) {
-      // Elements that are not there count as the last: their weights are 0.
-      FW_UNROLL for (int i = 0; i < N; ++i) {
-        const int q = min(first_query + i / 4 * 8 + i % 2, t.queries - 1),
-                  k = min(first_key + i / 2 % 2 * 8, t.keys - 1);
-        s[i] += in_log2(bias_at(
-            p, t.batch * p.bias.stride[0] + head * p.bias.stride[1] + q * p.bias.stride[2] + k * p.bias.stride[3]));
-      }
+      if (p.bias.dtype == abi::kF32)
+        add_bias<float>(p, t, head, first_query, first_key, s);
+      else if (p.bias.dtype == abi::kF16)
+        add_bias<Half>(p, t, head, first_query, first_key, s);
+      else
+        add_bias<BFloat16>(p, t, head, first_query, first_key, s);
     }
     if (p.alibi_slopes) {
       const float slope = p.alibi_slopes[t.batch * p.alibi_batch_stride + head] * kLog2e;
@@ -48,70 +47,110 @@ struct Modified {
     }
   }
 
-  // P. Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
+  // Whether `scores` only multiplies by the scale: then `exponentials` can do it.
+  FW_METHOD static bool only_scales(const Params& p) { return !(p.softcap > 0.f) && !p.bias.data && !p.alibi_slopes; }
+
+  // P = 2^(c s - lse).
   template <class Keys>
-  FW_METHOD void exponentials(const Keys& keys, float (&s)[N], uint32_t (&x)[N / 2]) const {
-    FW_UNROLL for (int k = 0; k < N / 8; ++k) {
-      const float4 l = keys.lse(k);
-      FW_UNROLL for (int i = 0; i < 4; ++i) {
-        const float low = s[8 * k + 2 * i] - (i < 2 ? l.x : l.z), high = s[8 * k + 2 * i + 1] - (i < 2 ? l.y : l.w);
-        x[4 * k + i] = keys.p.bias.data ? C::Element::pack(exp2_fast(fminf(low, 0.f)), exp2_fast(fminf(high, 0.f)))
-                                        : C::Element::pack(exp2_fast(low), exp2_fast(high));
-      }
+  FW_METHOD void exponentials(const Keys& keys, const float (&s)[N], float c, uint32_t (&x)[N / 2]) const {
+    const auto lse = [&](int k) { return keys.lse(k); };
+    // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
+    const auto limited = [](int, float low, float high, float a, float b) {
+      return C::Element::pack(exp2_fast(fminf(low - a, 0.f)), exp2_fast(fminf(high - b, 0.f)));
+    };
+    const auto plain = [c](int, float low, float high, float a, float b) {
+      return C::Element::pack(exp2_fast(__fmaf_rn(low, c, -a)), exp2_fast(__fmaf_rn(high, c, -b)));
+    };
+    if (keys.p.bias.data) {
+      each_pair(s, lse, limited, x);
+    } else {
+      each_pair(s, lse, plain, x);
     }
   }
 
-  // The weights that are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of each: a
-  // lane makes those of two queries, and they transpose them, words and then halves.
-  FW_METHOD void drop(const Params& p, const BackwardTask& t, int head, int query, int key, int thread,
-                      const uint32_t (&x)[N / 2], uint32_t (&kept)[N / 2]) {
-    keeps = 0xFFFFu;
-    if (p.dropout_threshold) {
-      const int place = thread % 32 / 4, group = (key + thread / 32 * 16) / kKeysPerPhilox;
-      const DropoutKey dropout = dropout_key(p);
-      keeps = 0;
-      FW_UNROLL for (int half = 0; half < 2; ++half) {
-        const int number = 8 * half + place;  // of the 16 (query, 8 keys): 2 (2 j + e) + i
-        const ScoreRow row(p, sequence(t), head, query + thread % 4 * 2 + number / 4 * 8 + number / 2 % 2);
-        Philox4 r = row.dropout_group(dropout, group + number % 2);
-        transpose_quad<8>(r.word, place / 2);
-        FW_UNROLL for (int i = 0; i < 4; ++i) {
-          const uint32_t mine = r.word[i], others = __shfl_xor_sync(kAllLanes, mine, 4);
-          const uint32_t even = place & 1 ? others >> 16 : mine & 0xFFFFu;
-          const uint32_t odd = place & 1 ? mine >> 16 : others & 0xFFFFu;
-          if (even >= p.dropout_threshold) keeps |= 1u << (8 * half + 2 * i);
-          if (odd >= p.dropout_threshold) keeps |= 2u << (8 * half + 2 * i);
-        }
-      }
+  // Which of a thread's elements are not dropped. Eight lanes that have the same queries share the numbers of 8 keys of
+  // each: a lane makes those of N / 8 of the N (query, 8 keys) and compares them, and the eight transpose the outcome,
+  // bit by bit: 3 exchanges of a word.
+  FW_METHOD static uint32_t draw(const Params& p, const BackwardTask& t, int head, int query, int key,
+                                 uint32_t thread) {
+    // Of the lane at `place` (bits e, i, h): in its g-th call query 8 (2 g + h) + e and the i-th 8 keys.
+    const uint32_t place = thread % 32 / 4, group = (uint32_t(key) + thread / 32 * 16) / kKeysPerPhilox;
+    const DropoutKey dropout = dropout_key(p);
+    const DropoutCompare compare(p.dropout_threshold);
+    uint32_t queries[N / 8], groups[N / 8], keeps = 0;
+    FW_UNROLL for (int g = 0; g < N / 8; ++g) {
+      queries[g] = query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2, groups[g] = group + place / 2 % 2;
     }
-    // x[i] has the pair e = 0, 1 of (j, i % 2): bits 4 j + i % 2 and 4 j + 2 + i % 2.
-    FW_UNROLL for (int i = 0; i < N / 2; ++i) kept[i] = x[i] & pair_mask(i);
+    Philox4 r[N / 8];
+    dropout_groups(dropout, ScoreRow(p, sequence(t), head, 0).batch_head, queries, groups, r);
+    FW_UNROLL for (int i = 0; i < N / 2; ++i) keeps = compare.kept(keeps, r[i / 4].word[i % 4]);
+    // Word n of the calls has left its bits at 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a
+    // key's number in its 8 (half, and two of the word) change places with those of the lane.
+    const uint32_t other = __shfl_xor_sync(kAllLanes, keeps, 4);
+    keeps = __byte_perm(keeps, other, thread & 4 ? 0x3276 : 0x5410);
+    return exchange_bits<2>(exchange_bits<1>(keeps, 8, thread & 8), 16, thread & 16);
   }
-  FW_METHOD uint32_t pair_mask(int i) const {
-    return (keeps >> (i / 2 * 4 + i % 2) & 1 ? 0xFFFFu : 0u) |
-           (keeps >> (i / 2 * 4 + 2 + i % 2) & 1 ? 0xFFFF0000u : 0u);
+  // The weights that are not dropped: of x[n], a pair e = 0, 1, tell bits 16 - N / 2 + n and 16 above.
+  FW_METHOD static void drop(uint32_t keeps, const uint32_t (&x)[N / 2], uint32_t (&kept)[N / 2]) {
+    FW_UNROLL for (int n = 0; n < N / 2; ++n) kept[n] = x[n] & halves_of_signs(keeps << (N / 2 - 1 - n));
   }
 
   // dS = P (dP' - delta) times the gradient of the softcap; dP' is 0 where an element is dropped, else dP / (1 - p).
+  // kept: P where it is not dropped.
   template <class Keys>
   FW_METHOD void score_gradients(const Keys& keys, const float (&dp)[N], const uint32_t (&probs)[N / 2],
-                                 uint32_t (&x)[N / 2]) const {
-    const Params& p = keys.p;
-    const float scale = 1.f / (1.f - p.dropout_p);
-    FW_UNROLL for (int k = 0; k < N / 8; ++k) {
-      const float4 d = keys.delta(k);
-      FW_UNROLL for (int i = 0; i < 4; ++i) {
-        const int pair = 4 * k + i;
-        float low = dp[2 * pair], high = dp[2 * pair + 1];
-        if (p.dropout_threshold) {
-          const uint32_t mask = pair_mask(pair);
-          low = mask & 0xFFFFu ? low * scale : 0.f, high = mask >> 16 ? high * scale : 0.f;
-        }
-        low = (low - (i < 2 ? d.x : d.z)) * C::Element::low(probs[pair]);
-        high = (high - (i < 2 ? d.y : d.w)) * C::Element::high(probs[pair]);
-        if (p.softcap > 0.f) low *= F16::low(cap_gradients[pair]), high *= F16::high(cap_gradients[pair]);
-        x[pair] = C::Element::pack(low, high);
+                                 const uint32_t (&kept)[N / 2], uint32_t (&x)[N / 2]) const {
+    using Element = typename C::Element;
+    const auto delta = [&](int k) { return keys.delta(k); };
+    // Each switch once, and not at every pair.
+    const auto make = [&](const auto& gradient) {
+      if (keys.p.softcap > 0.f) {
+        each_pair(
+            dp, delta,
+            [&](int n, float low, float high, float a, float b) {
+              gradient(n, low, high, a, b);
+              return Element::pack(low * F16::low(cap_gradients[n]), high * F16::high(cap_gradients[n]));
+            },
+            x);
+      } else {
+        each_pair(
+            dp, delta,
+            [&](int n, float low, float high, float a, float b) {
+              gradient(n, low, high, a, b);
+              return Element::pack(low, high);
+            },
+            x);
       }
+    };
+    if (keys.p.dropout_threshold) {
+      const float scale = 1.f / (1.f - keys.p.dropout_p);
+      make([&](int n, float& low, float& high, float a, float b) {
+        low = low * scale * Element::low(kept[n]) - a * Element::low(probs[n]);
+        high = high * scale * Element::high(kept[n]) - b * Element::high(probs[n]);
+      });
+    } else {
+      make([&](int n, float& low, float& high, float a, float b) {
+        low = (low - a) * Element::low(probs[n]), high = (high - b) * Element::high(probs[n]);
+      });
+    }
+  }
+
+ private:
+  // Elements that are not there count as the last: their weights are 0.
+  template <class T>
+  FW_METHOD static void add_bias(const Params& p, const BackwardTask& t, int head, int query, int key, float (&s)[N]) {
+    const T* const data = static_cast<const T*>(p.bias.data) + t.batch * p.bias.stride[0] + head * p.bias.stride[1];
+    const int64_t keys[] = {min(key, t.keys - 1) * p.bias.stride[3], min(key + 8, t.keys - 1) * p.bias.stride[3]};
+    FW_UNROLL for (int i = 0; i < N; ++i) s[i] +=
+        in_log2(widened(data[min(query + i / 4 * 8 + i % 2, t.queries - 1) * p.bias.stride[2] + keys[i / 2 % 2]]));
+  }
+  // x[n] = f(n, the pair s[2 n], s[2 n + 1], the numbers of its queries), which numbers(k) has for 8 scores.
+  template <class Numbers, class F>
+  FW_METHOD static void each_pair(const float (&s)[N], const Numbers& numbers, const F& f, uint32_t (&x)[N / 2]) {
+    FW_UNROLL for (int k = 0; k < N / 8; ++k) {
+      const float4 a = numbers(k);
+      FW_UNROLL for (int i = 0; i < 4; ++i) x[4 * k + i] =
+          f(4 * k + i, s[8 * k + 2 * i], s[8 * k + 2 * i + 1], i < 2 ? a.x : a.z, i < 2 ? a.y : a.w);
     }
   }
 };

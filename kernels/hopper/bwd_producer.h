@@ -28,9 +28,10 @@ FW_DEVICE void release_backward_task(uint32_t n) {
     }
   }
 }
-// Warps that take tasks: 12 that compute, and in a pair two that send in each CTA and the second producer.
+// Warps that take tasks: 12 that compute, those that draw random numbers, and in a pair two that send in each CTA and
+// the second producer.
 template <class C>
-inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 2) + 1 : 12;
+inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 2) + 1 : 12 + (C::kDraws ? C::kDrawWarps : 0);
 
 template <class C>
 struct BackwardProducer {
@@ -52,7 +53,7 @@ struct BackwardProducer {
 
   // taken: tasks of all clusters after the first of each; 0 when the kernel starts.
   FW_METHOD void run(uint32_t* taken, bool in_order) {
-    const KeyTileOrder order(p, C::kPairKeys, in_order);
+    const KeyTileOrder order(p, C::kPairKeys, C::kAlone ? 1 : 0, in_order);
     uint32_t index = blockIdx.x / C::kCtas;
     for (uint32_t n = 0;; ++n) {
       BackwardTask task;
@@ -182,13 +183,15 @@ struct BackwardProducer {
     __syncwarp();
   }
   FW_METHOD void copy_v(int head, const MapPlace& at) const {
-    barrier_wait(here + C::kVFree, (tiles & 1) ^ 1);
+    const uint32_t slot = C::kVSlots == 2 ? tiles & 1 : 0, use = C::kVSlots == 2 ? tiles >> 1 : tiles;
+    const uint32_t full = here + C::kVFull + 8 * slot;
+    barrier_wait(here + C::kVFree + 8 * slot, (use & 1) ^ 1);
     if (first_lane) {
-      barrier_expect(here + C::kVFull, C::kKeyBytes);
+      barrier_expect(full, C::kKeyBytes);
       for (int i = 0; i < C::kTileK / 64 * C::kPanels; ++i) {
         const MapPlace box = {at.row + i / C::kPanels * 64, at.fine, at.coarse};
-        tma_load(here + C::kV + i * C::kBoxBytes, maps.v, here + C::kVFull, i % C::kPanels * kPanel, head, box,
-                 kEvictFirst);
+        tma_load(here + C::kV + slot * C::kKeyBytes + i * C::kBoxBytes, maps.v, full, i % C::kPanels * kPanel, head,
+                 box, kEvictFirst);
       }
     }
     __syncwarp();

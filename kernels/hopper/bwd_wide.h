@@ -1,5 +1,5 @@
 // Key warpgroups of a CTA of 64 keys, in a pair: dim 256, whose dK and dV of 64 keys are too many registers for one,
-// and every dimension with score modifiers or dropout, which need registers of their own. Each forms S^T and dP^T for
+// and dim 128 with score modifiers or dropout, which need registers of their own. Each forms S^T and dP^T for
 // 32 of the 64 queries of a block, and holds half of the columns of dK and dV of all keys. P and dS of its own queries
 // are register operands; those of the other's come through shared memory, with two barriers a block.
 #pragma once
@@ -20,8 +20,8 @@ struct WideKeys : KeyWarpgroup<C> {
   using Sums = Wgmma<typename C::Element, kColumns>;
 
   float s[kQueries / 2], dk[kColumns / 2], dv[kColumns / 2];
-  uint32_t weights[kQueries / 4];  // the operand
-  Modified<C> modified;            // of the block at work
+  uint32_t weights[kQueries / 4];      // the operand
+  Modified<C, kQueries / 2> modified;  // of the block at work
 
   FW_METHOD WideKeys(const Params& params, int warpgroup, uint32_t cta) : Base(params, warpgroup, cta) {}
 
@@ -69,8 +69,13 @@ struct WideKeys : KeyWarpgroup<C> {
       if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
       if (walk.masked) mask_unseen(s, task_at, first, query, thread);
       if constexpr (C::kGeneral) {
-        modified.exponentials(*this, s, x);
-        modified.drop(p, load_backward_task(task_at), walk.head, query, first, thread, x, kept);
+        modified.exponentials(*this, s, 1.f, x);
+        if (p.dropout_threshold) {
+          const BackwardTask task = load_backward_task(task_at);
+          modified.drop(modified.draw(p, task, walk.head, query, first, thread), x, kept);
+        } else {
+          FW_UNROLL for (int i = 0; i < kQueries / 4; ++i) kept[i] = x[i];
+        }
       } else {
         this->exponentials(s, this->scale, this->lse(0), x);
       }
@@ -109,7 +114,7 @@ struct WideKeys : KeyWarpgroup<C> {
       wgmma_wait<1>();
       hold(s);
       if constexpr (C::kGeneral) {
-        modified.score_gradients(*this, s, probs, x);
+        modified.score_gradients(*this, s, probs, weights, x);
       } else {
         this->score_gradients(s, weights, this->delta(0), x);
       }

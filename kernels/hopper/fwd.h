@@ -36,7 +36,8 @@ struct Consumer {
   float s[kScores], o[kOutputs];
   uint32_t pa[kWeights], pb[C::kTwoWeights ? kWeights : 1];
   float m0, m1, l0, l1;
-  bool too_large;  // a weight of this warp
+  uint32_t keeps[2];  // which of the weights at work are not dropped
+  bool too_large;     // a weight of this warp
 
   uint32_t task_number = 0, queries;  // queries: where they lie
   bool first_output;                  // the next one is
@@ -106,12 +107,13 @@ struct Consumer {
     first_output = false;
   }
   // One turn: the scores of a block and the output of the block before. Returns when the scores are there.
-  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], bool last) {
+  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], int block, bool last) {
     named_sync(turn_barrier(group), 2 * kWarpgroup);
     issue_scores(done + 1);
     wait_v(done);
     issue_output(weights);
     named_arrive(turn_barrier((group + 1) % C::kConsumers), 2 * kWarpgroup);
+    draw(block);
     wgmma_wait<1>();
     hold(s);
     release_k(done + 1);
@@ -222,27 +224,32 @@ struct Consumer {
     if constexpr (C::kCapped) cap_scores();
     if (block >= open_last || block < open_first) mask(block);
   }
-  FW_METHOD void drop(int block) {
+  // Random numbers are drawn while the scores are waited for.
+  FW_METHOD void draw(int block) {
     if constexpr (C::kGeneral)
-      if (p.dropout_threshold) score_rows(block).drop(pa);
+      if (p.dropout_threshold) score_rows(block).draw(keeps);
+  }
+  FW_METHOD void drop() {
+    if constexpr (C::kGeneral)
+      if (p.dropout_threshold) ScoreRows<C::kTileK>::drop(keeps, pa);
   }
 
   // A block of which some keys may be hidden from some rows.
   FW_METHOD void checked_block(int block, bool last) {
-    issue_both(pa, last);
+    issue_both(pa, block, last);
     modify(block);
     const float2 factor = raise_reference();
     hold(s);
     if (!last) wait_k(done + 2);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
     wait_output(pa);
     add(exponentials(pa));
-    drop(block);
+    drop();
     rescale(factor);
   }
 
   // A block that all rows see: P by the reference of the blocks before.
   FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], bool last) {
-    issue_both(before, last);
+    issue_both(before, 0, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
       x = exponentials<true>(weights, m0, m1);
@@ -283,6 +290,7 @@ struct Consumer {
     open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
     open_last = uniform(seen.all_last / C::kTileK);
 
+    draw(j);
     wgmma_wait<0>();
     hold(s);
     release_k(done);
@@ -293,7 +301,7 @@ struct Consumer {
     modify(j);
     raise_reference();
     add(exponentials(pa));
-    drop(j);
+    drop();
     if (C::kQSlots > 1 && task_number > 0) {
       if (speaks) tma_wait_stores_read();
       release_queries(task_number - 1);

@@ -31,6 +31,11 @@ FW_DEVICE void check_shared_base(uint32_t cta = 0) {  // cta: the rank of a clus
 FW_DEVICE void store_shared(uint32_t at, uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
+FW_DEVICE uint32_t load_shared(uint32_t at) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
 FW_DEVICE int4 load_shared4(uint32_t at) {
   int4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -11,6 +11,64 @@ FW_DEVICE float widened(float x) { return x; }
 FW_DEVICE float widened(BFloat16 x) { return to_float(x); }
 FW_DEVICE float widened(Half x) { return float_of_half(x.bits); }
 
+FW_DEVICE uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
+  return x;
+}
+template <uint32_t kFactor>
+FW_DEVICE void wide_product(uint32_t x, uint32_t& low, uint32_t& high) {
+  asm("{.reg .b64 x; mul.wide.u32 x, %2, %3; mov.b64 {%0, %1}, x;}" : "=r"(low), "=r"(high) : "r"(x), "n"(kFactor));
+}
+// ScoreRow::dropout_group of several (query, group) of a head, by the instructions it takes, two products and two
+// exclusive ors a round: nvcc alone makes more of them. Side by side, since a round waits for the one before.
+template <int kCalls>
+FW_DEVICE void dropout_groups(const DropoutKey& key, uint32_t batch_head, const uint32_t (&query)[kCalls],
+                              const uint32_t (&group)[kCalls], Philox4 (&r)[kCalls]) {
+  uint32_t key0 = key.low, key1 = key.high;
+  FW_UNROLL for (int i = 0; i < kCalls; ++i) r[i] = {{group[i], query[i], batch_head, key.counter}};
+  FW_UNROLL for (int round = 0; round < kPhiloxRounds; ++round) {
+    FW_UNROLL for (int i = 0; i < kCalls; ++i) {
+      uint32_t low0, high0, low1, high1;
+      wide_product<kPhiloxMul0>(r[i].word[0], low0, high0);
+      wide_product<kPhiloxMul1>(r[i].word[2], low1, high1);
+      r[i] = {{exclusive_or(high1, r[i].word[1], key0), low1, exclusive_or(high0, r[i].word[3], key1), low0}};
+    }
+    key0 += kPhiloxWeyl0, key1 += kPhiloxWeyl1;
+  }
+}
+
+// Which of the two 16-bit numbers of a word are not below a threshold, both at once.
+struct DropoutCompare {
+  uint32_t threshold, result;  // result: the bits that answer
+
+  // With a threshold of 2^16 nothing is kept.
+  FW_METHOD explicit DropoutCompare(uint32_t t) : threshold(t * 0x10001u), result(t >> 16 ? 0 : 0x80008000u) {}
+  // The bits before, one place down, and those of these numbers in the top bits of the halves. Without its top bit a
+  // difference does not borrow from the other half; where the top bits differ, they decide.
+  FW_METHOD uint32_t kept(uint32_t bits, uint32_t numbers) const {
+    const uint32_t rest = (numbers | 0x80008000u) - (threshold & 0x7FFF7FFFu);
+    uint32_t x;
+    asm("lop3.b32 %0, %1, %2, %3, 0xB2;" : "=r"(x) : "r"(numbers), "r"(threshold), "r"(rest));  // n & ~t | ~(n ^ t) & r
+    asm("lop3.b32 %0, %1, %2, %3, 0xF8;" : "=r"(x) : "r"(bits >> 1), "r"(x), "r"(result));      // b | x & r
+    return x;
+  }
+};
+// Halves of ones where their top bit is set, else of zeros.
+FW_DEVICE uint32_t halves_of_signs(uint32_t x) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(result) : "r"(x));
+  return result;
+}
+// A step of a transposition of bits by lanes that are `apart`: bits whose place has kShift clear stay where the lane
+// has that bit clear, and go to the other lane's places with kShift set.
+template <int kShift>
+FW_DEVICE uint32_t exchange_bits(uint32_t x, int apart, bool upper) {
+  constexpr uint32_t kLower = kShift == 1 ? 0x55555555u : 0x33333333u;
+  const uint32_t other = __shfl_xor_sync(kAllLanes, x, apart), mine = upper ? ~kLower : kLower;
+  return (x & mine) | (__funnelshift_l(other, other, upper ? 32 - kShift : kShift) & ~mine);
+}
+
 // Two rows of a block of scores, as this thread has them.
 template <int kTileK>
 struct ScoreRows {
@@ -51,23 +109,34 @@ struct ScoreRows {
     }
   }
 
-  // Weights, packed as pairs of keys, of dropped elements become 0. A pair has one word of the four that Philox gives
-  // for 8 keys of a row, and the four lanes that share a row have one each: each lane makes the words of every fourth 8
-  // keys, and they transpose them.
-  FW_METHOD void drop(uint32_t (&weights)[kTileK / 4]) const {
-    const int place = lane_index() & 3, group = first / kKeysPerPhilox;
+  // Which elements of both rows are not dropped. A pair of keys has one word of the four that Philox gives for 8 keys
+  // of a row, and the four lanes that share a row have one each: each lane makes the words of every fourth 8 keys and
+  // compares them, and they transpose the outcome, bit by bit: 4 exchanges of a word. Nothing here waits for scores.
+  FW_METHOD void draw(uint32_t (&keeps)[2]) const {
+    const int lane = lane_index(), group = first / kKeysPerPhilox + lane % 4;
     const DropoutKey key = dropout_key(p);
+    const DropoutCompare compare(p.dropout_threshold);
     FW_UNROLL for (int row = 0; row < 2; ++row) {
-      FW_UNROLL for (int j = 0; j < kTileK / 8; j += 4) {
-        Philox4 x = (row ? row1 : row0).dropout_group(key, group + j + place);
-        transpose_quad(x.word, place);
-        FW_UNROLL for (int i = 0; i < 4; ++i) if (j + i < kTileK / 8)
-            weights[(j + i) / 2 * 4 + (j + i) % 2 * 2 + row] &= kept(x.word[i]);
-      }
+      uint32_t query[kCalls], groups[kCalls], bits = 0;
+      FW_UNROLL for (int i = 0; i < kCalls; ++i) query[i] = (row ? row1 : row0).query, groups[i] = group + 4 * i;
+      Philox4 r[kCalls];
+      dropout_groups(key, row0.batch_head, query, groups, r);
+      FW_UNROLL for (int i = 0; i < 4 * kCalls; ++i) bits = compare.kept(bits, r[i / 4].word[i % 4]);
+      keeps[row] = exchange_bits<2>(exchange_bits<1>(bits, 1, lane & 1), 2, lane & 2);
+    }
+  }
+  // Weights, packed as pairs of keys, of dropped elements become 0. The j-th 8 keys have bit 16 - 4 kCalls + j, and the
+  // upper of the pair 16 above.
+  FW_METHOD static void drop(const uint32_t (&keeps)[2], uint32_t (&weights)[kTileK / 4]) {
+    FW_UNROLL for (int row = 0; row < 2; ++row) {
+      FW_UNROLL for (int j = 0; j < kTileK / 8; ++j) weights[j / 2 * 4 + j % 2 * 2 + row] &=
+          halves_of_signs(keeps[row] << (4 * kCalls - 1 - j));
     }
   }
 
  private:
+  static constexpr int kCalls = (kTileK / 8 + 3) / 4;  // of Philox, by a lane for a row
+  static_assert(kCalls <= 4);
   FW_METHOD static constexpr int key_of(int i) { return i / 4 * 8 + i % 2; }
 
   template <class T>
@@ -77,11 +146,6 @@ struct ScoreRows {
                                                                                row1.bias;
     FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] +=
         in_log2(widened((i & 2 ? data1 : data0)[min(first + key_of(i), last) * p.bias.stride[3]]));
-  }
-
-  FW_METHOD uint32_t kept(uint32_t numbers) const {
-    return ((numbers & 0xFFFFu) >= p.dropout_threshold ? 0xFFFFu : 0u) |
-           (numbers >> 16 >= p.dropout_threshold ? 0xFFFF0000u : 0u);
   }
 };
 

@@ -137,6 +137,9 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
 // Whether several workgroups add to the sums of dQ in the workspace; else another kernel computes it.
 bool sums_dq(const KernelRow& row) { return row.work != Work::kKeyBlocks || (row.needs & kNeedsAnyOrder) != 0; }
 
+// Whether one tile has all keys of a head, so that the kernel writes dQ at once.
+bool writes_dq(const KernelRow& row) { return row.max_seqlen_k > 0 && row.max_seqlen_k <= row.tile_k; }
+
 // Workgroups take tiles of keys until none is left. At least one starts, and finds that there are none.
 abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int64_t workgroups) {
   const fw_attention& a = problem.a;
@@ -144,6 +147,7 @@ abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const 
   abi::Schedule s = one_part(problem, row.tile_q, workgroups * std::min(tiles, device.compute_units / workgroups));
   s.zeroed_bytes = kCounterBytes;
   s.in_order = problem.deterministic();
+  s.dq_columns = static_cast<int16_t>(writes_dq(row) ? 0 : row.max_dim_qk);
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, row.max_dim_qk);
   return s;
@@ -301,7 +305,7 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
   }
   if (by_key_tiles(row)) {
     Status status;
-    if (problem.g.dq.data != nullptr) {
+    if (problem.g.dq.data != nullptr && !writes_dq(row)) {
       const Op op = sums_dq(row) ? Op::kFinish : Op::kDq;
       status = add_companion(op, problem, device, row, schedule, blocks_of_queries(problem, row.tile_q), steps);
     }
