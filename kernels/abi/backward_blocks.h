@@ -8,8 +8,8 @@
 //            turn    128 bytes, of which the first int counts the tiles of keys that have added to dQ
 //            dq      tile_q * dim floats, in the order of the main kernel's registers (AMD GPUs: as rows)
 //
-// Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them (AMD
-// GPUs: in that of the rows). A kernel that computes dQ by itself has blocks without sums: dim = 0.
+// Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them
+// (Hopper), or in that of the rows (all others). A kernel that computes dQ by itself has blocks without sums: dim = 0.
 #pragma once
 
 #include <cstdint>

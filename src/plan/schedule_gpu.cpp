@@ -165,8 +165,10 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
 // The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
 // dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const bool by_blocks = row.work == Work::kKeyBlocks || row.work == Work::kKeySums;
   for (const KernelRow& other : catalog_of(row_kind(device))) {
     if (other.op != op || why_not(other, problem, device).refuses()) continue;
+    if ((other.work == Work::kAnyBlocks) != (by_blocks && op != Op::kDq)) continue;
     if (other.work == Work::kAnyBlocks) return &other;
     if (other.max_dim_qk == row.max_dim_qk && other.max_dim_v == row.max_dim_v &&
         (op == Op::kDq ? other.features == row.features : other.tile_q == row.tile_q)) {
@@ -177,7 +179,8 @@ const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& devi
 }
 
 bool by_key_tiles(const KernelRow& row) {
-  return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs || row.work == Work::kKeyBlocks;
+  return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs || row.work == Work::kKeyBlocks ||
+         row.work == Work::kKeySums;
 }
 
 int64_t blocks_of_queries(const Problem& problem, int64_t tile_q) {
@@ -222,6 +225,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
     case Work::kKeyPairs:
       return key_tiles(problem, device, row, 2);
     case Work::kKeyBlocks:
+    case Work::kKeySums:
       return key_blocks(problem, row);
     case Work::kLine:
       return line(problem, device, row);
