@@ -91,7 +91,7 @@ static_assert(sizeof(Params) == 18 * 48 + 256);
 struct Schedule {
   int32_t splits;           // parts of the keys that are attended apart and combined (1 = none)
   int32_t rows_per_task;    // query rows of one task, GQA group packed: row = query * group + head_in_group
-  int64_t keys_per_split;   // keys of one part (the last may be shorter)
+  int64_t keys_per_split;   // keys of one part (the last may be shorter); backward by Work::kKeySums: of a workgroup
   int64_t tasks;            // independent tasks
   int32_t heads_per_task;   // decode: key heads of one task, read side by side
   int32_t zeroed_bytes;     // GPU: of the workspace, so many are 0 when the kernel starts

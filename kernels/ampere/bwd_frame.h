@@ -102,7 +102,8 @@ FW_DEVICE void prepare(const GpuArguments& args) {
   }
   if (thread_index() == 0) *block.turn() = 0;
   float4* const dq = reinterpret_cast<float4*>(block.dq());
-  for (int i = thread_index(); i < block.tile_q * block.columns / 4; i += kFrameThreads) dq[i] = make_float4(0, 0, 0, 0);
+  for (int i = thread_index(); i < block.tile_q * block.columns / 4; i += kFrameThreads)
+    dq[i] = make_float4(0, 0, 0, 0);
 }
 
 // The sums of dQ from the order of accumulators, scaled and rounded. A thread has 8 columns of a row.
@@ -143,14 +144,13 @@ FW_DEVICE void finish(const GpuArguments& args) {
   }
 }
 
-// The gradient of a head's sink: each row gives it - e^(sink - lse) delta. A task is a head; the same order of sums in
-// every run.
-FW_DEVICE void sinks(const GpuArguments& args) {
-  __shared__ float sums[kFrameThreads / kWave];
+// The gradients of a head's sink and slope. A task is a head; the same order of sums in every run. Sink: each row gives
+// it - e^(sink - lse) delta.
+FW_DEVICE float sink_gradient(const GpuArguments& args, int head) {
   const Params& p = args.params;
   FrameBlock block(args, 0);
-  block.head = int32_t(task_index());
-  const float sink = p.sinks[block.head] * kLog2e;
+  block.head = head;
+  const float sink = p.sinks[head] * kLog2e;
   float sum = 0.f;
   for (block.batch = 0; block.batch < p.batch; ++block.batch) {
     const int rows = int(sequence_of(p, block.batch).queries);
@@ -160,12 +160,41 @@ FW_DEVICE void sinks(const GpuArguments& args) {
       sum -= exp2_fast(sink - block.lse()[place]) * block.delta()[place];
     }
   }
+  return sum;
+}
+FW_DEVICE float slope_gradient_of(const GpuArguments& args, int head, int batch) {
+  const Params& p = args.params;
+  const int64_t tile_k = args.schedule.keys_per_split;
+  const int64_t count = (p.seqlen_k + tile_k - 1) / tile_k * abi::kSlopeParts;
+  const float* const parts = reinterpret_cast<const float*>(args.shared + args.schedule.workspace_bytes) -
+                             abi::backward_slope_floats(p, tile_k) + (int64_t{batch} * p.heads_q + head) * count;
+  float sum = 0.f;
+  for (int64_t i = thread_index(); i < count; i += kFrameThreads) sum += parts[i];
+  return sum;
+}
+FW_DEVICE void store_sum(float* to, float sum) {
+  __shared__ float sums[kFrameThreads / kWave];
   sum = wave_reduce(sum, [](float a, float b) { return a + b; });
+  workgroup_barrier();
   if (lane_index() == 0) sums[wave_index()] = sum;
   workgroup_barrier();
   if (thread_index() != 0) return;
   for (int wave = 1; wave < kFrameThreads / kWave; ++wave) sum += sums[wave];
-  p.d_sinks[block.head] = sum;
+  *to = sum;
+}
+FW_DEVICE void sums(const GpuArguments& args) {
+  const Params& p = args.params;
+  const int head = int(task_index());
+  if (p.d_sinks) store_sum(p.d_sinks + head, sink_gradient(args, head));
+  if (!p.d_slopes) return;
+  float sum = 0.f;
+  for (int batch = 0; batch < p.batch; ++batch) {
+    sum += slope_gradient_of(args, head, batch);
+    if (!p.alibi_batch_stride) continue;
+    store_sum(p.d_slopes + batch * p.alibi_batch_stride + head, sum);
+    sum = 0.f;
+  }
+  if (!p.alibi_batch_stride) store_sum(p.d_slopes + head, sum);
 }
 
 }  // namespace flashwave

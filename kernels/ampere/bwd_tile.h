@@ -1,5 +1,5 @@
-// Products of tiles in shared memory by mma.sync. A lane finds its place in a tile once; steps and pieces from there are
-// constants.
+// Products of tiles in shared memory by mma.sync. A lane finds its place in a tile once; steps and pieces from there
+// are constants.
 #pragma once
 
 #include "kernels/ampere/isa.h"
@@ -13,7 +13,8 @@ namespace flashwave {
 template <class Layout>
 struct FirstByRows {
   uint32_t at;
-  FW_METHOD FirstByRows(uint32_t tile, int first, int lane) : at(tile + Layout::offset(first + (lane & 15), lane >> 4)) {}
+  FW_METHOD FirstByRows(uint32_t tile, int first, int lane)
+      : at(tile + Layout::offset(first + (lane & 15), lane >> 4)) {}
   FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
     load_matrices(x, Layout::advance(at, step) + piece * 16 * Layout::kPitch);
   }

@@ -53,8 +53,8 @@ FW_DEVICE void add_bias(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlac
   }
 }
 
-// q.k -> score in units of log2: one switch after another for the whole tile, all uniform. capped(n, h, x, y): takes the
-// tangents of a softcap for two keys of query h.
+// q.k -> score in units of log2: one switch after another for the whole tile, all uniform. capped(n, h, x, y): takes
+// the tangents of a softcap for two keys of query h.
 template <int kKeyTiles, class Capped>
 FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at, const Capped& capped) {
   if (p.softcap > 0.f) {
@@ -102,9 +102,10 @@ FW_DEVICE void exchange_words(uint32_t& low, uint32_t& high, int c, int lanes_ap
   high = upper ? high : other;
 }
 
-// Which elements are dropped: bit 4n + i is s[n][i]. A Philox call covers one query and the 8 keys of a key tile, of which each of
-// the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they exchange
-// words. The calls are a loop that gathers one bit for each weight: unrolled they would need too many registers.
+// Which elements are dropped: bit 4n + i is s[n][i]. A Philox call covers one query and the 8 keys of a key tile, of
+// which each of the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they
+// exchange words. The calls are a loop that gathers one bit for each weight: unrolled they would need too many
+// registers.
 template <int kKeyTiles>
 FW_DEVICE uint32_t dropped_elements(const Params& p, const TilePlace& at) {
   static_assert(kKeyTiles <= 8);

@@ -1,6 +1,6 @@
 nvidia_code_objects(ampere fwd compute_75 "fwd;fwd_general" sm_75)
 nvidia_code_objects(ampere fwd compute_80 "fwd;fwd_general" sm_80 sm_90)
-set(parts bwd_frame)
+set(parts bwd_frame bwd_dbias)
 foreach(dims d64 d128 d256)
   list(APPEND parts bwd_${dims} bwd_general_${dims})
 endforeach()
