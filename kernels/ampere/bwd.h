@@ -191,7 +191,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   FW_METHOD void clear_rows(const abi::Tensor& t, const Sequence& seq, int first, int count, int dim) const {
     if (!t.data) return;
     FW_NO_UNROLL for (int i = thread; i < count * dim; i += C::kThreads) {
-      const int64_t at = key_offset(p, t, seq, first + i / dim, head_k) + i % dim;
+      const int64_t at = this->row_offset(t, seq, first + i / dim) + i % dim;
       if (t.dtype == abi::kF32) {
         static_cast<float*>(t.data)[at] = 0.f;
       } else {
@@ -209,7 +209,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
       FW_UNROLL for (int r = 0; r < KeyGrid::kRowTiles; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
           const int row = first_row + r * 16 + h * 8 + lane / 4;
-          float* const to = static_cast<float*>(t.data) + key_offset(p, t, seq, first_key + row, head_k);
+          float* const to = static_cast<float*>(t.data) + this->row_offset(t, seq, first_key + row);
           FW_UNROLL for (int n = 0; n < KeyGrid::kColumnTiles; ++n) {
             FW_UNROLL for (int e = 0; e < 2; ++e) {
               const int column = first_column + n * 8 + (lane & 3) * 2 + e;
@@ -227,7 +227,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
       const int row = i / (C::kDim / 8), chunk = i % (C::kDim / 8), column = chunk * 8;
       if (row >= rows || column >= dim) continue;
       const uint4 x = load_shared(shared + stage_at + Layout::offset(row, chunk));
-      uint16_t* const to = static_cast<uint16_t*>(t.data) + key_offset(p, t, seq, first_key + row, head_k) + column;
+      uint16_t* const to = static_cast<uint16_t*>(t.data) + this->row_offset(t, seq, first_key + row) + column;
       if (!kGeneral || vectors) {
         *reinterpret_cast<uint4*>(to) = x;
       } else {

@@ -25,7 +25,7 @@ struct BackwardBlock {
   int queries, keys;    // of the sequence
   QueryTiles range;     // that see the tile
   const char *q, *d_o;  // query 0 of head 0
-  int64_t first_block;  // of the sequence, in the workspace
+  int first_block;      // of the sequence, in the workspace
   bool vectors;         // everything is at multiples of 16 bytes
 
   FW_METHOD BackwardBlock(const GpuArguments& args, uint32_t shared_memory)
@@ -44,7 +44,7 @@ struct BackwardBlock {
     queries = int(seq.queries), keys = int(seq.keys);
     q = static_cast<const char*>(p.q.data) + query_offset(p.q, seq, 0, 0) * 2;
     d_o = static_cast<const char*>(p.d_o.data) + query_offset(p.d_o, seq, 0, 0) * 2;
-    first_block = abi::backward_first_block(p, batch, C::kTileQ);
+    first_block = int(abi::backward_first_block(p, batch, C::kTileQ));
   }
   // Asked for where it is needed: registers are scarce.
   FW_METHOD Edges edges() const { return edges_of(p, {batch, 0, 0, 0, 0, queries, keys}); }
@@ -54,12 +54,17 @@ struct BackwardBlock {
     if (end < first_key + C::kTileK) range.all_end = range.all_first;  // rows that are no keys are always masked
   }
 
+  // As key_offset where no block_table is: without the division, which is a call.
+  FW_METHOD int64_t row_offset(const abi::Tensor& t, const Sequence& seq, int row) const {
+    return seq.k_batch * t.stride[0] + (seq.k_row + row) * t.stride[1] + head_k * t.stride[2];
+  }
+
   // -------------------------------------------------------------------------------------------------- to shared memory
   using Share = RowShare<C::kThreads, C::kDim>;
   FW_METHOD void load_keys(const abi::Tensor& t, const Sequence& seq, int dim, int to) {
     const Share mine(thread);
     const char* const from =
-        static_cast<const char*>(t.data) + key_offset(p, t, seq, first_key + mine.row, head_k) * 2 + mine.chunk * 16;
+        static_cast<const char*>(t.data) + row_offset(t, seq, first_key + mine.row) * 2 + mine.chunk * 16;
     const int64_t step = Share::kRows * t.stride[1] * 2;
     load_rows<C::kTileK, kGeneral>(mine, shared + to, keys - first_key, dim, vectors,
                                    [&](int i) { return from + i * step; });
@@ -72,7 +77,7 @@ struct BackwardBlock {
     load_rows<C::kTileQ, kGeneral>(mine, to, queries - first, dim, vectors, [&](int i) { return from + i * step; });
   }
   FW_METHOD char* block_data(int block, int head) const {
-    return workspace + abi::kBackwardHeaderBytes + ((first_block + block) * p.heads_q + head) * kBlockBytes;
+    return workspace + abi::kBackwardHeaderBytes + (int64_t{first_block + block} * p.heads_q + head) * kBlockBytes;
   }
   // Q, dO and the numbers of a block to a stage.
   FW_METHOD void load_block(int block, int head, uint32_t to) {
