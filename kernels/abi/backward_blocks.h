@@ -8,8 +8,8 @@
 //            turn    128 bytes, of which the first int counts the tiles of keys that have added to dQ
 //            dq      tile_q * dim floats, in the order of the main kernel's registers (AMD GPUs: as rows)
 //
-// Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them (AMD
-// GPUs: in that of the rows). A kernel that computes dQ by itself has blocks without sums: dim = 0.
+// Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them
+// (Hopper), or in that of the rows (all others). A kernel that computes dQ by itself has blocks without sums: dim = 0.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,24 @@ constexpr int64_t backward_bytes(int64_t batch, int64_t heads_q, int64_t rows, b
   const int64_t each = (rows + tile_q - 1) / tile_q;
   const int64_t blocks = ragged ? rows / tile_q + batch : batch * (each > 0 ? each : 1);
   return kBackwardHeaderBytes + blocks * heads_q * backward_block_bytes(tile_q, dim);
+}
+
+// Gradients of ALiBi slopes, in floats at the end of the workspace, [batch][heads_q][tile of keys][part]: a workgroup
+// has up to kSlopeParts waves, and each its own sum.
+inline constexpr int64_t kSlopeParts = 8;
+constexpr int64_t backward_slope_floats(const Params& p, int64_t tile_k) {
+  return p.batch * int64_t{p.heads_q} * ((p.seqlen_k + tile_k - 1) / tile_k) * kSlopeParts;
+}
+
+// Gradients of a bias: a workgroup has the entries of one (sequence, head, block of queries, tile of keys), where these
+// are told apart, and sums over those that are not.
+struct BiasBlocks {
+  int64_t batches, heads, blocks, tiles;
+};
+constexpr BiasBlocks backward_bias_blocks(const Params& p, int64_t tile_q, int64_t tile_k) {
+  const Tensor& t = p.d_bias;
+  return {t.stride[0] ? p.batch : 1, t.stride[1] ? p.heads_q : 1, t.stride[2] ? (p.seqlen_q + tile_q - 1) / tile_q : 1,
+          t.stride[3] ? (p.seqlen_k + tile_k - 1) / tile_k : 1};
 }
 
 // Where row r of a block has its lse and delta.

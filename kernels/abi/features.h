@@ -98,6 +98,7 @@ enum class Work : uint8_t {
                   // left
   kKeyPairs,      // the same by pairs of workgroups, a cluster
   kKeyBlocks,     // tile_k rows of k and v of one key head
+  kKeySums,       // the same by kernels that always add to sums of dQ, in order where that is asked for
   kAnyBlocks,     // blocks of queries of one head, of the size that the schedule says: passes of a backward
   kLine,          // one workgroup for each compute unit, with an equal share of all keys (kernels/abi/decode_line.h)
 };

@@ -91,14 +91,14 @@ static_assert(sizeof(Params) == 18 * 48 + 256);
 struct Schedule {
   int32_t splits;           // parts of the keys that are attended apart and combined (1 = none)
   int32_t rows_per_task;    // query rows of one task, GQA group packed: row = query * group + head_in_group
-  int64_t keys_per_split;   // keys of one part (the last may be shorter)
+  int64_t keys_per_split;   // keys of one part (the last may be shorter); backward by Work::kKeySums: of a workgroup
   int64_t tasks;            // independent tasks
   int32_t heads_per_task;   // decode: key heads of one task, read side by side
   int32_t zeroed_bytes;     // GPU: of the workspace, so many are 0 when the kernel starts
   int64_t scratch_bytes;    // per worker
   int64_t workspace_bytes;  // once per call: partial results
   int32_t in_order;         // backward: sums of several workgroups are made in a fixed order, always the same bits
-  int16_t dq_columns;    // backward of AMD GPUs: of the sums of dQ in a block (kernels/abi/backward_blocks.h); 0: none
+  int16_t dq_columns;    // backward, but Hopper: of the sums of dQ in a block (kernels/abi/backward_blocks.h); 0: none
   int16_t lse_by_scale;  // and: in a block, LSE is divided by softmax_scale, not in units of log2
 };
 static_assert(sizeof(Schedule) == 56);

@@ -3,7 +3,18 @@
 
 #include "kernels/nvidia/isa.h"
 
+// What is compiled only if the target has the instructions of a row.
+#define FW_FOR_kIsaSm75(...) __VA_ARGS__
+#if FW_SM80
+#define FW_FOR_kIsaSm80(...) __VA_ARGS__
+#else
+#define FW_FOR_kIsaSm80(...)
+#endif
+
 namespace flashwave {
+
+// Aligned to the period of the swizzle.
+extern __shared__ __align__(1024) char dynamic_shared[];
 
 // A tile of 16-bit rows in shared memory, in chunks of 16 bytes. The 8 rows of an 8x8 matrix must lie in 8 different
 // groups of banks: chunk c of row r is at c ^ (r & 7), or where rows are no multiple of 128 bytes, they are an odd
@@ -20,6 +31,10 @@ struct TileLayout {
   // From the address of chunk c (0 or 1) of a row to that of chunk c + 2 * step.
   FW_METHOD static uint32_t advance(uint32_t at, int step) {
     return kSwizzled ? (at ^ uint32_t(step % 4 * 32)) + uint32_t(step / 4 * 128) : at + uint32_t(step * 32);
+  }
+  // From the address of a chunk to that of the n-th after it. The first is a multiple of a power of two above n.
+  FW_METHOD static uint32_t along(uint32_t at, int n) {
+    return kSwizzled ? (at ^ uint32_t(n % 8 * 16)) + uint32_t(n / 8 * 128) : at + uint32_t(n * 16);
   }
 };
 

@@ -7,13 +7,6 @@
 #include "kernels/common/part.h"
 
 namespace flashwave {
-#define FW_FOR_kIsaSm75(...) __VA_ARGS__
-#if FW_SM80
-#define FW_FOR_kIsaSm80(...) __VA_ARGS__
-#else
-#define FW_FOR_kIsaSm80(...)
-#endif
-
 #define FW_AMPERE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, lds_bytes, \
                         features, needs, work)                                                                        \
   FW_FOR_##isa(                                                                                                       \
@@ -24,8 +17,5 @@ namespace flashwave {
         if (forward.choose_task(args.schedule)) forward.run();                                                        \
       })
 #define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_AMPERE_ENTRY)(__VA_ARGS__)
-
-// Aligned to the period of the swizzle.
-extern __shared__ __align__(1024) char dynamic_shared[];
 
 }  // namespace flashwave

@@ -247,7 +247,7 @@ struct Forward {
         sum[r][h] += x;
       }
       if constexpr (kGeneral) {
-        if (p.dropout_threshold) drop_weights(s[r], p, place_of(tile, r));
+        if (p.dropout_threshold) drop_weights(s[r], dropped_elements<kKeyTiles>(p, place_of(tile, r)));
       }
     }
   }

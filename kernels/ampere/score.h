@@ -53,13 +53,18 @@ FW_DEVICE void add_bias(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlac
   }
 }
 
-// q.k -> score in units of log2: one switch after another for the whole tile, all uniform.
-template <int kKeyTiles>
-FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+// q.k -> score in units of log2: one switch after another for the whole tile, all uniform. capped(n, h, x, y): takes
+// the tangents of a softcap for two keys of query h.
+template <int kKeyTiles, class Capped>
+FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at, const Capped& capped) {
   if (p.softcap > 0.f) {
     const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
     FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] = cap * tanh_of(s[n][i] * scale);
+      FW_UNROLL for (int h = 0; h < 2; ++h) {
+        const float x = tanh_of(s[n][2 * h] * scale), y = tanh_of(s[n][2 * h + 1] * scale);
+        s[n][2 * h] = cap * x, s[n][2 * h + 1] = cap * y;
+        capped(n, h, x, y);
+      }
     }
   } else {
     const float scale = p.softmax_scale * kLog2e;
@@ -84,6 +89,11 @@ FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const Til
   }
 }
 
+template <int kKeyTiles>
+FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+  modify_scores(s, p, at, [](int, int, float, float) {});
+}
+
 // One step of transposing the 4 words of 4 lanes, of which this is number c: afterwards word q is word c of lane q.
 FW_DEVICE void exchange_words(uint32_t& low, uint32_t& high, int c, int lanes_apart) {
   const bool upper = c & lanes_apart;
@@ -92,11 +102,12 @@ FW_DEVICE void exchange_words(uint32_t& low, uint32_t& high, int c, int lanes_ap
   high = upper ? high : other;
 }
 
-// Weights of dropped elements become 0. A Philox call covers one query and the 8 keys of a key tile, of which each of
-// the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they exchange
-// words. The calls are a loop that gathers one bit for each weight: unrolled they would need too many registers.
+// Which elements are dropped: bit 4n + i is s[n][i]. A Philox call covers one query and the 8 keys of a key tile, of
+// which each of the 4 lanes of a row has one word's: each lane makes one of 4 calls (2 key tiles x 2 queries), and they
+// exchange words. The calls are a loop that gathers one bit for each weight: unrolled they would need too many
+// registers.
 template <int kKeyTiles>
-FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
+FW_DEVICE uint32_t dropped_elements(const Params& p, const TilePlace& at) {
   static_assert(kKeyTiles <= 8);
   const int c = lane_index() & 3;
   const uint32_t batch_head = uint32_t(at.batch * p.heads_q + at.head), query = uint32_t(at.query + 8 * (c & 1));
@@ -115,6 +126,12 @@ FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, const Params& p, const Tile
       dropped = dropped << 1 | uint32_t((x.word[q] & 0xFFFFu) < p.dropout_threshold);
     }
   }
+  return dropped;
+}
+
+// Weights of dropped elements become 0.
+template <int kKeyTiles>
+FW_DEVICE void drop_weights(ScoreTile<kKeyTiles>& s, uint32_t dropped) {
   FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
     FW_UNROLL for (int i = 0; i < 4; ++i) {
       if (dropped >> (n * 4 + i) & 1) s[n][i] = 0.f;

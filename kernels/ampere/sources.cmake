@@ -1,2 +1,8 @@
 nvidia_code_objects(ampere fwd compute_75 "fwd;fwd_general" sm_75)
 nvidia_code_objects(ampere fwd compute_80 "fwd;fwd_general" sm_80 sm_90)
+set(parts bwd_frame bwd_dbias)
+foreach(dims d64 d128 d256)
+  list(APPEND parts bwd_${dims} bwd_general_${dims})
+endforeach()
+nvidia_code_objects(ampere bwd compute_75 "${parts}" sm_75)
+nvidia_code_objects(ampere bwd compute_80 "${parts}" sm_80 sm_90)

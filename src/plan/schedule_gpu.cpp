@@ -163,14 +163,25 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
   s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
+  if (row.work == Work::kKeySums) s.keys_per_split = row.tile_k;
+  if (problem.g.d_slopes != nullptr) {
+    s.workspace_bytes += abi::backward_slope_floats(params_of(problem), row.tile_k) * 4;
+  }
   return s;
+}
+
+int64_t bias_blocks(const Problem& problem, const KernelRow& row) {
+  const abi::BiasBlocks n = abi::backward_bias_blocks(params_of(problem), row.tile_q, row.tile_k);
+  return n.batches * n.heads * n.blocks * n.tiles;
 }
 
 // The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
 // dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const bool by_blocks = row.work == Work::kKeyBlocks || row.work == Work::kKeySums;
   for (const KernelRow& other : catalog_of(row_kind(device))) {
     if (other.op != op || why_not(other, problem, device).refuses()) continue;
+    if ((other.work == Work::kAnyBlocks) != (by_blocks && op != Op::kDq && op != Op::kDBias)) continue;
     if (other.work == Work::kAnyBlocks) return &other;
     if (other.max_dim_qk == row.max_dim_qk && other.max_dim_v == row.max_dim_v &&
         (op == Op::kDq ? other.features == row.features : other.tile_q == row.tile_q)) {
@@ -181,7 +192,8 @@ const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& devi
 }
 
 bool by_key_tiles(const KernelRow& row) {
-  return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs || row.work == Work::kKeyBlocks;
+  return row.work == Work::kKeyTiles || row.work == Work::kKeyPairs || row.work == Work::kKeyBlocks ||
+         row.work == Work::kKeySums;
 }
 
 int64_t blocks_of_queries(const Problem& problem, int64_t tile_q) {
@@ -193,7 +205,9 @@ Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, co
   const KernelRow* other = companion(op, problem, device, row);
   if (other == nullptr) return {FW_INTERNAL_ERROR, std::string(row.name) + ": no kernel to " + op_name(op)};
   steps->push_back({other, schedule});
-  steps->back().schedule.tasks = op == Op::kDq ? blocks_of_queries(problem, other->tile_q) : tasks;
+  steps->back().schedule.tasks = op == Op::kDq      ? blocks_of_queries(problem, other->tile_q)
+                                 : op == Op::kDBias ? bias_blocks(problem, *other)
+                                                    : tasks;
   steps->back().schedule.zeroed_bytes = 0;
   return {};
 }
@@ -226,6 +240,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
     case Work::kKeyPairs:
       return key_tiles(problem, device, row, 2);
     case Work::kKeyBlocks:
+    case Work::kKeySums:
       return key_blocks(problem, row);
     case Work::kLine:
       return line(problem, device, row);
@@ -309,7 +324,11 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
       const Op op = sums_dq(row) ? Op::kFinish : Op::kDq;
       status = add_companion(op, problem, device, row, schedule, blocks_of_queries(problem, row.tile_q), steps);
     }
-    if (status.ok() && problem.g.d_sinks != nullptr) {
+    if (status.ok() && problem.g.d_bias.data != nullptr) {
+      status = add_companion(Op::kDBias, problem, device, row, schedule, 0, steps);
+      if (status.ok() && steps->back().schedule.tasks == 0) steps->pop_back();
+    }
+    if (status.ok() && (problem.g.d_sinks != nullptr || problem.g.d_slopes != nullptr)) {
       status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
     }
     return status;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks that the machine code of NVIDIA GPUs is what the lists of kernels say: each row has its function in every file
-compiled from its source whose target can run it, and no file has functions of another one. No GPU is needed.
+compiled from its source whose target can run it, and no file has functions of another one; and the plain kernels of
+kernels/ampere keep everything in registers. No GPU is needed.
 
     check_nvidia_code.py FOLDER     which holds SOURCE_TARGET for cubins (sm_90) and SOURCE_TARGET.ptx (compute_80)
 """
@@ -21,27 +22,50 @@ def rows():
     return found
 
 
-def functions_of_cubin(data):
-    """Names of the global functions of a 64-bit ELF file."""
-    section_offset = struct.unpack_from("<Q", data, 40)[0]
-    size, count = struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * size) for i in range(count)]
-    names = set()
-    for _, kind, _, _, offset, length, link, _, _, entry in sections:
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        strings = sections[link][4]
-        for at in range(offset, offset + length, entry):
-            name, info = struct.unpack_from("<IB", data, at)
-            if info == 0x12:  # STB_GLOBAL, STT_FUNC
-                names.add(data[strings + name : data.index(b"\0", strings + name)].decode())
-    return names
+class Cubin:
+    """A 64-bit ELF file of NVIDIA's: `functions`, the names of the global ones, and `frames`, the bytes of stack of each
+    function."""
+
+    SYMBOLS, FUNCTION = 2, 0x12  # SHT_SYMTAB; STB_GLOBAL, STT_FUNC
+    SIZED, FRAME_SIZE = 4, 0x11  # of an attribute in .nv.info: its format, its kind (symbol, bytes)
+
+    def __init__(self, data):
+        self.data = data
+        offset = struct.unpack_from("<Q", data, 40)[0]
+        size, count, names = struct.unpack_from("<HHH", data, 58)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + i * size) for i in range(count)]
+        self.symbols, self.functions, self.frames = [], set(), {}
+        for _, kind, _, _, offset, length, link, _, _, entry in sections:
+            for at in range(offset, offset + length, entry) if kind == self.SYMBOLS else ():
+                name, info = struct.unpack_from("<IB", data, at)
+                self.symbols.append(self._string(sections[link][4] + name))
+                if info == self.FUNCTION:
+                    self.functions.add(self.symbols[-1])
+        for name, _, _, _, offset, length, *_ in sections:
+            if self._string(sections[names][4] + name) == ".nv.info":
+                self._read_attributes(offset, offset + length)
+
+    def _string(self, at):
+        return self.data[at : self.data.index(b"\0", at)].decode()
+
+    def _read_attributes(self, at, end):
+        while at < end:
+            form, kind, size = struct.unpack_from("<BBH", self.data, at)
+            if (form, kind) == (self.SIZED, self.FRAME_SIZE):
+                symbol, frame = struct.unpack_from("<II", self.data, at + 4)
+                self.frames[self.symbols[symbol]] = frame
+            at += 4 + (size if form == self.SIZED else 0)
 
 
-def functions(path):
+def functions_and_frames(path):
     if path.suffix == ".ptx":
-        return set(re.findall(r"\.entry (\w+)\(", path.read_text()))
-    return functions_of_cubin(path.read_bytes())
+        return set(re.findall(r"\.entry (\w+)\(", path.read_text())), {}
+    cubin = Cubin(path.read_bytes())
+    return cubin.functions, cubin.frames
+
+
+def must_not_spill(name):
+    return re.match(r"ampere_(fwd|bwd)_b?f16_", name) is not None and not name.endswith("_general")
 
 
 def main():
@@ -54,9 +78,12 @@ def main():
             target = int(re.search(r"_(\d+)a?(\.ptx)?$", path.name).group(1))
             # The code for compute_75 serves sm_75 alone where there is one for compute_80; generic code is compiled once.
             wanted = {name for name, least in kernels.items() if least <= target}
-            there = functions(path)
+            there, frames = functions_and_frames(path)
             faults += [f"{path.name}: {name} is missing" for name in sorted(wanted - there)]
             faults += [f"{path.name}: {name} is not of {source}" for name in sorted(there - set(kernels))]
+            plain = [name for name in wanted if must_not_spill(name) and path.suffix != ".ptx"]
+            faults += [f"{path.name}: {name} has no known stack" for name in plain if name not in frames]
+            faults += [f"{path.name}: {name} spills {frames[name]} bytes" for name in plain if frames.get(name)]
             checked += len(wanted)
     for fault in faults:
         print(fault)

@@ -1,4 +1,5 @@
-"""The backward by the kernels of compute capability 9.0: which one runs, exact sums, and the same bits in every run."""
+"""The backward by tensor cores: which kernel runs, exact sums, and the same bits in every run. Those of other GPUs run on
+one of compute capability 9.0 as well, where they are named."""
 
 from __future__ import annotations
 
@@ -24,10 +25,16 @@ def _on_hopper() -> bool:
 pytestmark = pytest.mark.skipif(not _on_hopper(), reason="the kernels are for compute capability 9.0")
 
 
-def kernels() -> list[str]:
+def kernels(family: str = "hopper|ampere") -> list[str]:
     if not _on_hopper():
         return []
-    return [name for name in fw.kernels(fw.device("cuda:0")) if re.search(r"^hopper_bwd_(bf16|f16)_d\d+", name)]
+    return [name for name in fw.kernels(fw.device("cuda:0")) if re.search(rf"^({family})_bwd_(bf16|f16)_d\d+", name)]
+
+
+def kind(kernel: str) -> tuple[torch.dtype, int]:
+    """The element type and head dim that a kernel is made for."""
+    found = re.search(r"_(bf16|f16)_d(\d+)", kernel)
+    return (torch.bfloat16 if found[1] == "bf16" else torch.float16), int(found[2])
 
 
 def gradients(q, k, v, dout, **arguments):
@@ -59,14 +66,48 @@ def test_bits_repeat(dim, causal, deterministic):
         assert not deterministic or torch.equal(again[0], first[0])
 
 
+@pytest.mark.parametrize("dim", [64, 80, 128, 256])
+def test_gradients_of_bias_and_slopes(dim):
+    q, k, v = (normal(2, 300, heads, dim) for heads in (4, 2, 2))
+    bias, slopes = normal(1, 4, 300, 300, dtype=torch.float32), torch.rand(4, device="cuda")
+    for arguments in ({"bias": bias.requires_grad_()}, {"alibi_slopes": slopes.requires_grad_()}):
+        leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        out = flashwave.attention(*leaves, **arguments)
+        monitored = [*leaves, *arguments.values()]
+        gradients_of = torch.autograd.grad(out.float().square().sum(), monitored)
+        wanted = torch.autograd.grad(
+            flashwave.attention(*(leaf.float() for leaf in leaves), **arguments).square().sum(), monitored
+        )
+        for got, want in zip(gradients_of, wanted):
+            assert (got.float() - want.float()).norm() <= 0.02 * want.float().norm()
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (300, 90), (200, -1)])
+@pytest.mark.parametrize("kernel", kernels("ampere"))
+def test_bits_repeat_by_the_kernels_of_other_gpus(kernel, window, monkeypatch):
+    dtype, dim = kind(kernel)
+    q, k, v, dout = (normal(2, 2000, heads, dim, dtype=dtype) for heads in (8, 2, 2, 8))
+    out, lse = flashwave.attention(q, k, v, window=window, return_lse=True)
+    monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)
+    found = {}
+    for deterministic in (False, True):
+        problem = make_problem(q, k, v, window_size=window, deterministic=deterministic)
+        found[deterministic] = [
+            dispatch.backward(problem, dout, None, out, lse, native.DQ_DK_DV)[:3] for _ in range(4)
+        ]
+    dq, dk, dv = found[True][0]
+    assert all(torch.equal(again[0], dq) for again in found[True])
+    assert all(torch.equal(a[1], dk) and torch.equal(a[2], dv) for a in found[True] + found[False])
+    assert (found[False][0][0].float() - dq.float()).norm() <= 1e-2 * dq.float().norm()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kernel", kernels())
 def test_integers_stay_exact(kernel, causal, monkeypatch):
     """A scale that vanishes makes every weight 1 / (number of keys), a power of two, and all else is small integers: a
     register that is overwritten while a matrix instruction still reads it shows."""
-    found = re.search(r"_(bf16|f16)_d(\d+)", kernel)
-    dtype, digits = (torch.bfloat16, 7) if found[1] == "bf16" else (torch.float16, 10)
-    dim, rows = int(found[2]), 1024
+    dtype, dim = kind(kernel)
+    digits, rows = 7 if dtype == torch.bfloat16 else 10, 1024
     q, k, v, dout = (torch.randint(-2, 3, (1, rows, 2, dim), device="cuda").to(dtype) for _ in range(4))
     scale = 2.0**-30
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)

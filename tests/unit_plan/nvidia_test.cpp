@@ -3,6 +3,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "plan/plan.h"
 #include "tests/unit_plan/problems.h"
@@ -68,15 +70,112 @@ Problem backward_of(int64_t seqlen, int64_t dim) {
   return p;
 }
 
-TEST_F(NvidiaPlan, BackwardByTensorCoresOnHopperAlone) {
-  for (const DeviceInfo& device : {turing(), ada(), ampere()}) {
-    expect_chosen(backward_problem(), device, "nvidia_generic_bwd_bf16");
-  }
+TEST_F(NvidiaPlan, BackwardOfHopper) {
   EXPECT_EQ(chosen(backward_of(128, 64), hopper()), "hopper_bwd_bf16_d64_m128n128");
   EXPECT_EQ(chosen(with_type(backward_of(128, 64), FW_F16), hopper()), "hopper_bwd_f16_d64_m128n128");
   EXPECT_EQ(chosen(backward_of(128, 96), hopper()), "hopper_bwd_bf16_d128_m64n128");
   EXPECT_EQ(chosen(backward_of(128, 192), hopper()), "hopper_bwd_bf16_d256_m64n128_pair");
   EXPECT_EQ(chosen(backward_of(128, 264), hopper()), "nvidia_generic_bwd_bf16");
+}
+
+// By shared memory: 163 KB, 99 KB, 64 KB.
+TEST_F(NvidiaPlan, BackwardOfOtherGpus) {
+  EXPECT_EQ(chosen(backward_of(128, 64), ampere()), "ampere_bwd_bf16_d64_m128n64");
+  EXPECT_EQ(chosen(backward_of(128, 96), ampere()), "ampere_bwd_bf16_d128_m64n64");
+  EXPECT_EQ(chosen(backward_of(128, 192), ampere()), "ampere_bwd_bf16_d256_m64n64");
+  EXPECT_EQ(chosen(backward_of(128, 64), ada()), "ampere_bwd_bf16_d64_m128n64");
+  EXPECT_EQ(chosen(backward_of(128, 128), ada()), "ampere_bwd_bf16_d128_m64n64");
+  EXPECT_EQ(chosen(backward_of(128, 256), ada()), "ampere_bwd_bf16_d256_m32n32");
+  EXPECT_EQ(chosen(backward_of(128, 264), ada()), "nvidia_generic_bwd_bf16");
+  EXPECT_EQ(chosen(backward_of(128, 64), turing()), "nvidia_generic_bwd_bf16") << "it knows no bf16";
+  for (const auto& [dim, name] : {std::pair{64, "ampere_bwd_f16_d64_m64n64"},
+                                  {128, "ampere_bwd_f16_d128_m32n64"},
+                                  {256, "ampere_bwd_f16_d256_m32n16"}}) {
+    EXPECT_EQ(chosen(with_type(backward_of(128, dim), FW_F16), turing()), name);
+  }
+}
+
+Problem with_modifiers(Problem p) {
+  p.a.softcap = 30;
+  p.a.alibi_slopes = present<float>();
+  p.a.bias = tensor(FW_F32, 0, 0, 256);
+  p.a.sinks = present<float>();
+  p.a.dropout_p = 0.1f;
+  return p;
+}
+Problem with_all_gradients(Problem p) {
+  p = with_modifiers(p);
+  p.g.d_bias = p.a.bias;
+  p.g.d_sinks = p.g.d_slopes = present<float>();
+  p.g.d_lse = p.a.lse;
+  return p;
+}
+
+TEST_F(NvidiaPlan, NoTrainingIn16BitsIsSlow) {
+  for (const DeviceInfo& device : {turing(), ada(), ampere(), hopper()}) {
+    for (const fw_dtype dtype : {FW_F16, FW_BF16}) {
+      if (dtype == FW_BF16 && device.isa == turing().isa) continue;
+      for (const int64_t dim : {1, 7, 64, 96, 200, 256}) {
+        Problem p = with_type(backward_of(128, dim), dtype);
+        for (const Problem& asked : {p, with_modifiers(p), with_all_gradients(p)}) {
+          for (const uint64_t flags : {uint64_t{0}, uint64_t{FW_DETERMINISTIC}}) {
+            Problem each = asked;
+            each.a.flags |= flags;
+            const Selection selection = select(each, device);
+            ASSERT_NE(selection.row, nullptr);
+            EXPECT_FALSE(is_slow_path(*selection.row)) << selection.row->name;
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<std::string> names_of(const std::vector<Step>& steps) {
+  std::vector<std::string> names;
+  for (const Step& step : steps) names.emplace_back(step.row->name);
+  return names;
+}
+
+TEST_F(NvidiaPlan, BackwardBySumsHasItsPasses) {
+  using Names = std::vector<std::string>;
+  Plan plan;
+  const Problem p = backward_of(300, 128);
+  ASSERT_TRUE(make_plan(p, ada(), {}, &plan).ok());
+  EXPECT_EQ(names_of(plan.before), (Names{"ampere_bwd_prepare"}));
+  EXPECT_EQ(names_of(plan.after), (Names{"ampere_bwd_finish"}));
+  EXPECT_EQ(plan.schedule.tasks, 5 * p.a.heads_k * p.a.batch) << "tiles of 64 keys";
+  EXPECT_EQ(plan.schedule.keys_per_split, 64);
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 0) << "the pass before clears";
+  EXPECT_EQ(plan.before[0].schedule.tasks, 5 * p.a.heads_q * p.a.batch) << "blocks of 64 queries";
+  EXPECT_EQ(plan.before[0].schedule.dq_columns, 128) << "they must agree about the blocks";
+  const int64_t block = 64 * 8 + 128 + 64 * 128 * 4, blocks = 128 + 5 * block * p.a.heads_q * p.a.batch;
+  EXPECT_EQ(plan.schedule.workspace_bytes, blocks);
+  EXPECT_FALSE(plan.schedule.in_order);
+
+  Problem all = with_all_gradients(p);
+  all.a.flags |= FW_DETERMINISTIC;
+  ASSERT_TRUE(make_plan(all, ada(), {}, &plan).ok());
+  EXPECT_EQ(names_of(plan.after), (Names{"ampere_bwd_finish", "ampere_bwd_dbias_bf16_d128_m64n64", "ampere_bwd_sums"}));
+  EXPECT_EQ(plan.after[1].schedule.tasks, 5 * 5) << "the bias tells neither sequences nor heads apart";
+  EXPECT_EQ(plan.schedule.workspace_bytes, blocks + p.a.batch * p.a.heads_q * 5 * 8 * 4) << "parts of the slopes";
+  EXPECT_TRUE(plan.schedule.in_order);
+  all.g.d_bias.stride[3] = 0;
+  ASSERT_TRUE(make_plan(all, ada(), {}, &plan).ok());
+  EXPECT_EQ(plan.after[1].schedule.tasks, 5);
+  all.a.seqlen_q = 0;
+  ASSERT_TRUE(make_plan(all, ada(), {}, &plan).ok());
+  EXPECT_EQ(names_of(plan.after), (Names{"ampere_bwd_finish", "ampere_bwd_sums"})) << "there is no entry of the bias";
+}
+
+// A kernel of its own has passes of its own, also where those of another family would fit.
+TEST_F(NvidiaPlan, BackwardOfAnotherFamilyOnHopper) {
+  Plan plan;
+  for (const char* name : {"ampere_bwd_bf16_d128_m64n64", "ampere_bwd_bf16_d128_m64n64_general"}) {
+    ASSERT_TRUE(make_plan(backward_of(300, 128), hopper(), {.force_kernel = name}, &plan).ok());
+    EXPECT_EQ(names_of(plan.before), (std::vector<std::string>{"ampere_bwd_prepare"}));
+    EXPECT_EQ(names_of(plan.after), (std::vector<std::string>{"ampere_bwd_finish"}));
+  }
 }
 
 // A pair of CTAs makes half as many sums in memory, and takes longer to begin a tile.
@@ -110,7 +209,7 @@ TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
   p.a.bias = tensor(FW_F32, 0, 0, 256);
   expect_chosen(p, hopper(), "hopper_bwd_");
   p.g.d_bias = p.a.bias;
-  expect_chosen(p, hopper(), "nvidia_generic_bwd_bf16");
+  EXPECT_EQ(chosen(p, hopper()), "ampere_bwd_bf16_d64_m64n64_general");
 }
 
 TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
@@ -118,7 +217,7 @@ TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
        {&fw_gradients::d_o, &fw_gradients::dq, &fw_gradients::dk, &fw_gradients::dv}) {
     Problem p = backward_problem();
     (p.g.*tensor).stride[1] += 4;
-    expect_chosen(p, hopper(), "nvidia_generic_bwd_bf16");
+    EXPECT_EQ(chosen(p, hopper()), "ampere_bwd_bf16_d64_m64n64_general");
   }
 }
 
@@ -161,12 +260,7 @@ TEST_F(NvidiaPlan, FewQueriesAndFewKeysHaveTheirKernels) {
 TEST_F(NvidiaPlan, NothingIsRefused) {
   const auto all = [](Problem p) {
     p.a.flags |= FW_CAUSAL;
-    p.a.softcap = 30;
-    p.a.alibi_slopes = present<float>();
-    p.a.bias = tensor(FW_F32, 0, 0, 256);
-    p.a.sinks = present<float>();
-    p.a.dropout_p = 0.1f;
-    return p;
+    return with_modifiers(p);
   };
   for (const DeviceInfo& device : {turing(), ada(), ampere(), hopper()}) {
     for (const fw_dtype dtype : {FW_F16, FW_BF16, FW_F32}) {
@@ -332,7 +426,7 @@ TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {
 
 TEST_F(NvidiaPlan, PassesOfABackwardFollow) {
   Plan plan;
-  ASSERT_TRUE(make_plan(backward_problem(), ampere(), {}, &plan).ok());
+  ASSERT_TRUE(make_plan(with_type(backward_problem(), FW_F32), ampere(), {}, &plan).ok());
   ASSERT_FALSE(plan.after.empty());
   for (const Step& step : plan.after) {
     EXPECT_EQ(std::string_view(step.row->device), "cuda");
@@ -367,7 +461,7 @@ TEST_F(NvidiaPlan, OutputInFp32) {
   expect_chosen(with_float_out(backward_problem()), hopper(), "hopper_bwd_bf16_d64_");
   Problem gradients = backward_problem();
   gradients.g.dk.dtype = FW_F32;
-  expect_chosen(gradients, hopper(), "nvidia_generic_bwd_bf16");
+  EXPECT_EQ(chosen(gradients, hopper()), "ampere_bwd_bf16_d64_m128n64");
 }
 
 TEST_F(NvidiaPlan, ResultsAreAddedByAKernelOfTheirOwn) {
