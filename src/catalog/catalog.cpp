@@ -136,6 +136,10 @@ const char* op_name(Op op) {
       return "sums";
     case Op::kDq:
       return "compute dq";
+    case Op::kDBias:
+      return "compute d_bias";
+    case Op::kDSlopes:
+      return "compute d_slopes";
   }
   return "?";
 }

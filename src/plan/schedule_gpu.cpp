@@ -6,6 +6,7 @@
 #include "kernels/abi/decode_line.h"
 #include "kernels/abi/generic_backward.h"
 #include "kernels/abi/partials.h"
+#include "kernels/abi/score_gradients.h"
 #include "kernels/abi/tiny_schedule.h"
 #include "plan/plan.h"
 
@@ -159,6 +160,7 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
   s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
+  if (problem.g.d_slopes != nullptr) s.workspace_bytes += abi::slope_parts(params_of(problem)) * 4;
   return s;
 }
 
@@ -305,7 +307,14 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
       const Op op = sums_dq(row) ? Op::kFinish : Op::kDq;
       status = add_companion(op, problem, device, row, schedule, blocks_of_queries(problem, row.tile_q), steps);
     }
-    if (status.ok() && problem.g.d_sinks != nullptr) {
+    const auto add_scores = [&](Op op, int64_t waves) {  // none where there are no queries
+      if (!status.ok() || waves == 0) return;
+      status = add_companion(op, problem, device, row, schedule, abi::score_tasks(waves), steps);
+    };
+    const abi::Params params = params_of(problem);
+    add_scores(Op::kDBias, params.d_bias.data != nullptr ? abi::d_bias_waves(params) : 0);
+    add_scores(Op::kDSlopes, params.d_slopes != nullptr ? abi::slope_parts(params) : 0);
+    if (status.ok() && (problem.g.d_sinks != nullptr || problem.g.d_slopes != nullptr)) {
       status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
     }
     return status;
