@@ -39,10 +39,15 @@ std::string chosen(const Problem& problem) {
 
 TEST_F(AmdPlan, BackwardByMatrixCores) {
   EXPECT_EQ(chosen(backward_of(128, 64)), "cdna_bwd_bf16_d64_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 96)), "cdna_bwd_bf16_d128_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d256_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 96)), "cdna_bwd_bf16_d96_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 104)), "cdna_bwd_bf16_d128_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d192_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 200)), "cdna_bwd_dkdv_bf16_d256_m32n128");
   EXPECT_EQ(chosen(backward_of(128, 264)), "amd_generic_bwd_bf16");
-  Problem p = backward_of(128, 64);
+  Problem p = backward_of(128, 192);
+  p.a.dim_v = 128;
+  EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d192v128_m32n128");
+  p = backward_of(128, 64);
   p.a.softcap = 30;
   EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general");
   p.a.bias = p.g.d_bias = tensor(FW_F32, 0, 0, 256);
