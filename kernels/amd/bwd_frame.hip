@@ -1,63 +1,20 @@
 // The passes before and after the main kernel of a backward, for every family of GPUs: of blocks of queries whose size
 // and number of columns the schedule says (kernels/abi/backward_blocks.h). They move bytes and compute next to nothing.
-#include "kernels/amd/bwd_block.h"
+#include "kernels/amd/bwd_prepare.h"
 #include "kernels/amd/gpu.h"
-#include "kernels/common/elements.h"
 #include "kernels/common/score.h"
-#include "kernels/common/sequence.h"
 
 namespace flashwave {
 
-inline constexpr int kThreads = 256;
-inline constexpr int kRowLanes = 16, kRowsAtOnce = kThreads / kRowLanes;  // of a row in `prepare`
+inline constexpr int kThreads = kPrepareThreads;
 
-template <class T>
-struct alignas(16) Eight {
-  T x[8];
-};
-template <class T>
-FW_DEVICE Eight<T> load_eight(const abi::Tensor& t, int64_t offset) {
-  return *reinterpret_cast<const Eight<T>*>(elements<const T>(t) + offset);
-}
-
-// lse and delta of each row, and sums of 0. A row that is not there sees no key. A sequence without queries has a block
-// that the tiles of its keys may read.
+// lse and delta of each row, and sums of 0. A sequence without queries has a block that the tiles of its keys may read.
 template <class T>
 FW_DEVICE void prepare(const GpuArguments& args) {
-  const Params& p = args.params;
   const Block block(args, task_index());
-  const Sequence seq = sequence_of(p, block.batch);
+  const Sequence seq = sequence_of(args.params, block.batch);
   if (block.block > 0 && block.first_row() >= seq.queries) return;
-  for (int in_block = thread_index() / kRowLanes; in_block < block.tile_q; in_block += kRowsAtOnce) {
-    const int64_t row = block.first_row() + in_block;
-    const bool exists = row < seq.queries;
-    float sum = 0.f;
-    if (exists) {
-      const int64_t o = query_offset(p.o, seq, row, block.head), d_o = query_offset(p.d_o, seq, row, block.head);
-      for (int column = thread_index() % kRowLanes * 8; column < p.dim_v; column += kRowLanes * 8) {
-        const Eight<T> b = load_eight<T>(p.d_o, d_o + column);
-        if (p.o.dtype == abi::kF32) {
-          const Eight<float> a = load_eight<float>(p.o, o + column);
-          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(a.x[i], load(&b.x[i]), sum);
-        } else {
-          const Eight<T> a = load_eight<T>(p.o, o + column);
-          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(load(&a.x[i]), load(&b.x[i]), sum);
-        }
-      }
-    }
-    sum += dpp<0xB1>(sum);   // quad_perm [1,0,3,2]
-    sum += dpp<0x4E>(sum);   // quad_perm [2,3,0,1]
-    sum += dpp<0x141>(sum);  // row_half_mirror
-    sum += dpp<0x140>(sum);  // row_mirror
-    if (thread_index() % kRowLanes != 0) continue;
-    float lse = -kInf;
-    if (exists) {
-      lse = elements<const float>(p.lse)[query_offset(p.lse, seq, row, block.head)];
-      if (p.d_lse.data) sum -= elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, row, block.head)];
-    }
-    block.lse()[row_place(in_block)] = lse_number(args, lse);
-    block.delta()[row_place(in_block)] = delta_number(exists ? sum : 0.f);
-  }
+  prepare_block<T>(args, block, seq);
   F32x4* const dq = reinterpret_cast<F32x4*>(block.dq());
   for (int i = thread_index(); i < block.tile_q * args.schedule.dq_columns / 4; i += kThreads) dq[i] = 0.f;
 }

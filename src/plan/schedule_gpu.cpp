@@ -5,6 +5,7 @@
 #include "kernels/abi/backward_blocks.h"
 #include "kernels/abi/decode_line.h"
 #include "kernels/abi/generic_backward.h"
+#include "kernels/abi/head_backward.h"
 #include "kernels/abi/partials.h"
 #include "kernels/abi/score_gradients.h"
 #include "kernels/abi/tiny_schedule.h"
@@ -164,6 +165,18 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
   return s;
 }
 
+// A backward by kernels that have all queries and keys of a head in a workgroup.
+bool by_heads(const KernelRow& row) {
+  return row.op == Op::kBackward && row.work == Work::kQueryBlocks && !is_slow_path(row);
+}
+abi::Schedule whole_heads(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  abi::Schedule s = one_part(problem, abi::kHeadBlock, a.heads_q * a.batch);
+  const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
+  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), abi::kHeadBlock, 0);
+  return s;
+}
+
 // The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
 // dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
@@ -202,6 +215,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
   const fw_attention& a = problem.a;
   switch (row.work) {
     case Work::kQueryBlocks: {
+      if (by_heads(row)) return whole_heads(problem);
       abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
       if (row.op == Op::kBackward) s.workspace_bytes = abi::generic_backward_bytes(params_of(problem));
       return s;
@@ -318,6 +332,10 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
       status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
     }
     return status;
+  }
+  if (by_heads(row)) {
+    if (problem.g.d_sinks == nullptr) return {};
+    return add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
   }
   if (row.op == Op::kBackward) {
     const abi::Params params = params_of(problem);
