@@ -58,7 +58,7 @@ struct Backward {
   float next_lse[kSets], next_delta[kSets];
   float lse, delta;  // of 16 queries, by lane
   float scale;       // softmax_scale * log2(e)
-  float key_bias;    // -infinity for lanes without a key
+  float key_bias;    // of exponents: -infinity for lanes without a key
   uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
   uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[2];
   uint32_t q_source[kGroups][4], d_o_source[kGroups][4], numbers_source, dq_target[4];
@@ -350,7 +350,7 @@ struct Backward {
     const uint32_t k_stride = uint32_t(p.k.stride[1]) * 2, v_stride = uint32_t(p.v.stride[1]) * 2;
     const int row = wave * kWaveKeys + (lane & 31);
     const bool exists = is_key(first_key + row);
-    key_bias = exists ? 0.f : -kInf;
+    key_bias = exists ? E::kBias : -kInf;
     FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) {
       const int column = 16 * i + 8 * half;
       k[i] = buffer_load16(k_rows, (exists & (column < p.dim_qk)) ? row * k_stride + column * 2 : kNowhere);

@@ -9,6 +9,16 @@ namespace flashwave {
 inline constexpr int kQueryTile = 32;  // queries of one step of a backward
 inline constexpr int kWaveKeys = 32;   // keys of a wave, one to a lane (twice: the halves of a wave split the queries)
 
+#if !defined(__gfx950__)
+// Cut off: the mean error is made good in the exponent of P, of which dS is a multiple.
+template <>
+struct Near<BF16<Rounding::kTruncate>> {
+  static constexpr int kRoundSlots = 0;
+  FW_METHOD static uint32_t round(float x) { return bits_of(x); }
+  FW_METHOD static uint32_t pack(uint32_t low, uint32_t high) { return permute_bytes(high, low, 0x07060302); }
+};
+#endif
+
 // Columns of a row of a tile in LDS, of which a head dim may leave some unused.
 FW_DEVICE constexpr int padded_columns(int dim) { return dim > 128 ? 256 : dim > 64 ? 128 : 64; }
 

@@ -57,16 +57,16 @@ FW_DEVICE void backward_heads(const GpuArguments& args, uint32_t lds) {
 #define FW_CDNA_BACKWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                          needs, work)                                                                                 \
   FW_CDNA_##op##_##work(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)
-#define FW_CDNA_kBackward_kKeyBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)         \
-  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {              \
-    using namespace flashwave;                                                                           \
-    using Config = BackwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_k, threads,    \
-                                  ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>; \
-    static_assert((tile_q) == kQueryTile);                                                               \
-    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                         \
-    backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));  \
+#define FW_CDNA_kBackward_kKeyBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs) \
+  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {                 \
+    using namespace flashwave;                                                                              \
+    using Config = BackwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_k, threads,       \
+                                  ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>;    \
+    static_assert((tile_q) == kQueryTile);                                                                  \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                            \
+    backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));     \
   }
-#define FW_CDNA_kDq_kQueryBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)                 \
+#define FW_CDNA_kDq_kQueryBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)    \
   FW_KERNEL(threads) FW_CDNA_WAVES((threads) / 256) name([[maybe_unused]] flashwave::GpuArguments args) {  \
     using namespace flashwave;                                                                             \
     using Config = DqConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_q, threads,            \
@@ -75,14 +75,14 @@ FW_DEVICE void backward_heads(const GpuArguments& args, uint32_t lds) {
     FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                           \
     backward_dq<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds))); \
   }
-#define FW_CDNA_kBackward_kQueryBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)    \
-  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {                      \
-    using namespace flashwave;                                                                                   \
-    using Element = ElementOf<(dtypes), (needs)>::Type;                                                          \
-    using Keys = BackwardConfig<Element, dim_qk, dim_v, tile_k, threads, false, false>;                          \
-    using Queries = DqConfig<Element, dim_qk, dim_v, tile_k, threads, false>;                                    \
-    constexpr int kBytes = Keys::kLdsBytes > Queries::kLdsBytes ? Keys::kLdsBytes : Queries::kLdsBytes;          \
-    FW_SHARED U32x4 lds[kBytes / 16];                                                                            \
+#define FW_CDNA_kBackward_kQueryBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)        \
+  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {                          \
+    using namespace flashwave;                                                                                       \
+    using Element = ElementOf<(dtypes), (needs)>::Type;                                                              \
+    using Keys = BackwardConfig<Element, dim_qk, dim_v, tile_k, threads, false, false>;                              \
+    using Queries = DqConfig<Element, dim_qk, dim_v, tile_k, threads, false>;                                        \
+    constexpr int kBytes = Keys::kLdsBytes > Queries::kLdsBytes ? Keys::kLdsBytes : Queries::kLdsBytes;              \
+    FW_SHARED U32x4 lds[kBytes / 16];                                                                                \
     backward_heads<Keys, Queries>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds))); \
   }
 #define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_CDNA_BACKWARD)(__VA_ARGS__)
