@@ -1,87 +1,20 @@
 // The passes before and after the main kernel of a backward, for every family of GPUs: of blocks of queries whose size
 // and number of columns the schedule says (kernels/abi/backward_blocks.h). They move bytes and compute next to nothing.
-#include "kernels/abi/backward_blocks.h"
-#include "kernels/amd/bwd_numbers.h"
+#include "kernels/amd/bwd_prepare.h"
 #include "kernels/amd/gpu.h"
-#include "kernels/common/elements.h"
 #include "kernels/common/score.h"
-#include "kernels/common/sequence.h"
 
 namespace flashwave {
 
-inline constexpr int kThreads = 256;
-inline constexpr int kRowLanes = 16, kRowsAtOnce = kThreads / kRowLanes;  // of a row in `prepare`
+inline constexpr int kThreads = kPrepareThreads;
 
-template <class T>
-struct alignas(16) Eight {
-  T x[8];
-};
-template <class T>
-FW_DEVICE Eight<T> load_eight(const abi::Tensor& t, int64_t offset) {
-  return *reinterpret_cast<const Eight<T>*>(elements<const T>(t) + offset);
-}
-
-// A block of queries of one head, from the number of its task: blocks vary fastest, then heads.
-struct Block {
-  const GpuArguments& args;
-  const int tile_q;
-  int32_t block, head, batch;
-
-  FW_METHOD Block(const GpuArguments& arguments, int64_t task)
-      : args(arguments), tile_q(arguments.schedule.rows_per_task) {
-    const int64_t blocks = args.params.seqlen_q > 0 ? (args.params.seqlen_q + tile_q - 1) / tile_q : 1;
-    block = int32_t(task % blocks), head = int32_t(task / blocks % args.params.heads_q);
-    batch = int32_t(task / blocks / args.params.heads_q);
-  }
-  FW_METHOD int first_row() const { return block * tile_q; }
-  FW_METHOD char* data() const {
-    const int64_t number = abi::backward_first_block(args.params, batch, tile_q) + block;
-    return args.shared + abi::kBackwardHeaderBytes +
-           (number * args.params.heads_q + head) * abi::backward_block_bytes(tile_q, args.schedule.dq_columns);
-  }
-  FW_METHOD float* lse() const { return reinterpret_cast<float*>(data()); }
-  FW_METHOD float* delta() const { return reinterpret_cast<float*>(data() + abi::backward_delta_at(tile_q)); }
-  FW_METHOD float* dq() const { return reinterpret_cast<float*>(data() + abi::backward_dq_at(tile_q)); }
-};
-
-// lse and delta of each row, and sums of 0. A row that is not there sees no key. A sequence without queries has a block
-// that the tiles of its keys may read.
+// lse and delta of each row, and sums of 0. A sequence without queries has a block that the tiles of its keys may read.
 template <class T>
 FW_DEVICE void prepare(const GpuArguments& args) {
-  const Params& p = args.params;
   const Block block(args, task_index());
-  const Sequence seq = sequence_of(p, block.batch);
+  const Sequence seq = sequence_of(args.params, block.batch);
   if (block.block > 0 && block.first_row() >= seq.queries) return;
-  for (int in_block = thread_index() / kRowLanes; in_block < block.tile_q; in_block += kRowsAtOnce) {
-    const int64_t row = block.first_row() + in_block;
-    const bool exists = row < seq.queries;
-    float sum = 0.f;
-    if (exists) {
-      const int64_t o = query_offset(p.o, seq, row, block.head), d_o = query_offset(p.d_o, seq, row, block.head);
-      for (int column = thread_index() % kRowLanes * 8; column < p.dim_v; column += kRowLanes * 8) {
-        const Eight<T> b = load_eight<T>(p.d_o, d_o + column);
-        if (p.o.dtype == abi::kF32) {
-          const Eight<float> a = load_eight<float>(p.o, o + column);
-          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(a.x[i], load(&b.x[i]), sum);
-        } else {
-          const Eight<T> a = load_eight<T>(p.o, o + column);
-          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __builtin_fmaf(load(&a.x[i]), load(&b.x[i]), sum);
-        }
-      }
-    }
-    sum += dpp<0xB1>(sum);   // quad_perm [1,0,3,2]
-    sum += dpp<0x4E>(sum);   // quad_perm [2,3,0,1]
-    sum += dpp<0x141>(sum);  // row_half_mirror
-    sum += dpp<0x140>(sum);  // row_mirror
-    if (thread_index() % kRowLanes != 0) continue;
-    float lse = -kInf;
-    if (exists) {
-      lse = elements<const float>(p.lse)[query_offset(p.lse, seq, row, block.head)];
-      if (p.d_lse.data) sum -= elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, row, block.head)];
-    }
-    block.lse()[row_place(in_block)] = lse_number(args, lse);
-    block.delta()[row_place(in_block)] = delta_number(exists ? sum : 0.f);
-  }
+  prepare_block<T>(args, block, seq);
   F32x4* const dq = reinterpret_cast<F32x4*>(block.dq());
   for (int i = thread_index(); i < block.tile_q * args.schedule.dq_columns / 4; i += kThreads) dq[i] = 0.f;
 }
@@ -105,30 +38,53 @@ FW_DEVICE void finish(const GpuArguments& args) {
   }
 }
 
-// The gradient of a head's sink: each row gives it - e^(sink - lse) delta. A task is a head; the same order of sums in
-// every run.
-FW_DEVICE void sinks(const GpuArguments& args) {
+// Over all threads, in thread 0; the same order in every run.
+FW_DEVICE float workgroup_sum(float x) {
   FW_SHARED float sums[kThreads / kWave];
+  x = wave_reduce(x, [](float a, float b) { return a + b; });
+  workgroup_barrier();
+  if (lane_index() == 0) sums[wave_index()] = x;
+  workgroup_barrier();
+  for (int wave = 1; wave < kThreads / kWave; ++wave) x += sums[wave];
+  return x;
+}
+FW_DEVICE void write_sum(float* out, float x) {
+  x = workgroup_sum(x);
+  if (thread_index() == 0) *out = x;
+}
+
+// What the rows of a sequence give a head's sink: - e^(sink - lse) delta each.
+FW_DEVICE float sink_gradient(const GpuArguments& args, Block& block) {
+  const int64_t rows = sequence_of(args.params, block.batch).queries;
+  const float sink = args.params.sinks[block.head] * kLog2e;
+  float sum = 0.f;
+  for (int row = thread_index(); row < rows; row += kThreads) {
+    block.block = row / block.tile_q;
+    const int place = row_place(row - block.first_row());
+    const float lse = lse_of_number(args, block.lse()[place]);
+    sum -= exp2_fast(sink - lse) * delta_number(block.delta()[place]);
+  }
+  return sum;
+}
+
+// The gradients of a head's sink and ALiBi slope. A task is a head.
+FW_DEVICE void sums(const GpuArguments& args) {
   const Params& p = args.params;
   Block block(args, 0);
   block.head = int32_t(task_index());
-  const float sink = p.sinks[block.head] * kLog2e;
-  float sum = 0.f;
+  float sink = 0.f, slope = 0.f;
   for (block.batch = 0; block.batch < p.batch; ++block.batch) {
-    const int64_t rows = sequence_of(p, block.batch).queries;
-    for (int row = thread_index(); row < rows; row += kThreads) {
-      block.block = row / block.tile_q;
-      const int place = row_place(row - block.first_row());
-      const float lse = lse_of_number(args, block.lse()[place]);
-      sum -= exp2_fast(sink - lse) * delta_number(block.delta()[place]);
+    if (p.d_sinks) sink += sink_gradient(args, block);
+    if (!p.d_slopes) continue;
+    const float* const parts = slope_parts_of(args, block.batch, block.head);
+    for (int i = thread_index(); i < abi::score_tiles(p.seqlen_q); i += kThreads) slope += parts[i];
+    if (p.alibi_batch_stride) {
+      write_sum(p.d_slopes + block.batch * p.alibi_batch_stride + block.head, slope);
+      slope = 0.f;
     }
   }
-  sum = wave_reduce(sum, [](float a, float b) { return a + b; });
-  if (lane_index() == 0) sums[wave_index()] = sum;
-  workgroup_barrier();
-  if (thread_index() != 0) return;
-  for (int wave = 1; wave < kThreads / kWave; ++wave) sum += sums[wave];
-  p.d_sinks[block.head] = sum;
+  if (p.d_sinks) write_sum(p.d_sinks + block.head, sink);
+  if (p.d_slopes && !p.alibi_batch_stride) write_sum(p.d_slopes + block.head, slope);
 }
 
 template <class Pass>
@@ -151,9 +107,9 @@ FW_KERNEL(256) amd_bwd_finish(FW_ARGUMENTS(arguments)) {
   with_type(args, [&](auto x) { finish<decltype(x)>(args); });
 }
 
-FW_KERNEL(256) amd_bwd_sinks(FW_ARGUMENTS(arguments)) {
+FW_KERNEL(256) amd_bwd_sums(FW_ARGUMENTS(arguments)) {
   const GpuArguments& args = arguments_in_memory();
-  if (task_index() < args.schedule.tasks) sinks(args);
+  if (task_index() < args.schedule.tasks) sums(args);
 }
 
 }  // namespace flashwave

@@ -114,6 +114,22 @@ FW_DEVICE WideOperand widen(Operand x) { return x; }
 #endif
 
 // T: _Float16 or __bf16.
+#if defined(__GFX11__)
+template <class T>
+FW_DEVICE Accumulator multiply_add(WideOperand a, WideOperand b, Accumulator c) {
+  if constexpr (__is_same(T, _Float16)) {
+    using X = Vec<_Float16, 16>;
+    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(X, a), __builtin_bit_cast(X, b), c);
+  } else {
+    using X = Vec<short, 16>;
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(X, a), __builtin_bit_cast(X, b), c);
+  }
+}
+template <class T>
+FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
+  return multiply_add<T>(widen(a), b, c);
+}
+#else
 template <class T>
 FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
   constexpr bool kHalf = __is_same(T, _Float16);
@@ -142,15 +158,6 @@ FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
     return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(X, a), __builtin_bit_cast(X, b), c, 0, 0, 0);
 #endif
   }
-#elif defined(__GFX11__)
-  const WideOperand wide = widen(a);
-  if constexpr (kHalf) {
-    using X = Vec<_Float16, 16>;
-    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(X, wide), __builtin_bit_cast(X, b), c);
-  } else {
-    using X = Vec<short, 16>;
-    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(X, wide), __builtin_bit_cast(X, b), c);
-  }
 #else
   if constexpr (kHalf) {
     using X = Vec<_Float16, 8>;
@@ -161,6 +168,7 @@ FW_DEVICE Accumulator multiply_add(Operand a, WideOperand b, Accumulator c) {
   }
 #endif
 }
+#endif
 
 // Two floats to one register, to nearest even.
 template <class T>

@@ -16,7 +16,8 @@
 // Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows
 // and columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
 //
-// Registers hold 128 columns of dK and dV: with head dim 256 the walk is done twice.
+// Registers hold 128 columns of dK and dV: with head dims above that the walk is done twice, for half of the columns
+// each.
 #pragma once
 
 #include "kernels/cdna/bwd_modify.h"
@@ -30,7 +31,7 @@ template <class C>
 struct Backward {
   using E = typename C::Element;
   using Columns = BackwardColumns;
-  using Carry = Carried<C::kDim, C::kWaves>;
+  using Carry = Carried<C::kPadded, C::kWaves>;
   using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
   using DsRows = BackwardRows<C::kDsRowBytes, false>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
@@ -49,15 +50,15 @@ struct Backward {
 
   BackwardStream<C> stream;
   BackwardModifier<C> modifier;
-  U32x4 k[C::kRowFragments], v[C::kRowFragments], k_columns[C::kFused ? C::kDqFragments : 1];
-  F32x16 dk[C::kBlocks], dv[C::kBlocks];
+  U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqFragments : 1];
+  F32x16 dk[C::kQkBlocks], dv[C::kVBlocks];
   U32x4 ahead[kAhead];                  // the first fragments of the next tile
   uint32_t staged[kSets][2 * kStaged];  // rows of Q, then of dO
   uint32_t firsts[kCount], seconds[kCount];
   float next_lse[kSets], next_delta[kSets];
   float lse, delta;  // of 16 queries, by lane
   float scale;       // softmax_scale * log2(e)
-  float key_bias;    // -infinity for lanes without a key
+  float key_bias;    // of exponents: -infinity for lanes without a key
   uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
   uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[2];
   uint32_t q_source[kGroups][4], d_o_source[kGroups][4], numbers_source, dq_target[4];
@@ -120,7 +121,8 @@ struct Backward {
   template <int kBuffer>
   FW_METHOD U32x4 fragment(int f) const {
     if (f < C::kFirstDq) {
-      const int matrix = f / C::kRowFragments, i = f % C::kRowFragments;
+      const int matrix = f < C::kFirstDp ? 0 : 1, walk = (matrix ? C::kColumnsV : C::kColumnsQk) / 16;
+      const int n = f - matrix * C::kFirstDp, i = n / walk * (C::kColumns / 16) + n % walk;
       return lds_read16(row_read[i % Rows::kAddresses] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
     }
     if (f < C::kFirstDv) {
@@ -128,9 +130,10 @@ struct Backward {
       const uint32_t at = kSameRows ? row_read[i % 4] + (C::kDs - C::kRows) : ds_read[i % 4];
       return lds_read16(at + DsRows::fragment_offset(i));
     }
-    const int matrix = f < C::kFirstDk ? 1 : 0, i = (f - C::kFirstDv) % (2 * C::kBlocks);
-    return lds_read16(column_read[i / C::kBlocks] + i % C::kBlocks * (32 * Columns::kLineBytes) +
-                      matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes);
+    const int matrix = f < C::kFirstDk ? 1 : 0, blocks = matrix ? C::kVBlocks : C::kQkBlocks;
+    const int i = f - (matrix ? C::kFirstDv : C::kFirstDk);
+    return lds_read16(column_read[i / blocks] + i % blocks * (32 * Columns::kLineBytes) + matrix * C::kColumnBytes +
+                      kBuffer * C::kTransposedBytes);
   }
 
   // ---- one tile ----
@@ -164,7 +167,7 @@ struct Backward {
                permute_bytes(other_of_pair(ds), ds, ds_selector));
   }
   FW_METHOD void add_dq(int i, float x) {
-    add_to_memory(stream.sums_tile, dq_target[i >> 2] + (i & 3) * C::kDim * 4, x);
+    add_to_memory(stream.sums_tile, dq_target[i >> 2] + (i & 3) * C::kDimQk * 4, x);
   }
 
   template <int kItem, int kBuffer, bool kMasked>
@@ -231,7 +234,8 @@ struct Backward {
       z.dq = E::template multiply<part>(a, k_columns[f - C::kFirstDq], z.dq);
     } else {
       constexpr bool kOfV = f < C::kFirstDk;
-      constexpr int i = f - (kOfV ? C::kFirstDv : C::kFirstDk), b = i % C::kBlocks, pairs = i / C::kBlocks * 4;
+      constexpr int blocks = kOfV ? C::kVBlocks : C::kQkBlocks, i = f - (kOfV ? C::kFirstDv : C::kFirstDk);
+      constexpr int b = i % blocks, pairs = i / blocks * 4;
       if constexpr (kOfV) {
         dv[b] = E::template multiply<part>(a, four(z.probs + pairs), dv[b]);
       } else {
@@ -310,8 +314,8 @@ struct Backward {
     first_selector = carry.first_selector(), second_selector = carry.second_selector();
     FW_UNROLL for (int g = 0; g < kGroups; ++g) {
       const uint32_t group = g == 0 ? walk : 1 - walk;
-      q_source[g][0] = carry.source(stream.q_stride, stream.q_row, group);
-      d_o_source[g][0] = carry.source(stream.d_o_stride, stream.d_o_row, group);
+      q_source[g][0] = carry.source(stream.q_stride, stream.q_row, group, C::kColumnsQk * 2);
+      d_o_source[g][0] = carry.source(stream.d_o_stride, stream.d_o_row, group, C::kColumnsV * 2);
       FW_UNROLL for (int i = 1; i < 4; ++i) {
         q_source[g][i] = q_source[g][0] + i * stream.q_stride;
         d_o_source[g][i] = d_o_source[g][0] + i * stream.d_o_stride;
@@ -319,8 +323,8 @@ struct Backward {
     }
     numbers_source = (query_of_register(lane & 15) + 4 * half) * 4;
     if constexpr (C::kFused) {
-      const int block = wave % C::kBlocks;
-      [[maybe_unused]] const int keys = wave / C::kBlocks * C::kDqKeys;
+      const int block = wave % C::kDqBlocks;
+      [[maybe_unused]] const int keys = wave / C::kDqBlocks * C::kDqKeys;
       if constexpr (!kSameRows) {
         FW_UNROLL for (int i = 0; i < 4; ++i) ds_read[i] = lds + C::kDs + DsRows::read_address(lane, i) + keys * 2;
       }
@@ -330,7 +334,8 @@ struct Backward {
         ds_write[i] = lds + C::kDs + DsRows::write_address(query, key >> 1);
       }
       FW_UNROLL for (int i = 0; i < 4; ++i) {
-        dq_target[i] = abi::backward_dq_at(kQueryTile) + ((8 * i + 4 * half) * C::kDim + 32 * block + (lane & 31)) * 4;
+        const int at = (8 * i + 4 * half) * C::kDimQk + 32 * block + (lane & 31);
+        dq_target[i] = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
       }
     }
   }
@@ -345,14 +350,17 @@ struct Backward {
     const uint32_t k_stride = uint32_t(p.k.stride[1]) * 2, v_stride = uint32_t(p.v.stride[1]) * 2;
     const int row = wave * kWaveKeys + (lane & 31);
     const bool exists = is_key(first_key + row);
-    key_bias = exists ? 0.f : -kInf;
-    FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) {
+    key_bias = exists ? E::kBias : -kInf;
+    FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) {
       const int column = 16 * i + 8 * half;
       k[i] = buffer_load16(k_rows, (exists & (column < p.dim_qk)) ? row * k_stride + column * 2 : kNowhere);
+    }
+    FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) {
+      const int column = 16 * i + 8 * half;
       v[i] = buffer_load16(v_rows, (exists & (column < p.dim_v)) ? row * v_stride + column * 2 : kNowhere);
     }
     if constexpr (C::kFused) {
-      const int column = 32 * (wave % C::kBlocks) + (lane & 31), first = wave / C::kBlocks * C::kDqKeys + 8 * half;
+      const int column = 32 * (wave % C::kDqBlocks) + (lane & 31), first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
       FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {
         FW_UNROLL for (int e = 0; e < 4; ++e) {
           uint32_t both[2];
@@ -386,14 +394,15 @@ struct Backward {
     scale = p.softmax_scale * kLog2e;
     if (range.first < range.end) load_keys(rows), set_mask();
     FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
-      FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) dk[i] = dv[i] = 0.f;
+      FW_UNROLL for (int i = 0; i < C::kQkBlocks; ++i) dk[i] = 0.f;
+      FW_UNROLL for (int i = 0; i < C::kVBlocks; ++i) dv[i] = 0.f;
       if (range.first < range.end) {
         stream.start(args, seq, head, range);
         set_addresses(lds, walk);
         loop();
       }
-      store(dv, p.dv, rows, p.dim_v, walk * C::kColumns, modifier.weight_scale());
-      store(dk, p.dk, rows, p.dim_qk, walk * C::kColumns, p.softmax_scale);
+      store<C::kVBlocks>(dv, p.dv, rows, p.dim_v, walk * C::kColumnsV, modifier.weight_scale());
+      store<C::kQkBlocks>(dk, p.dk, rows, p.dim_qk, walk * C::kColumnsQk, p.softmax_scale);
       if constexpr (C::kWalks > 1) workgroup_barrier();  // the last reads of LDS, before the next walk writes there
     }
   }
@@ -424,8 +433,9 @@ struct Backward {
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
     // On gfx950 clang 22 spills with it at head dim 128, without it at 256.
-    if constexpr (C::kDim > (kIsGfx950 ? 128 : 64)) {
-      FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) keep_in_accumulators(k[i]), keep_in_accumulators(v[i]);
+    if constexpr (C::kPadded > (kIsGfx950 ? 128 : 64)) {
+      FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) keep_in_accumulators(k[i]);
+      FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {
         FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
       }
@@ -447,13 +457,14 @@ struct Backward {
   }
 
   // Rows that are no keys get 0.
+  template <int kBlocks>
   FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, int first, float factor) const {
     const Buffer out = rows_of(t, rows, dim);
     const int lane_again = lane_index_again();  // no register holds it through the loop
     const int row = wave * kWaveKeys + (lane_again & 31);
     const bool exists = is_key(first_key + row);
     const uint32_t stride = uint32_t(t.stride[1]) * 2;
-    FW_UNROLL for (int b = 0; b < C::kBlocks; ++b) {
+    FW_UNROLL for (int b = 0; b < kBlocks; ++b) {
       FW_UNROLL for (int g = 0; g < 2; ++g) {
         U32x4 x;
         FW_UNROLL for (int e = 0; e < 4; ++e) {

@@ -9,23 +9,40 @@ namespace flashwave {
 inline constexpr int kQueryTile = 32;  // queries of one step of a backward
 inline constexpr int kWaveKeys = 32;   // keys of a wave, one to a lane (twice: the halves of a wave split the queries)
 
+#if !defined(__gfx950__)
+// Cut off: the mean error is made good in the exponent of P, of which dS is a multiple.
+template <>
+struct Near<BF16<Rounding::kTruncate>> {
+  static constexpr int kRoundSlots = 0;
+  FW_METHOD static uint32_t round(float x) { return bits_of(x); }
+  FW_METHOD static uint32_t pack(uint32_t low, uint32_t high) { return permute_bytes(high, low, 0x07060302); }
+};
+#endif
+
+// Columns of a row of a tile in LDS, of which a head dim may leave some unused.
+FW_DEVICE constexpr int padded_columns(int dim) { return dim > 128 ? 256 : dim > 64 ? 128 : 64; }
+
 // The kernel of dK and dV; kFused: also of dQ, by sums in memory.
-template <class ElementType, int kDim_, int kTileK_, int kThreads_, bool kFused_, bool kGeneral_>
+template <class ElementType, int kDimQk_, int kDimV_, int kTileK_, int kThreads_, bool kFused_, bool kGeneral_>
 struct BackwardConfig {
   using Element = ElementType;
-  static constexpr int kDim = kDim_;  // of the products: smaller head dims are padded with zeros
+  static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileK = kTileK_, kThreads = kThreads_;
   static constexpr bool kFused = kFused_;
   static constexpr bool kGeneral = kGeneral_;  // scores may be modified, weights dropped
   static constexpr int kWaves = kThreads / kWave;
-  static_assert(kWaves == 4 && kTileK == kWaves * kWaveKeys && (kDim == 64 || kDim == 128 || kDim == 256));
+  static_assert(kWaves == 4 && kTileK == kWaves * kWaveKeys && kDimQk >= kDimV);
 
   // Columns of dK and dV that are in registers at a time: more take several walks along the queries.
-  static constexpr int kColumns = kDim < 128 ? kDim : 128, kWalks = kDim / kColumns;
+  static constexpr int kPadded = padded_columns(kDimQk);
+  static constexpr int kColumns = kPadded < 128 ? kPadded : 128, kWalks = kPadded / kColumns;
+  static constexpr int kColumnsQk = kDimQk / kWalks, kColumnsV = kDimV / kWalks;  // in use
+  static_assert(kColumnsQk % 32 == 0 && kColumnsV % 32 == 0);
   static_assert(!kFused || kWalks == 1);
 
-  static constexpr int kRowBytes = 2 * kDim, kMatrixBytes = kQueryTile * kRowBytes;
-  // LDS: two buffers of the transposed tiles of Q and dO, rows of Q and dO, dS.
+  static constexpr int kRowBytes = 2 * kPadded, kMatrixBytes = kQueryTile * kRowBytes;
+  // LDS: the columns of a walk at multiples of kColumns. Two buffers of the transposed tiles of Q and dO, rows of Q and
+  // dO, dS.
   static constexpr uint32_t kColumnBytes = kColumns * kQueryTile * 2, kTransposedBytes = 2 * kColumnBytes;
   static constexpr uint32_t kRows = 2 * kTransposedBytes, kDs = kRows + 2 * kMatrixBytes;
   static constexpr int kDsRowBytes = 2 * kTileK;
@@ -33,18 +50,20 @@ struct BackwardConfig {
 
   // Fragments (16 bytes of a lane, an MFMA operand), in the order of their products: S = Q K^T, dP = dO V^T,
   // dQ = dS K, dV^T += dO^T P, dK^T += Q^T dS.
-  static constexpr int kRowFragments = kDim / 16, kBlocks = kColumns / 32;
-  // A wave has 32 columns of dQ: with head dim 64 from half of the keys.
-  static constexpr int kDqKeys = kTileK * kBlocks / kWaves, kDqFragments = kFused ? kDqKeys / 16 : 0;
-  static constexpr int kFirstDp = kRowFragments, kFirstDq = 2 * kRowFragments, kFirstDv = kFirstDq + kDqFragments,
-                       kFirstDk = kFirstDv + 2 * kBlocks, kFragments = kFirstDk + 2 * kBlocks;
+  static constexpr int kQkFragments = kDimQk / 16, kVFragments = kDimV / 16;
+  static constexpr int kQkBlocks = kColumnsQk / 32, kVBlocks = kColumnsV / 32;
+  // A wave has 32 columns of dQ: with head dim 64 from half of the keys, with 96 the last wave has none.
+  static constexpr int kDqBlocks = kColumns / 32;
+  static constexpr int kDqKeys = kTileK * kDqBlocks / kWaves, kDqFragments = kFused ? kDqKeys / 16 : 0;
+  static constexpr int kFirstDp = kQkFragments, kFirstDq = kFirstDp + kVFragments, kFirstDv = kFirstDq + kDqFragments,
+                       kFirstDk = kFirstDv + 2 * kVBlocks, kFragments = kFirstDk + 2 * kQkBlocks;
   static constexpr int kAhead = 4;  // fragments read ahead of their use
 
   // Dwords of Q, and as many of dO, that a lane carries from memory to LDS for each tile.
-  static constexpr int kStaged = kQueryTile * kDim / 2 / kThreads;
+  static constexpr int kStaged = kQueryTile * kPadded / 2 / kThreads;
   static constexpr int kSets = 2;  // tiles in registers on their way to LDS
 
-  static constexpr int64_t kBlockBytes = abi::backward_block_bytes(kQueryTile, kFused ? kDim : 0);
+  static constexpr int64_t kBlockBytes = abi::backward_block_bytes(kQueryTile, kFused ? kDimQk : 0);
 };
 
 }  // namespace flashwave

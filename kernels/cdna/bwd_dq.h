@@ -19,7 +19,7 @@ template <class C>
 struct BackwardDq {
   using E = typename C::Element;
   using Columns = BackwardColumns;
-  using Carry = Carried<C::kDim, C::kWaves>;
+  using Carry = Carried<C::kPadded, C::kWaves>;
   using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead;
   static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
@@ -32,7 +32,7 @@ struct BackwardDq {
   const int head, lane, half, wave;
   const int first_query;  // of the wave
 
-  U32x4 q[C::kRowFragments], d_o[C::kRowFragments], ahead[kAhead];
+  U32x4 q[C::kQkFragments], d_o[C::kVFragments], ahead[kAhead];
   F32x16 dq[C::kBlocks];
   uint32_t staged[2 * kStaged];                               // rows of K, then of V
   uint32_t firsts[kStaged / 2], seconds[kStaged / 2], ds[8];  // ds: of the tile before
@@ -105,7 +105,7 @@ struct BackwardDq {
 
   FW_METHOD U32x4 fragment(int f) const {
     if (f < C::kFirstDq) {
-      const int matrix = f / C::kRowFragments, i = f % C::kRowFragments;
+      const int matrix = f < C::kFirstDp ? 0 : 1, i = f - matrix * C::kFirstDp;
       return lds_read16(row_read[i % 4] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
     }
     const int i = f - C::kFirstDq;
@@ -250,9 +250,12 @@ struct BackwardDq {
     const Buffer q_rows = rows_of(p.q, rows, p.dim_qk), d_o_rows = rows_of(p.d_o, rows, p.dim_v);
     const uint32_t q_stride = uint32_t(p.q.stride[1]) * 2, d_o_stride = uint32_t(p.d_o.stride[1]) * 2;
     const int row = lane & 31;
-    FW_UNROLL for (int i = 0; i < C::kRowFragments; ++i) {
+    FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) {
       const int column = 16 * i + 8 * half;
       q[i] = buffer_load16(q_rows, ((row < rows) & (column < p.dim_qk)) ? row * q_stride + column * 2 : kNowhere);
+    }
+    FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) {
+      const int column = 16 * i + 8 * half;
       d_o[i] = buffer_load16(d_o_rows, ((row < rows) & (column < p.dim_v)) ? row * d_o_stride + column * 2 : kNowhere);
     }
     const int64_t block = abi::backward_first_block(p, seq.b, kQueryTile) + first_query / kQueryTile;
@@ -278,8 +281,8 @@ struct BackwardDq {
     column_write = lds + C::kTransposed + carry.column_address();
     first_selector = carry.first_selector(), second_selector = carry.second_selector();
     FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-      k_source[g] = carry.source(k_stride, uint32_t(p.dim_qk) * 2, g);
-      v_source[g] = carry.source(v_stride, uint32_t(p.dim_v) * 2, g);
+      k_source[g] = carry.source(k_stride, uint32_t(p.dim_qk) * 2, g, Carry::kGroupBytes);
+      v_source[g] = carry.source(v_stride, uint32_t(p.dim_v) * 2, g, Carry::kGroupBytes);
     }
   }
   FW_METHOD void set_tiles(int first, int last) {

@@ -10,26 +10,26 @@ namespace flashwave {
 inline constexpr int kDqQueries = 32;  // of a wave, one to a lane (twice: the halves of a wave split the keys)
 inline constexpr int kDqTile = 32;     // keys of one step
 
-template <class ElementType, int kDim_, int kTileQ_, int kThreads_, bool kGeneral_>
+template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kThreads_, bool kGeneral_>
 struct DqConfig {
   using Element = ElementType;
-  static constexpr int kDim = kDim_, kTileQ = kTileQ_, kThreads = kThreads_;
+  static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kTileQ = kTileQ_, kThreads = kThreads_;
   static constexpr bool kGeneral = kGeneral_;
   static constexpr int kWaves = kThreads / kWave;
-  static_assert(kTileQ == kWaves * kDqQueries && (kDim == 64 || kDim == 128 || kDim == 256));
+  static_assert(kTileQ == kWaves * kDqQueries && kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimQk >= kDimV);
 
   // LDS: two buffers of rows of K and V, or one with a second barrier; two of K transposed.
-  static constexpr int kRowBytes = 2 * kDim, kMatrixBytes = kDqTile * kRowBytes;
-  static constexpr int kRowBuffers = kDim > 128 ? 1 : 2;
+  static constexpr int kPadded = padded_columns(kDimQk), kRowBytes = 2 * kPadded, kMatrixBytes = kDqTile * kRowBytes;
+  static constexpr int kRowBuffers = kPadded > 128 ? 1 : 2;
   static constexpr uint32_t kRowsBytes = 2 * kMatrixBytes, kTransposed = kRowBuffers * kRowsBytes;
   static constexpr int kLdsBytes = (2 * kRowBuffers + 2) * kMatrixBytes;
 
   // Fragments in the order of their products: S^T = K Q^T, dP^T = V dO^T, and of the tile before dQ^T += K^T dS^T.
-  static constexpr int kRowFragments = kDim / 16, kBlocks = kDim / 32;
-  static constexpr int kFirstDp = kRowFragments, kFirstDq = 2 * kRowFragments, kFragments = kFirstDq + 2 * kBlocks;
-  static constexpr int kAhead = 4;                               // fragments read ahead of their use
-  static constexpr int kStaged = kDqTile * kDim / 2 / kThreads;  // dwords of K, and of V, that a lane carries to LDS
-  static constexpr int kGroups = kDim > 128 ? kDim / 128 : 1;    // 128 columns apart
+  static constexpr int kQkFragments = kDimQk / 16, kVFragments = kDimV / 16, kBlocks = kDimQk / 32;
+  static constexpr int kFirstDp = kQkFragments, kFirstDq = kFirstDp + kVFragments, kFragments = kFirstDq + 2 * kBlocks;
+  static constexpr int kAhead = 4;                                  // fragments read ahead of their use
+  static constexpr int kStaged = kDqTile * kPadded / 2 / kThreads;  // dwords of K, and of V, that a lane carries to LDS
+  static constexpr int kGroups = kPadded > 128 ? kPadded / 128 : 1;  // 128 columns apart
 };
 
 enum DqOp {

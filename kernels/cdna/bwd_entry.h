@@ -4,6 +4,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/cdna/bwd.h"
 #include "kernels/cdna/bwd_dq.h"
+#include "kernels/cdna/bwd_head.h"
 #include "kernels/cdna/element.h"
 #include "kernels/cdna/tasks.h"
 #include "kernels/common/part.h"
@@ -40,29 +41,48 @@ FW_DEVICE void backward_dq(const GpuArguments& args, uint32_t lds) {
   if (first < seq.queries) BackwardDq<C>(p, seq, task.head, first).run(args, lds, first);
 }
 
+template <class K, class Q>
+FW_DEVICE void backward_heads(const GpuArguments& args, uint32_t lds) {
+  const Params& p = args.params;
+  const int64_t index = task_index();
+  if (index >= args.schedule.tasks) return;
+  const int batch = int(uint32_t(index) / uint32_t(p.heads_q)), head = int(index) - batch * p.heads_q;
+  backward_head<K, Q>(args, uniform(sequence_of(p, batch)), batch, head, lds);
+}
+
 }  // namespace flashwave
 
 // Waves of a SIMD, which share its registers.
 #define FW_CDNA_WAVES(waves) __attribute__((amdgpu_waves_per_eu(waves, waves)))
 #define FW_CDNA_BACKWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, features, \
                          needs, work)                                                                                 \
-  FW_CDNA_##op(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)
-#define FW_CDNA_kBackward(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                \
-  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {              \
-    using namespace flashwave;                                                                           \
-    using Config = BackwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, tile_k, threads,           \
-                                  ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>; \
-    static_assert((tile_q) == kQueryTile);                                                               \
-    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                         \
-    backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));  \
+  FW_CDNA_##op##_##work(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)
+#define FW_CDNA_kBackward_kKeyBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs) \
+  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {                 \
+    using namespace flashwave;                                                                              \
+    using Config = BackwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_k, threads,       \
+                                  ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>;    \
+    static_assert((tile_q) == kQueryTile);                                                                  \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                            \
+    backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));     \
   }
-#define FW_CDNA_kDq(name, dtypes, dim_qk, tile_q, tile_k, threads, features, needs)                                 \
-  FW_KERNEL(threads) FW_CDNA_WAVES((threads) / 256) name([[maybe_unused]] flashwave::GpuArguments args) {           \
-    using namespace flashwave;                                                                                      \
-    using Config =                                                                                                  \
-        DqConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, tile_q, threads, ((features) & kScoreModifiers) != 0>; \
-    static_assert((tile_k) == kDqTile);                                                                             \
-    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                                    \
-    backward_dq<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));          \
+#define FW_CDNA_kDq_kQueryBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)    \
+  FW_KERNEL(threads) FW_CDNA_WAVES((threads) / 256) name([[maybe_unused]] flashwave::GpuArguments args) {  \
+    using namespace flashwave;                                                                             \
+    using Config = DqConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_q, threads,            \
+                            ((features) & kScoreModifiers) != 0>;                                          \
+    static_assert((tile_k) == kDqTile);                                                                    \
+    FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                           \
+    backward_dq<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds))); \
+  }
+#define FW_CDNA_kBackward_kQueryBlocks(name, dtypes, dim_qk, dim_v, tile_q, tile_k, threads, features, needs)        \
+  FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {                          \
+    using namespace flashwave;                                                                                       \
+    using Element = ElementOf<(dtypes), (needs)>::Type;                                                              \
+    using Keys = BackwardConfig<Element, dim_qk, dim_v, tile_k, threads, false, false>;                              \
+    using Queries = DqConfig<Element, dim_qk, dim_v, tile_k, threads, false>;                                        \
+    constexpr int kBytes = Keys::kLdsBytes > Queries::kLdsBytes ? Keys::kLdsBytes : Queries::kLdsBytes;              \
+    FW_SHARED U32x4 lds[kBytes / 16];                                                                                \
+    backward_heads<Keys, Queries>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds))); \
   }
 #define FW_AMD_KERNEL(source, ...) FW_IN_PART(source, FW_CDNA_BACKWARD)(__VA_ARGS__)

@@ -44,22 +44,23 @@ struct BackwardPlan {
   using Schedule = Gaps<kGaps, 192>;
 
   // The matrix instruction, of those of dV or dK, that first uses pair `pair` of P or dS.
-  static constexpr int first_use(int pair) { return pair / 4 * C::kBlocks * kSteps + pair % 4 * kSteps / 4; }
+  static constexpr int first_use(int pair, int blocks) { return pair / 4 * blocks * kSteps + pair % 4 * kSteps / 4; }
 
   static constexpr Schedule with_room(int slots, int instructions) {
     Schedule s(slots, instructions, kSteps);
     if (C::kGeneral) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
     for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
       if (pair < 8) s.add(kVectorQueue, kExponent, pair, 4, 4, kDp + kSlack);
-      if (pair > 0 && kRound) s.add(kVectorQueue, kRoundP, pair - 1, kRound, kRound, 0, kDv + first_use(pair - 1));
+      if (pair > 0 && kRound)
+        s.add(kVectorQueue, kRoundP, pair - 1, kRound, kRound, 0, kDv + first_use(pair - 1, C::kVBlocks));
       if (pair < 8 && kMasked) s.add(kVectorQueue, kMaskScore, pair, 6, 6);
       if (pair < 8) s.add(kVectorQueue, kExpEven, pair, 4, 1);
-      if (pair > 0) s.add(kVectorQueue, kPackP, pair - 1, kPack, kPack, 0, kDv + first_use(pair - 1));
+      if (pair > 0) s.add(kVectorQueue, kPackP, pair - 1, kPack, kPack, 0, kDv + first_use(pair - 1, C::kVBlocks));
       if (pair < 8) s.add(kVectorQueue, kExpOdd, pair, 4, 1);
     }
     for (int pair = 0; pair < 8; ++pair) {
-      s.add(kVectorQueue, kGradient, pair, 4, 4, kDq + kSlack, kDk + first_use(pair));
-      s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, 0, kDk + first_use(pair));
+      s.add(kVectorQueue, kGradient, pair, 4, 4, kDq + kSlack, kDk + first_use(pair, C::kQkBlocks));
+      s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, 0, kDk + first_use(pair, C::kQkBlocks));
       // One pair later: the exchange between lanes needs two instructions distance from what made its operand.
       if (C::kFused && pair > 0) s.add(kVectorQueue, kShareDs, pair - 1, 2, 3, kFrom, kUntil);
     }

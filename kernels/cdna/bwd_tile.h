@@ -40,10 +40,11 @@ struct BackwardColumns {
 };
 
 // Which dwords of a tile of 32 rows a lane carries to LDS: two columns of kCount rows, which are one unit of the
-// transposed tile, or half of one (`half`: rows 8 to 11 of the unit). Head dim 256: kGroups of them, 128 columns apart.
+// transposed tile, or half of one (`half`: rows 8 to 11 of the unit). More than 128 columns: kGroups of them, at
+// multiples of kGroupBytes in LDS, and of group_bytes in memory.
 // The columns of lanes 4 to 7 of 8 are swapped, so
 // that the even columns of some lanes and the odd ones of others are written at the same time.
-template <int kDim, int kWaves>
+template <int kDim, int kWaves>  // kDim: columns in LDS, of which some may be unused
 struct Carried {
   static constexpr int kGroups = kDim / 2 / kWave / (kWaves / 4) > 1 ? kDim / 2 / kWave / (kWaves / 4) : 1;
   static constexpr int kCount = 32 * kDim / 2 / (kWaves * kWave) / kGroups;
@@ -63,9 +64,9 @@ struct Carried {
   FW_METHOD static constexpr int rows_on(int i) { return (i & 3) + 8 * (i >> 2); }  // from row 0 of them to row i
   FW_METHOD uint32_t row(int i) const { return 16 * (unit >> 1) + 4 * (unit & 1) + 8 * half + rows_on(i); }
   // In memory, of row 0.
-  FW_METHOD uint32_t source(uint32_t stride, uint32_t row_bytes, uint32_t group = 0) const {
-    const uint32_t byte = dword * 4 + group * kGroupBytes;
-    return byte < row_bytes ? row(0) * stride + byte : kNowhere;
+  FW_METHOD uint32_t source(uint32_t stride, uint32_t row_bytes, uint32_t group, uint32_t group_bytes) const {
+    const uint32_t byte = dword * 4 + group * group_bytes;
+    return dword * 4 < group_bytes && byte < row_bytes ? row(0) * stride + byte : kNowhere;
   }
   // Of the first column that is written; that of the second is ^ 64.
   FW_METHOD uint32_t column_address() const {

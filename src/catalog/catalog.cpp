@@ -138,6 +138,8 @@ const char* op_name(Op op) {
       return "compute dq";
     case Op::kDBias:
       return "compute d_bias";
+    case Op::kDSlopes:
+      return "compute d_slopes";
   }
   return "?";
 }

@@ -13,7 +13,7 @@
 namespace flashwave {
 
 // kAppend runs before a forward, kCombine after one; kGradients after the first kernel of the slow path's backward,
-// kPrepare before and kFinish (dQ), kDBias and kSums (of sinks and slopes) after that of the others
+// kPrepare before and kFinish (dQ), kDBias, kDSlopes and kSums (of sinks and slopes) after that of the others
 // (kernels/abi/backward_blocks.h). kDq takes the place of kFinish where no sums are made by several workgroups: it
 // computes dQ by itself. kMerge also runs after a forward that adds to what is there.
 enum class Op : uint8_t {
@@ -28,7 +28,8 @@ enum class Op : uint8_t {
   kFinish,
   kSums,
   kDq,
-  kDBias
+  kDBias,
+  kDSlopes
 };
 const char* op_name(Op op);  // "forward", "backward", "append", ...
 // Whether a kernel of this operation can be chosen, or only accompanies one that is.

@@ -5,7 +5,9 @@
 #include "kernels/abi/backward_blocks.h"
 #include "kernels/abi/decode_line.h"
 #include "kernels/abi/generic_backward.h"
+#include "kernels/abi/head_backward.h"
 #include "kernels/abi/partials.h"
+#include "kernels/abi/score_gradients.h"
 #include "kernels/abi/tiny_schedule.h"
 #include "plan/plan.h"
 
@@ -137,6 +139,10 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
 // Whether several workgroups add to the sums of dQ in the workspace; else another kernel computes it.
 bool sums_dq(const KernelRow& row) { return row.work != Work::kKeyBlocks || (row.needs & kNeedsAnyOrder) != 0; }
 
+// Whether the gradients of bias and slopes are made by the tiles of this kernel: bias by a kernel with the same ones,
+// slopes by sums that it leaves itself. Others have passes of their own for both (kernels/abi/score_gradients.h).
+bool by_own_tiles(const KernelRow& row) { return row.work == Work::kKeySums; }
+
 // Whether one tile has all keys of a head, so that the kernel writes dQ at once.
 bool writes_dq(const KernelRow& row) { return row.max_seqlen_k > 0 && row.max_seqlen_k <= row.tile_k; }
 
@@ -165,8 +171,22 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
   if (row.work == Work::kKeySums) s.keys_per_split = row.tile_k;
   if (problem.g.d_slopes != nullptr) {
-    s.workspace_bytes += abi::backward_slope_floats(params_of(problem), row.tile_k) * 4;
+    const abi::Params params = params_of(problem);
+    s.workspace_bytes +=
+        4 * (by_own_tiles(row) ? abi::backward_slope_floats(params, row.tile_k) : abi::slope_parts(params));
   }
+  return s;
+}
+
+// A backward by kernels that have all queries and keys of a head in a workgroup.
+bool by_heads(const KernelRow& row) {
+  return row.op == Op::kBackward && row.work == Work::kQueryBlocks && !is_slow_path(row);
+}
+abi::Schedule whole_heads(const Problem& problem) {
+  const fw_attention& a = problem.a;
+  abi::Schedule s = one_part(problem, abi::kHeadBlock, a.heads_q * a.batch);
+  const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
+  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), abi::kHeadBlock, 0);
   return s;
 }
 
@@ -181,7 +201,8 @@ const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& devi
   const bool by_blocks = row.work == Work::kKeyBlocks || row.work == Work::kKeySums;
   for (const KernelRow& other : catalog_of(row_kind(device))) {
     if (other.op != op || why_not(other, problem, device).refuses()) continue;
-    if ((other.work == Work::kAnyBlocks) != (by_blocks && op != Op::kDq && op != Op::kDBias)) continue;
+    if ((other.work == Work::kAnyBlocks) != (by_blocks && op != Op::kDq && !(op == Op::kDBias && by_own_tiles(row))))
+      continue;
     if (other.work == Work::kAnyBlocks) return &other;
     if (other.max_dim_qk == row.max_dim_qk && other.max_dim_v == row.max_dim_v &&
         (op == Op::kDq ? other.features == row.features : other.tile_q == row.tile_q)) {
@@ -205,9 +226,9 @@ Status add_companion(Op op, const Problem& problem, const DeviceInfo& device, co
   const KernelRow* other = companion(op, problem, device, row);
   if (other == nullptr) return {FW_INTERNAL_ERROR, std::string(row.name) + ": no kernel to " + op_name(op)};
   steps->push_back({other, schedule});
-  steps->back().schedule.tasks = op == Op::kDq      ? blocks_of_queries(problem, other->tile_q)
-                                 : op == Op::kDBias ? bias_blocks(problem, *other)
-                                                    : tasks;
+  steps->back().schedule.tasks = op == Op::kDq                           ? blocks_of_queries(problem, other->tile_q)
+                                 : op == Op::kDBias && by_own_tiles(row) ? bias_blocks(problem, *other)
+                                                                         : tasks;
   steps->back().schedule.zeroed_bytes = 0;
   return {};
 }
@@ -218,6 +239,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
   const fw_attention& a = problem.a;
   switch (row.work) {
     case Work::kQueryBlocks: {
+      if (by_heads(row)) return whole_heads(problem);
       abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
       if (row.op == Op::kBackward) s.workspace_bytes = abi::generic_backward_bytes(params_of(problem));
       return s;
@@ -324,14 +346,28 @@ Status steps_after(const Problem& problem, const DeviceInfo& device, const Kerne
       const Op op = sums_dq(row) ? Op::kFinish : Op::kDq;
       status = add_companion(op, problem, device, row, schedule, blocks_of_queries(problem, row.tile_q), steps);
     }
-    if (status.ok() && problem.g.d_bias.data != nullptr) {
-      status = add_companion(Op::kDBias, problem, device, row, schedule, 0, steps);
-      if (status.ok() && steps->back().schedule.tasks == 0) steps->pop_back();
+    if (by_own_tiles(row)) {
+      if (status.ok() && problem.g.d_bias.data != nullptr) {
+        status = add_companion(Op::kDBias, problem, device, row, schedule, 0, steps);
+        if (status.ok() && steps->back().schedule.tasks == 0) steps->pop_back();
+      }
+    } else {
+      const auto add_scores = [&](Op op, int64_t waves) {  // none where there are no queries
+        if (!status.ok() || waves == 0) return;
+        status = add_companion(op, problem, device, row, schedule, abi::score_tasks(waves), steps);
+      };
+      const abi::Params params = params_of(problem);
+      add_scores(Op::kDBias, params.d_bias.data != nullptr ? abi::d_bias_waves(params) : 0);
+      add_scores(Op::kDSlopes, params.d_slopes != nullptr ? abi::slope_parts(params) : 0);
     }
     if (status.ok() && (problem.g.d_sinks != nullptr || problem.g.d_slopes != nullptr)) {
       status = add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
     }
     return status;
+  }
+  if (by_heads(row)) {
+    if (problem.g.d_sinks == nullptr) return {};
+    return add_companion(Op::kSums, problem, device, row, schedule, problem.a.heads_q, steps);
   }
   if (row.op == Op::kBackward) {
     const abi::Params params = params_of(problem);

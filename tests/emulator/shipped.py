@@ -37,9 +37,12 @@ import waits
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
 NO_WINDOW = 1 << 40
 
-# Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation; of the backward
-# those of RDNA.
-CHOSEN = r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
+# Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
+CHOSEN = (
+    r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
+    r"|^cdna_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+$|_bwd_d(bias|slopes)$"
+)
+HEAD_BLOCK, SCORE_WAVES = 32, 4  # kernels/abi/head_backward.h, score_gradients.h
 
 
 def structure(name, *fields):
@@ -124,29 +127,48 @@ class Launch:
 
 
 class BackwardLaunch:
-    """Two query heads that share a key head; a mask as above. LSE and delta are made up: only waits matter."""
+    """Two query heads that share a key head, if the kernel takes that; a mask as above. LSE and delta are made up: only
+    waits matter."""
 
     def __init__(self, row, queries, keys, window=(NO_WINDOW, 0)):
         self.row, self.queries, self.keys, self.window = row, queries, keys, window
 
     def run(self, session, code):
         row, rng = self.row, np.random.default_rng(1)
-        of_keys = row.op == "kBackward"
+        of_keys, whole = row.work == "kKeyBlocks", row.name.startswith("cdna_bwd_head")
+        scores = row.op in ("kDBias", "kDSlopes")
         passing, kept = (row.tile_q, row.tile_k) if of_keys else (row.tile_k, row.tile_q)
+        if whole:
+            passing = HEAD_BLOCK
+        key_heads = 2 if whole else 1
         args = Arguments(
-            window_left=self.window[0], window_right=self.window[1], batch=1, heads_q=2, heads_k=1, splits=1
+            window_left=self.window[0], window_right=self.window[1], batch=1, heads_q=2, heads_k=key_heads, splits=1
         )
-        args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, row.dim_qk, row.dim_v
-        args.softmax_scale, args.lse_by_scale, args.rows_per_task = row.dim_qk**-0.5, 1, passing
+        dim = min(row.dim_qk, 128) if scores else row.dim_qk
+        args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
+        args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
         args.dq_columns = row.dim_qk if "kNeedsAnyOrder" in row.needs else 0
         args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * 2
-        for name in ("q", "d_o", "dq", "k", "v", "dk", "dv"):
-            heads, length = (2, self.queries) if name in ("q", "d_o", "dq") else (1, self.keys)
-            array = bf16(rng.standard_normal((length, heads * row.dim_qk)))
-            strides = (I64 * 4)(array.size, heads * row.dim_qk, row.dim_qk, 1)
+        for name in ("q", "o", "d_o", "dq", "k", "v", "dk", "dv"):
+            heads, length = (2, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
+            array = bf16(rng.standard_normal((length, heads * dim)))
+            strides = (I64 * 4)(array.size, heads * dim, dim, 1)
             setattr(args, name, Tensor(session.buffer(array).address, strides, BF16))
+        lse = session.buffer(np.full((self.queries, 2), 0.5, np.float32))
+        args.lse = Tensor(lse.address, (I64 * 4)(2 * self.queries, 2, 1, 1), FLOAT)
         block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
         blocks = np.full(32 + -(-self.queries // passing) * 2 * block // 4, -0.5, np.float32)
+        if scores:  # kernels/abi/score_gradients.h: one sum for both heads; or parts, the last floats of the memory
+            entries = session.buffer(np.zeros((self.queries, self.keys), np.float32))
+            strides = (I64 * 4)(0, 0, self.keys, 1)
+            args.bias = args.d_bias = Tensor(entries.address, strides, FLOAT)
+            slopes = session.buffer(np.full(2, 0.1, np.float32))
+            args.alibi_slopes = args.d_slopes = slopes.address
+            tiles = -(-self.queries // row.tile_q)
+            waves = tiles * (-(-self.keys // row.tile_k) if row.op == "kDBias" else 2)
+            args.tasks = -(-waves // SCORE_WAVES)
+            blocks = np.concatenate([blocks, np.zeros(2 * tiles, np.float32)])
+            args.workspace_bytes = blocks.nbytes
         args.shared = session.buffer(blocks).address
         return session.run(code, row.name, args.tasks, row.threads, [bytes(args)], check=False)
 
@@ -162,6 +184,8 @@ class Subject(mutation.Subject):
         self.any_size = self.kernel = waits.Kernel(self.lines, arch, row.threads)
         if row.op != "kForward":
             few, many = sorted((row.tile_q, row.tile_k))
+            if row.seqlen_q:  # the longest that it takes
+                few, many = HEAD_BLOCK, row.seqlen_q - 60
             self.runs = [
                 BackwardLaunch(row, many + 40, many + 40),  # a diagonal, last tiles that are not whole
                 BackwardLaunch(row, 3 * few, many, window=(NO_WINDOW, NO_WINDOW)),  # no mask, the next head

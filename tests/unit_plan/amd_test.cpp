@@ -39,14 +39,19 @@ std::string chosen(const Problem& problem) {
 
 TEST_F(AmdPlan, BackwardByMatrixCores) {
   EXPECT_EQ(chosen(backward_of(128, 64)), "cdna_bwd_bf16_d64_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 96)), "cdna_bwd_bf16_d128_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d256_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 96)), "cdna_bwd_bf16_d96_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 104)), "cdna_bwd_bf16_d128_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d192_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 200)), "cdna_bwd_dkdv_bf16_d256_m32n128");
   EXPECT_EQ(chosen(backward_of(128, 264)), "amd_generic_bwd_bf16");
-  Problem p = backward_of(128, 64);
+  Problem p = backward_of(128, 192);
+  p.a.dim_v = 128;
+  EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d192v128_m32n128");
+  p = backward_of(128, 64);
   p.a.softcap = 30;
   EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general");
   p.a.bias = p.g.d_bias = tensor(FW_F32, 0, 0, 256);
-  EXPECT_EQ(chosen(p), "amd_generic_bwd_bf16") << "the gradient of bias";
+  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general") << "the gradient of bias";
 }
 
 TEST_F(AmdPlan, DeterministicBackwardMakesNoSumsInMemory) {
@@ -76,11 +81,38 @@ TEST_F(AmdPlan, BackwardIsPreparedAndFinished) {
   p.g.d_sinks = present<float>(), p.a.sinks = present<float>();
   ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
   ASSERT_EQ(plan.after.size(), 2u);
-  EXPECT_EQ(std::string_view(plan.after[1].row->name), "amd_bwd_sinks");
+  EXPECT_EQ(std::string_view(plan.after[1].row->name), "amd_bwd_sums");
   EXPECT_EQ(plan.after[1].schedule.tasks, p.a.heads_q);
   p.g.dq = {}, p.g.d_sinks = nullptr;
   ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
   EXPECT_TRUE(plan.after.empty()) << "nobody asks for dQ";
+}
+
+// Gradients of what is added to scores: a wave for each 32 queries and 32 keys, or for the tiles that share entries.
+TEST_F(AmdPlan, BackwardOfBiasAndSlopesStaysOnMatrixCores) {
+  Plan plan;
+  Problem p = backward_of(300, 128);
+  p.a.bias = {.data = present<float>(), .stride = {0, 90000, 300, 1}, .dtype = FW_F32, .reserved = 0};
+  p.g.d_bias = p.a.bias;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "cdna_bwd_bf16_d128_m32n128_general");
+  ASSERT_EQ(plan.after.size(), 2u);
+  EXPECT_EQ(std::string_view(plan.after[1].row->name), "cdna_bwd_dbias");
+  EXPECT_EQ(plan.after[1].schedule.tasks, 25 * p.a.heads_q) << "10 x 10 tiles by four, one sum for the batch";
+  p.g.d_bias.stride[2] = p.a.bias.stride[2] = 0;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(plan.after[1].schedule.tasks, (10 * p.a.heads_q + 3) / 4) << "one sum for all queries";
+  const int64_t bytes = plan.schedule.workspace_bytes;
+  p.a.alibi_slopes = p.g.d_slopes = present<float>(), p.g.d_bias = {};
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  ASSERT_EQ(plan.after.size(), 3u);
+  EXPECT_EQ(std::string_view(plan.after[1].row->name), "cdna_bwd_dslopes");
+  EXPECT_EQ(std::string_view(plan.after[2].row->name), "amd_bwd_sums");
+  EXPECT_EQ(plan.schedule.workspace_bytes - bytes, 10 * p.a.heads_q * p.a.batch * 4) << "parts of the slopes";
+  p.a.seqlen_q = 0;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(std::string_view(plan.after.back().row->name), "amd_bwd_sums");
+  for (const Step& step : plan.after) EXPECT_GT(step.schedule.tasks, 0) << step.row->name;
 }
 
 TEST_F(AmdPlan, DeterministicBackwardHasAKernelOfDq) {
