@@ -98,8 +98,8 @@ struct Schedule {
   int64_t scratch_bytes;    // per worker
   int64_t workspace_bytes;  // once per call: partial results
   int32_t in_order;         // backward: sums of several workgroups are made in a fixed order, always the same bits
-  int16_t dq_columns;    // backward, but Hopper: of the sums of dQ in a block (kernels/abi/backward_blocks.h); 0: none
-  int16_t lse_by_scale;  // and: in a block, LSE is divided by softmax_scale, not in units of log2
+  int16_t dq_columns;       // backward: of the sums of dQ in a block (kernels/abi/backward_blocks.h); 0: there are none
+  int16_t lse_by_scale;     // and: in a block, LSE is divided by softmax_scale, not in units of log2
 };
 static_assert(sizeof(Schedule) == 56);
 

@@ -54,6 +54,42 @@ def test_no_call_falls_to_the_slow_path(dim, arguments):
     assert not plan["slow_path"]
 
 
+@pytest.mark.parametrize("arguments", [{}, {"dropout_p": 0.1}])
+def test_few_keys_take_two_kernels(arguments):
+    """One tile has all keys of a head: dQ is written at once."""
+    q, k, v = normal(2, 500, 4, 64), normal(2, 128, 4, 64), normal(2, 128, 4, 64)
+    plan = json.loads(flashwave.explain(q, k, v, backward=True, json=True, **arguments))
+    assert "_d64_m64n128_short" in plan["kernel"], plan["kernel"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("keys", [1, 77, 128])
+@pytest.mark.parametrize("queries", [1, 63, 500])
+def test_few_keys_leave_no_query_out(queries, keys, causal):
+    """Queries before the first key see none of them: their gradient is 0, and somebody has to write that."""
+    q, k, v, dout = (normal(2, rows, 2, 64) for rows in (queries, keys, keys, queries))
+    torch.full_like(q, math.nan)  # what memory that is not written is likely to hold
+    dq = gradients(q, k, v, dout, causal=causal)[0].transpose(1, 2).double()
+
+    qd, kd, vd, dod = (tensor.transpose(1, 2).double() for tensor in (q, k, v, dout))
+    qd.requires_grad_()
+    unseen = torch.ones(queries, keys, device="cuda").triu(keys - queries + 1).bool() & causal
+    weights = (qd @ kd.mT / 8).masked_fill(unseen, -math.inf).softmax(-1).nan_to_num()
+    (want,) = torch.autograd.grad(weights @ vd, qd, dod)
+    assert (dq - want.nan_to_num()).abs().max() <= 0.02 + 0.02 * want.nan_to_num().abs().max()
+
+
+@pytest.mark.parametrize("rows", [100, 300])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_a_probability_of_almost_1_drops_everything(dim, rows):
+    """The threshold of 16-bit random numbers is then 2^16, one more than fits."""
+    q, k, v, dout = (normal(1, rows, 2, dim) for _ in range(4))
+    leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    out = flashwave.flash_attn_func(*leaves, dropout_p=0.999999)
+    out.backward(dout)
+    assert not out.any() and not any(leaf.grad.any() for leaf in leaves)
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dim", [64, 128, 256])
@@ -107,7 +143,7 @@ def test_integers_stay_exact(kernel, causal, monkeypatch):
     """A scale that vanishes makes every weight 1 / (number of keys), a power of two, and all else is small integers: a
     register that is overwritten while a matrix instruction still reads it shows."""
     dtype, dim = kind(kernel)
-    digits, rows = 7 if dtype == torch.bfloat16 else 10, 1024
+    digits, rows = 7 if dtype == torch.bfloat16 else 10, 128 if "_short" in kernel else 1024
     q, k, v, dout = (torch.randint(-2, 3, (1, rows, 2, dim), device="cuda").to(dtype) for _ in range(4))
     scale = 2.0**-30
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)

@@ -71,8 +71,8 @@ Problem backward_of(int64_t seqlen, int64_t dim) {
 }
 
 TEST_F(NvidiaPlan, BackwardOfHopper) {
-  EXPECT_EQ(chosen(backward_of(128, 64), hopper()), "hopper_bwd_bf16_d64_m128n128");
-  EXPECT_EQ(chosen(with_type(backward_of(128, 64), FW_F16), hopper()), "hopper_bwd_f16_d64_m128n128");
+  EXPECT_EQ(chosen(backward_of(129, 64), hopper()), "hopper_bwd_bf16_d64_m128n128");
+  EXPECT_EQ(chosen(with_type(backward_of(129, 64), FW_F16), hopper()), "hopper_bwd_f16_d64_m128n128");
   EXPECT_EQ(chosen(backward_of(128, 96), hopper()), "hopper_bwd_bf16_d128_m64n128");
   EXPECT_EQ(chosen(backward_of(128, 192), hopper()), "hopper_bwd_bf16_d256_m64n128_pair");
   EXPECT_EQ(chosen(backward_of(128, 264), hopper()), "nvidia_generic_bwd_bf16");
@@ -190,18 +190,22 @@ TEST_F(NvidiaPlan, BackwardByPairsWhereTilesAreLongOrSumsAreInOrder) {
   EXPECT_EQ(chosen(p, hopper()), single);
   p.a.heads_q *= 4;
   EXPECT_EQ(chosen(p, hopper()), pair);
-  Problem ordered = backward_of(128, 64);
+  Problem ordered = backward_of(129, 64);
   ordered.a.flags |= FW_DETERMINISTIC;
   EXPECT_EQ(chosen(ordered, hopper()), "hopper_bwd_bf16_d64_m128n256_pair");
   const Selection forced = select(ordered, hopper(), {.force_kernel = "hopper_bwd_bf16_d64_m128n128"});
   ASSERT_NE(forced.row, nullptr) << "it can make them in order, too";
   EXPECT_TRUE(gpu_schedule(ordered, hopper(), *forced.row).in_order);
-  EXPECT_FALSE(gpu_schedule(backward_of(128, 64), hopper(), *forced.row).in_order);
+  EXPECT_FALSE(gpu_schedule(backward_of(129, 64), hopper(), *forced.row).in_order);
 }
 
 TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
-  Problem p = backward_of(128, 64);
+  Problem p = backward_of(129, 64);
   p.a.softcap = 30;
+  EXPECT_EQ(chosen(p, hopper()), "hopper_bwd_bf16_d64_m64n128_general");
+  p.a.flags |= FW_DETERMINISTIC;
+  EXPECT_EQ(chosen(p, hopper()), "hopper_bwd_bf16_d64_m64n128_general") << "it makes sums in order, too";
+  p.a.dim_qk = p.a.dim_v = 128;
   EXPECT_EQ(chosen(p, hopper()), "hopper_bwd_bf16_d128_m64n128_pair_general");
   p.a.dim_qk = p.a.dim_v = 256;
   EXPECT_EQ(chosen(p, hopper()), "hopper_bwd_bf16_d256_m64n128_pair_general");
@@ -210,6 +214,29 @@ TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
   expect_chosen(p, hopper(), "hopper_bwd_");
   p.g.d_bias = p.a.bias;
   EXPECT_EQ(chosen(p, hopper()), "ampere_bwd_bf16_d64_m64n64_general");
+}
+
+// One tile has all keys of a head: nothing is added to dQ in memory, and nothing has to be finished.
+TEST_F(NvidiaPlan, BackwardOfFewKeysWritesDqAtOnce) {
+  Plan plan;
+  Problem p = backward_of(128, 64);
+  p.a.seqlen_q = 1000;
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "hopper_bwd_bf16_d64_m64n128_short");
+  EXPECT_EQ(plan.schedule.dq_columns, 0);
+  ASSERT_EQ(plan.before.size(), 1u);
+  EXPECT_EQ(plan.before[0].schedule.dq_columns, 0) << "no sums to clear";
+  EXPECT_TRUE(plan.after.empty());
+  p.a.dropout_p = 0.1f;
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "hopper_bwd_bf16_d64_m64n128_short_general");
+  EXPECT_TRUE(plan.after.empty());
+
+  p.a.seqlen_k = 129;
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.dq_columns, 64);
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d64_m64");
 }
 
 TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
@@ -227,8 +254,8 @@ TEST_F(NvidiaPlan, BackwardIsPreparedAndFinished) {
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
   ASSERT_EQ(plan.before.size(), 1u);
   ASSERT_EQ(plan.after.size(), 1u);
-  EXPECT_EQ(std::string_view(plan.before[0].row->name), "hopper_bwd_prepare_bf16_d128");
-  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d128");
+  EXPECT_EQ(std::string_view(plan.before[0].row->name), "hopper_bwd_prepare_bf16_d128_m64");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d128_m64");
   EXPECT_EQ(plan.before[0].schedule.tasks, 5 * p.a.heads_q * p.a.batch) << "blocks of 64 queries";
   EXPECT_EQ(plan.before[0].schedule.zeroed_bytes, 0);
   EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
