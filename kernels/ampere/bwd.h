@@ -32,7 +32,6 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   const Schedule& schedule;
   int block, head;            // of queries: that which is computed
   int next_block, next_head;  // and loaded
-  int stage = 0;
   float d_slope = 0.f;
   typename KeyGrid::Sums dk, dv;
 
@@ -55,8 +54,8 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   FW_METHOD void run() {
     if (task_index() >= schedule.tasks || p.seqlen_k == 0) return;
     const uint32_t task = take_number(), tiles = uint32_t(p.seqlen_k + C::kTileK - 1) / C::kTileK;
-    const uint32_t of_head = task / tiles, tile = task - of_head * tiles;
-    batch = int(of_head / uint32_t(p.heads_k)), head_k = int(of_head - uint32_t(batch) * uint32_t(p.heads_k));
+    const uint32_t column = task / tiles, tile = task - column * tiles;
+    batch = int(column / uint32_t(p.heads_k)), head_k = int(column - uint32_t(batch) * uint32_t(p.heads_k));
     first_key = int(backwards() ? tiles - 1 - tile : tile) * C::kTileK;
     const Sequence seq = sequence_of(p, batch);
     this->start(seq);
@@ -76,42 +75,32 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
     store();
   }
 
-  // With one stage alone, it is that of the block which is computed.
-  FW_METHOD uint32_t stage_at() const { return shared + C::kStage + (C::kStages == 1 ? 0 : stage) * C::kStageBytes; }
   FW_METHOD void load_next() {
-    this->load_block(next_block, next_head, stage_at());
+    this->load_block(next_block, next_head);
     commit_copies();
   }
 
-  // -------------------------------------------------------------------------------------------------- a block of
-  // queries
+  // ----------------------------------------------------------------------------------------------- a block of queries
   FW_METHOD void step(bool more) {
-    const uint32_t here = stage_at();
     block = next_block, head = next_head;
     if (++next_block == range.end) next_block = range.first, ++next_head;
     wait_copies<0>();
-    workgroup_barrier();  // the block is there, and nobody needs what was there before
-    if constexpr (C::kStages == 2) {
-      stage ^= 1;
-      if (more) load_next();
-    }
-    share_weights(here);
+    workgroup_barrier();  // the block is there, and nobody needs the P and dS of the one before
+    share_weights();
     workgroup_barrier();
     multiply<T, C::kTileQ>(dv, FirstByColumns<ScoreLayout>(shared + C::kP, KeyGrid::first_row(warp), lane),
-                           SecondByColumns<Layout>(here + C::kDo, KeyGrid::first_column(warp), lane));
+                           SecondByColumns<Layout>(shared + C::kDo, KeyGrid::first_column(warp), lane));
     multiply<T, C::kTileQ>(dk, FirstByColumns<ScoreLayout>(shared + C::kDs, KeyGrid::first_row(warp), lane),
-                           SecondByColumns<Layout>(here + C::kQ, KeyGrid::first_column(warp), lane));
-    if constexpr (C::kStages == 1) {
-      workgroup_barrier();
-      if (more) load_next();
-    }
+                           SecondByColumns<Layout>(shared + C::kQ, KeyGrid::first_column(warp), lane));
+    workgroup_barrier();
+    if (more) load_next();  // arrives under the last product
     if (p.dq.data) add_query_gradients();
   }
 
   // P and dS to shared memory.
-  FW_METHOD void share_weights(uint32_t here) {
+  FW_METHOD void share_weights() {
     typename ScoreGrid::Sums s, dp;
-    this->weights_and_gradients(here, block, head, s, dp, [&](const auto& ds, const TilePlace& at, int) {
+    this->weights_and_gradients(block, head, s, dp, [&](const auto& ds, const TilePlace& at, int) {
       if (kGeneral && p.d_slopes) d_slope += slope_gradient(ds, at);
     });
     if (kGeneral && p.d_slopes && next_block == range.first) store_slope();  // the last of its head

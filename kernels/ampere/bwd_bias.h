@@ -14,7 +14,7 @@ struct BiasGradient : BackwardBlock<T, C, true> {
       Base::warp;
   using ScoreGrid = typename C::ScoreGrid;
   static constexpr int kPitch = C::kTileK + 1;  // of the sums in shared memory, in floats
-  static_assert(C::kTileQ * kPitch * 4 <= C::kStage + C::kStageBytes);
+  static_assert(C::kTileQ * kPitch * 4 <= C::kNumbers);
 
   typename ScoreGrid::Sums sum;
 
@@ -56,7 +56,6 @@ struct BiasGradient : BackwardBlock<T, C, true> {
 
  private:
   FW_METHOD void add_head(const Sequence& seq, int head, int from, int to) {
-    const uint32_t here = shared + C::kStage;
     head_k = head / (p.heads_q / p.heads_k);
     FW_NO_UNROLL for (int block = from; block < to; ++block) {
       workgroup_barrier();  // nobody needs what was there before
@@ -64,12 +63,12 @@ struct BiasGradient : BackwardBlock<T, C, true> {
         this->load_keys(p.k, seq, p.dim_qk, C::kK);
         this->load_keys(p.v, seq, p.dim_v, C::kV);
       }
-      this->load_block(block, head, here);
+      this->load_block(block, head);
       commit_copies();
       wait_copies<0>();
       workgroup_barrier();
       typename ScoreGrid::Sums s, dp;
-      this->weights_and_gradients(here, block, head, s, dp, [&](const auto& ds, const TilePlace&, int r) {
+      this->weights_and_gradients(block, head, s, dp, [&](const auto& ds, const TilePlace&, int r) {
         FW_UNROLL for (int n = 0; n < ScoreGrid::kColumnTiles; ++n) {
           FW_UNROLL for (int i = 0; i < 4; ++i) sum[r][n][i] += ds[n][i];
         }

@@ -79,16 +79,16 @@ struct BackwardBlock {
   FW_METHOD char* block_data(int block, int head) const {
     return workspace + abi::kBackwardHeaderBytes + (int64_t{first_block + block} * p.heads_q + head) * kBlockBytes;
   }
-  // Q, dO and the numbers of a block to a stage.
-  FW_METHOD void load_block(int block, int head, uint32_t to) {
-    load_queries(p.q, q, p.dim_qk, block, head, to + C::kQ);
-    load_queries(p.d_o, d_o, p.dim_v, block, head, to + C::kDo);
+  // Q, dO and the numbers of a block.
+  FW_METHOD void load_block(int block, int head) {
+    load_queries(p.q, q, p.dim_qk, block, head, shared + C::kQ);
+    load_queries(p.d_o, d_o, p.dim_v, block, head, shared + C::kDo);
     if (thread < C::kNumberBytes / 16) {
       const char* const from = block_data(block, head) + thread * 16;
       if constexpr (kAsyncCopies) {
-        copy_async(to + C::kNumbers + thread * 16, from, true);
+        copy_async(shared + C::kNumbers + thread * 16, from, true);
       } else {
-        store_shared(to + C::kNumbers + thread * 16, *reinterpret_cast<const uint4*>(from));
+        store_shared(shared + C::kNumbers + thread * 16, *reinterpret_cast<const uint4*>(from));
       }
     }
   }
@@ -97,12 +97,12 @@ struct BackwardBlock {
   // This warp's part of P, of which dropped weights are 0, and of the gradients of products. use(ds, place, r): takes
   // the gradients of scores.
   template <class Use>
-  FW_METHOD void weights_and_gradients(uint32_t here, int block, int head, typename ScoreGrid::Sums& s,
-                                       typename ScoreGrid::Sums& dp, const Use& use) {
+  FW_METHOD void weights_and_gradients(int block, int head, typename ScoreGrid::Sums& s, typename ScoreGrid::Sums& dp,
+                                       const Use& use) {
     const int first_row = ScoreGrid::first_row(warp), first_column = ScoreGrid::first_column(warp);
     Weights<ScoreGrid::kColumnTiles, kGeneral> weights[ScoreGrid::kRowTiles];
     clear(s);
-    multiply<T, C::kDim>(s, FirstByRows<Layout>(here + C::kQ, first_row, lane),
+    multiply<T, C::kDim>(s, FirstByRows<Layout>(shared + C::kQ, first_row, lane),
                          SecondByRows<Layout>(shared + C::kK, first_column, lane));
     const bool masked = block < range.all_first || block >= range.all_end;
     const auto place_of = [&](int r) {
@@ -112,7 +112,7 @@ struct BackwardBlock {
     };
     RowNumbers row[ScoreGrid::kRowTiles];
     FW_UNROLL for (int r = 0; r < ScoreGrid::kRowTiles; ++r) {
-      const uint32_t numbers = here + C::kNumbers + (first_row + r * 16 + lane / 4) * 4;
+      const uint32_t numbers = shared + C::kNumbers + (first_row + r * 16 + lane / 4) * 4;
       FW_UNROLL for (int h = 0; h < 2; ++h) {
         row[r].lse[h] = load_shared_float(numbers + h * 32);
         row[r].delta[h] = load_shared_float(numbers + C::kTileQ * 4 + h * 32);
@@ -126,7 +126,7 @@ struct BackwardBlock {
       });
     }
     clear(dp);
-    multiply<T, C::kDim>(dp, FirstByRows<Layout>(here + C::kDo, first_row, lane),
+    multiply<T, C::kDim>(dp, FirstByRows<Layout>(shared + C::kDo, first_row, lane),
                          SecondByRows<Layout>(shared + C::kV, first_column, lane));
     FW_UNROLL for (int r = 0; r < ScoreGrid::kRowTiles; ++r) {
       weights[r].differentiate(dp[r], s[r], p, row[r]);

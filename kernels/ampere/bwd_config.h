@@ -52,13 +52,10 @@ struct BackwardConfig {
   static constexpr int kKeyBytes = kTileK * Layout::kPitch, kQueryBytes = kTileQ * Layout::kPitch;
   static constexpr int kScoreBytes = kTileQ * ScoreLayout::kPitch;
   static constexpr int kNumberBytes = kTileQ * 8;  // lse and delta
-  static constexpr int kStageBytes = 2 * kQueryBytes + kNumberBytes;
-  // The row says by its shared memory whether Q and dO have one buffer each, or two.
-  static constexpr int kStages = kSharedBytes == 2 * kKeyBytes + 2 * kScoreBytes + kStageBytes ? 1 : 2;
 
-  static constexpr int kK = 0, kV = kKeyBytes, kP = 2 * kKeyBytes, kDs = kP + kScoreBytes, kStage = kDs + kScoreBytes;
-  static constexpr int kQ = 0, kDo = kQueryBytes, kNumbers = 2 * kQueryBytes;  // of a stage
-  static_assert(kSharedBytes == kStage + kStages * kStageBytes);
+  static constexpr int kK = 0, kV = kKeyBytes, kQ = 2 * kKeyBytes, kDo = kQ + kQueryBytes, kP = kDo + kQueryBytes,
+                       kDs = kP + kScoreBytes, kNumbers = kDs + kScoreBytes;
+  static_assert(kSharedBytes == kNumbers + kNumberBytes);
 };
 
 }  // namespace flashwave

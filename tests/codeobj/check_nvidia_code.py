@@ -64,8 +64,9 @@ def functions_and_frames(path):
     return cubin.functions, cubin.frames
 
 
-def must_not_spill(name):
-    return re.match(r"ampere_(fwd|bwd)_b?f16_", name) is not None and not name.endswith("_general")
+def must_not_spill(name, target):
+    """Plain kernels, on the GPUs they are for: compute capability 9.0 has a backward of its own."""
+    return re.match(rf"ampere_(fwd{'|bwd' if target < 90 else ''})_b?f16_", name) and not name.endswith("_general")
 
 
 def main():
@@ -81,7 +82,7 @@ def main():
             there, frames = functions_and_frames(path)
             faults += [f"{path.name}: {name} is missing" for name in sorted(wanted - there)]
             faults += [f"{path.name}: {name} is not of {source}" for name in sorted(there - set(kernels))]
-            plain = [name for name in wanted if must_not_spill(name) and path.suffix != ".ptx"]
+            plain = [name for name in wanted if must_not_spill(name, target) and path.suffix != ".ptx"]
             faults += [f"{path.name}: {name} has no known stack" for name in plain if name not in frames]
             faults += [f"{path.name}: {name} spills {frames[name]} bytes" for name in plain if frames.get(name)]
             checked += len(wanted)
