@@ -44,7 +44,8 @@ def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel):
     there, results, counts = results_of(arch, kernel(arch, 128), SAMPLE)
     assert there > SAMPLE == len(results)
     assert not counts["FALSE"], results
-    assert counts["noticed"] >= LEAST, results
+    # Of the gradient of bias most is for fp16, for other types of bias and for softcap and dropout, and is not executed.
+    assert counts["noticed"] >= (LEAST if kernel is not bias_gradient else LEAST // 2), results
     assert counts["unproven"] <= 1, results
 
 
