@@ -222,4 +222,11 @@ FW_DEVICE void wait_for_memory() {
   __builtin_amdgcn_s_waitcnt((kLoads & 15) | kLoads >> 4 << 14 | 0x70);
 }
 
+// A barrier that also waits for global memory: what the workgroup has written there can be read by all of it.
+FW_DEVICE void workgroup_memory_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
 }  // namespace flashwave

@@ -38,9 +38,11 @@ std::string chosen(const Problem& problem) {
 }
 
 TEST_F(AmdPlan, BackwardByMatrixCores) {
-  EXPECT_EQ(chosen(backward_of(128, 64)), "cdna_bwd_bf16_d64_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 96)), "cdna_bwd_bf16_d96_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 104)), "cdna_bwd_bf16_d128_m32n128");
+  EXPECT_EQ(chosen(backward_of(128, 64)), "cdna_bwd_head_bf16_d64_m256n128") << "a head to a workgroup";
+  EXPECT_EQ(chosen(backward_of(128, 96, true)), "cdna_bwd_head_bf16_d128_m256n128") << "always the same bits";
+  EXPECT_EQ(chosen(backward_of(512, 64)), "cdna_bwd_bf16_d64_m32n128");
+  EXPECT_EQ(chosen(backward_of(512, 96)), "cdna_bwd_bf16_d96_m32n128");
+  EXPECT_EQ(chosen(backward_of(512, 104)), "cdna_bwd_bf16_d128_m32n128");
   EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d192_m32n128");
   EXPECT_EQ(chosen(backward_of(128, 200)), "cdna_bwd_dkdv_bf16_d256_m32n128");
   EXPECT_EQ(chosen(backward_of(128, 264)), "amd_generic_bwd_bf16");
@@ -55,7 +57,7 @@ TEST_F(AmdPlan, BackwardByMatrixCores) {
 }
 
 TEST_F(AmdPlan, DeterministicBackwardMakesNoSumsInMemory) {
-  const Problem p = backward_of(128, 64, true);
+  const Problem p = backward_of(512, 64, true);
   EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d64_m32n128");
   const Selection forced = select(p, mi300(), {.force_kernel = "cdna_bwd_bf16_d64_m32n128"});
   EXPECT_EQ(forced.row, nullptr);
