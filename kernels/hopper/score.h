@@ -11,15 +11,6 @@ FW_DEVICE float widened(float x) { return x; }
 FW_DEVICE float widened(BFloat16 x) { return to_float(x); }
 FW_DEVICE float widened(Half x) { return float_of_half(x.bits); }
 
-FW_DEVICE uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t x;
-  asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
-  return x;
-}
-template <uint32_t kFactor>
-FW_DEVICE void wide_product(uint32_t x, uint32_t& low, uint32_t& high) {
-  asm("{.reg .b64 x; mul.wide.u32 x, %2, %3; mov.b64 {%0, %1}, x;}" : "=r"(low), "=r"(high) : "r"(x), "n"(kFactor));
-}
 // ScoreRow::dropout_group of several (query, group) of a head, by the instructions it takes, two products and two
 // exclusive ors a round: nvcc alone makes more of them. Side by side, since a round waits for the one before.
 template <int kCalls>
@@ -32,7 +23,7 @@ FW_DEVICE void dropout_groups(const DropoutKey& key, uint32_t batch_head, const 
       uint32_t low0, high0, low1, high1;
       wide_product<kPhiloxMul0>(r[i].word[0], low0, high0);
       wide_product<kPhiloxMul1>(r[i].word[2], low1, high1);
-      r[i] = {{exclusive_or(high1, r[i].word[1], key0), low1, exclusive_or(high0, r[i].word[3], key1), low0}};
+      r[i] = {{logic<0x96>(high1, r[i].word[1], key0), low1, logic<0x96>(high0, r[i].word[3], key1), low0}};
     }
     key0 += kPhiloxWeyl0, key1 += kPhiloxWeyl1;
   }
@@ -48,18 +39,10 @@ struct DropoutCompare {
   // difference does not borrow from the other half; where the top bits differ, they decide.
   FW_METHOD uint32_t kept(uint32_t bits, uint32_t numbers) const {
     const uint32_t rest = (numbers | 0x80008000u) - (threshold & 0x7FFF7FFFu);
-    uint32_t x;
-    asm("lop3.b32 %0, %1, %2, %3, 0xB2;" : "=r"(x) : "r"(numbers), "r"(threshold), "r"(rest));  // n & ~t | ~(n ^ t) & r
-    asm("lop3.b32 %0, %1, %2, %3, 0xF8;" : "=r"(x) : "r"(bits >> 1), "r"(x), "r"(result));      // b | x & r
-    return x;
+    const uint32_t answer = logic<0xB2>(numbers, threshold, rest);  // n & ~t | ~(n ^ t) & r
+    return logic<0xF8>(bits >> 1, answer, result);                  // b | a & r
   }
 };
-// Halves of ones where their top bit is set, else of zeros.
-FW_DEVICE uint32_t halves_of_signs(uint32_t x) {
-  uint32_t result;
-  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(result) : "r"(x));
-  return result;
-}
 // A step of a transposition of bits by lanes that are `apart`: bits whose place has kShift clear stay where the lane
 // has that bit clear, and go to the other lane's places with kShift set.
 template <int kShift>
