@@ -23,8 +23,7 @@ def rows():
 
 
 class Cubin:
-    """A 64-bit ELF file of NVIDIA's: `functions`, the names of the global ones, and `frames`, the bytes of stack of each
-    function."""
+    """A 64-bit ELF file of NVIDIA's: `functions`, names of the global ones, and `frames`, bytes of stack by name."""
 
     SYMBOLS, FUNCTION = 2, 0x12  # SHT_SYMTAB; STB_GLOBAL, STT_FUNC
     SIZED, FRAME_SIZE = 4, 0x11  # of an attribute in .nv.info: its format, its kind (symbol, bytes)

@@ -1,5 +1,7 @@
-"""The backward by tensor cores: which kernel runs, exact sums, and the same bits in every run. Those of other GPUs run on
-one of compute capability 9.0 as well, where they are named."""
+"""The backward by tensor cores: which kernel runs, exact sums, and the same bits in every run.
+
+The kernels of other GPUs run on one of compute capability 9.0 too, where they are named.
+"""
 
 from __future__ import annotations
 
@@ -128,9 +130,7 @@ def test_bits_repeat_by_the_kernels_of_other_gpus(kernel, window, monkeypatch):
     found = {}
     for deterministic in (False, True):
         problem = make_problem(q, k, v, window_size=window, deterministic=deterministic)
-        found[deterministic] = [
-            dispatch.backward(problem, dout, None, out, lse, native.DQ_DK_DV)[:3] for _ in range(4)
-        ]
+        found[deterministic] = [dispatch.backward(problem, dout, None, out, lse, native.DQ_DK_DV)[:3] for _ in range(4)]
     dq, dk, dv = found[True][0]
     assert all(torch.equal(again[0], dq) for again in found[True])
     assert all(torch.equal(a[1], dk) and torch.equal(a[2], dv) for a in found[True] + found[False])

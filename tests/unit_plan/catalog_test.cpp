@@ -68,11 +68,12 @@ TEST(Catalog, CpuHasACompleteSlowPath) {
 // worth.
 // NVIDIA: 29 rows of Hopper's backward, 15 of them the passes around it, twice as fast as what came before; 8 that pack
 // heads and part the keys of caches, six times as fast for 17 queries on 32k keys, and 6 for a softcap, 1.7 times; 11
-// of the backward at dim 64, five of them passes: with modifiers 1.7 times as fast, with at most 128 keys 1.4 times.
-// AMD: the backward on matrix cores where there was the slow path alone; on RDNA 36 rows, three head dims in two types,
-// each fused and as a pair that always gives the same bits, plain and with modifiers.
-// On CDNA rows for dims 96, 192 and 192/128, for short sequences, and truncating ones. NVIDIA: the backward by
-// mma.sync, which on compute capability 9.0 stands behind Hopper's.
+// of the backward at dim 64, five of them passes: with modifiers 1.7 times as fast, with at most 128 keys 1.4 times; 34
+// of the backward by mma.sync, three head dims in two types, plain and with modifiers, for three sizes of shared
+// memory, and of the gradient of a bias: on all GPUs but Hopper there was the slow path alone, and everywhere for that
+// gradient. AMD: the backward on matrix cores where there was the slow path alone; on RDNA 36 rows, three head dims in
+// two types, each fused and as a pair that always gives the same bits, plain and with modifiers; on CDNA rows for dims
+// 96, 192 and 192/128, for short sequences, and truncating ones.
 constexpr int kMostRowsOfAnAmdGpu = 125, kMostRowsOfAnNvidiaGpu = 202;
 
 int rows_of(std::string_view device, uint32_t isa) {
