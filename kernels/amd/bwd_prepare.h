@@ -67,11 +67,4 @@ FW_DEVICE void prepare_block(const GpuArguments& args, const Block& block, const
   }
 }
 
-// A barrier that also waits for memory: the blocks that the workgroup has prepared can be read by all of it.
-FW_DEVICE void blocks_are_prepared() {
-  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-  __builtin_amdgcn_s_barrier();
-  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-}
-
 }  // namespace flashwave
