@@ -31,7 +31,7 @@ FW_DEVICE void backward_head(const GpuArguments& args, const Sequence& seq, int 
   for (block.block = 0; block.block == 0 || block.first_row() < queries; ++block.block) {
     prepare_block<typename StorageOf<typename K::Element>::Type>(args, block, seq);
   }
-  workgroup_memory_barrier();
+  workgroup_barrier_with_memory();
   const int stored = uniform(stored_rows(p, batch)), padding = uniform(left_pad(p, batch));
   FW_NO_UNROLL for (int first = 0; first < stored; first += K::kTileK) {
     const int rows = stored - first < K::kTileK ? stored - first : K::kTileK;

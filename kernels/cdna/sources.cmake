@@ -8,5 +8,5 @@ list(TRANSFORM parts REPLACE "^fwd" fwd_gfx908)
 list(REMOVE_ITEM parts fwd_gfx908_d256)  # only the general one: kernels.def says why
 amd_code_objects(cdna fwd gfx908 "${parts}" ${matrix})
 amd_code_objects(cdna bwd "gfx90a;gfx942;gfx950"
-  "bwd_head_d64;bwd_head_d128;bwd_d64;bwd_d96;bwd_d128;bwd_general_d128;bwd_dkdv_d64;bwd_dkdv_d96;bwd_dkdv_d128;bwd_dkdv_d192v128;bwd_dkdv_d192;bwd_dkdv_d256;bwd_dkdv_general_d128;bwd_dkdv_general_d256" ${matrix})
+  "bwd_head_d64;bwd_head_d128;bwd_d64;bwd_d96;bwd_d128;bwd_general_d128;bwd_dkdv_d64;bwd_dkdv_d128;bwd_dkdv_d192v128;bwd_dkdv_d192;bwd_dkdv_d256;bwd_dkdv_general_d128;bwd_dkdv_general_d256" ${matrix})
 amd_code_objects(cdna bwd gfx908 "bwd_gfx908_d64;bwd_gfx908_d128;bwd_gfx908_general_d128" ${matrix})

@@ -24,10 +24,8 @@ SCALARS_IN_LANES = [
     (r"^gfx90a cdna_fwd_\w*_general$", 3),
     (r"^gfx908 cdna1_fwd_\w*_general$", 3),
     (r" cdna1?_bwd_\w*_general$", 32),
-    (r"^gfx90a cdna_bwd_head_", 16),  # between the kernels that it is made of
-    (r" cdna_bwd_head_", 12),
-    (r"^gfx90a cdna_bwd_dkdv_\w*_d192", 12),
-    (r" cdna_bwd_dkdv_\w*_d192", 6),
+    (r" cdna_bwd_head_", 16),  # between the kernels that it is made of
+    (r" cdna_bwd_dkdv_\w*_d192", 12),
     (r" \w+_bwd_d(bias|slopes)$", 6),
     (r"^gfx908 cdna1_bwd_dq_", 3),
     (r"^gfx90a cdna_bwd_(dkdv|dq)_", 5),

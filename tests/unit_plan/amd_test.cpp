@@ -38,26 +38,55 @@ std::string chosen(const Problem& problem) {
 }
 
 TEST_F(AmdPlan, BackwardByMatrixCores) {
-  EXPECT_EQ(chosen(backward_of(128, 64)), "cdna_bwd_head_bf16_d64_m256n128") << "a head to a workgroup";
-  EXPECT_EQ(chosen(backward_of(128, 96, true)), "cdna_bwd_head_bf16_d128_m256n128") << "always the same bits";
-  EXPECT_EQ(chosen(backward_of(512, 64)), "cdna_bwd_bf16_d64_m32n128");
-  EXPECT_EQ(chosen(backward_of(512, 96)), "cdna_bwd_bf16_d96_m32n128");
-  EXPECT_EQ(chosen(backward_of(512, 104)), "cdna_bwd_bf16_d128_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 192)), "cdna_bwd_dkdv_bf16_d192_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 200)), "cdna_bwd_dkdv_bf16_d256_m32n128");
-  EXPECT_EQ(chosen(backward_of(128, 264)), "amd_generic_bwd_bf16");
-  Problem p = backward_of(128, 192);
+  EXPECT_EQ(chosen(backward_of(300, 64)), "cdna_bwd_bf16_d64_m32n128");
+  EXPECT_EQ(chosen(backward_of(300, 96)), "cdna_bwd_bf16_d96_m32n128");
+  EXPECT_EQ(chosen(backward_of(300, 104)), "cdna_bwd_bf16_d128_m32n128");
+  EXPECT_EQ(chosen(backward_of(300, 192)), "cdna_bwd_dkdv_bf16_d192_m32n128");
+  EXPECT_EQ(chosen(backward_of(300, 200)), "cdna_bwd_dkdv_bf16_d256_m32n128");
+  EXPECT_EQ(chosen(backward_of(300, 264)), "amd_generic_bwd_bf16");
+  Problem p = backward_of(300, 192);
   p.a.dim_v = 128;
   EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d192v128_m32n128");
-  p = backward_of(128, 64);
+  p = backward_of(300, 64);
   p.a.softcap = 30;
   EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general");
   p.a.bias = p.g.d_bias = tensor(FW_F32, 0, 0, 256);
   EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general") << "the gradient of bias";
 }
 
+// Short sequences are one launch, in any order of sums; heads that share keys are not.
+TEST_F(AmdPlan, ShortBackwardIsOneLaunch) {
+  for (const bool deterministic : {false, true}) {
+    EXPECT_EQ(chosen(backward_of(256, 64, deterministic)), "cdna_bwd_head_bf16_d64_m256n128");
+    EXPECT_EQ(chosen(backward_of(256, 72, deterministic)), "cdna_bwd_head_bf16_d128_m256n128");
+  }
+  EXPECT_EQ(chosen(backward_of(257, 64)), "cdna_bwd_bf16_d64_m32n128");
+  Problem p = backward_of(200, 64);
+  Plan plan;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_TRUE(plan.before.empty() && plan.after.empty());
+  EXPECT_EQ(plan.schedule.tasks, p.a.heads_q * p.a.batch);
+  EXPECT_EQ(plan.schedule.rows_per_task, 32);
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 7 * (32 * 8 + 128) * p.a.heads_q * p.a.batch) << "lse and delta alone";
+  p.g.d_sinks = present<float>(), p.a.sinks = present<float>();
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "amd_bwd_sums");
+  p = backward_of(200, 64);
+  p.a.heads_k = p.a.heads_q / 2;
+  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d64_m32n128");
+}
+
+TEST_F(AmdPlan, FastRoundingTruncatesInTheBackward) {
+  Problem p = backward_of(300, 128);
+  p.a.flags |= FW_FAST_ROUNDING;
+  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_rtz");
+  p.a.flags |= FW_DETERMINISTIC;
+  EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d128_m32n128");
+}
+
 TEST_F(AmdPlan, DeterministicBackwardMakesNoSumsInMemory) {
-  const Problem p = backward_of(512, 64, true);
+  const Problem p = backward_of(300, 64, true);
   EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d64_m32n128");
   const Selection forced = select(p, mi300(), {.force_kernel = "cdna_bwd_bf16_d64_m32n128"});
   EXPECT_EQ(forced.row, nullptr);
