@@ -206,6 +206,30 @@ def charts(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
     return found
 
 
+def overview(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
+    """Forward and backward, each head dimension and mask: the geometric mean over the sequence lengths."""
+    found = []
+    for title, word in (("Forward", "prefill"), ("Backward", "backward")):
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for result in results:
+            if result["group"] in (f"{word} full", f"{word} causal"):
+                dim = result["name"].split("d=")[1].split()[0]
+                groups.setdefault(f"{dim} {result['group'].split()[1]}", []).append(result)
+        if not groups:
+            continue
+        names = list(dict.fromkeys(name for members in groups.values() for result in members for name in result["rate"]))
+        series = {name: tuple(_mean_rate(members, name) for members in groups.values()) for name in names}
+        lengths = [int(r["name"].split("s=")[1].split()[0]) for members in groups.values() for r in members]
+        subtitle = f"TFLOP/s on {device}, geometric mean over lengths {min(lengths)} to {max(lengths)}; higher is better"
+        found.append(svg.Chart(title, subtitle, "head dimension and mask", "TFLOP/s", tuple(groups), series))
+    return found
+
+
+def _mean_rate(members: list[dict[str, Any]], name: str) -> float | None:
+    rates = [result["rate"].get(name) for result in members]
+    return None if None in rates else _geomean(rates)
+
+
 def _short(name: str) -> str:
     """b=16 keys=8192 page=64 as 16 x 8192 p64, to stand below bars."""
     for long, short in (("b=30720 ", ""), ("b=", ""), (" keys=", " x "), ("heads=", "h"), (" page=", " p")):
@@ -229,6 +253,9 @@ def write(folder: Path, content: dict[str, Any]) -> None:
     drawn = charts(content["cells"], content["environment"]["device"])
     if drawn:
         (folder / "cuda_vs_sdpa.svg").write_text(svg.grid(drawn, columns=3))
+    drawn = overview(content["cells"], content["environment"]["device"])
+    if drawn:
+        (folder / "overview.svg").write_text(svg.grid(drawn, columns=1))
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
@@ -262,7 +289,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--flash-attn-4", metavar="FOLDER", help="where flash-attn-4 is installed, as one more peer")
     parser.add_argument("--classic", metavar="KERNEL", help="the kernel to force for growing keys")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cuda_vs_sdpa.md, .json and .svg there")
+    parser.add_argument("--redraw", type=Path, metavar="DIR", help="measure nothing; write those of DIR's .json again")
     arguments = parser.parse_args(argv)
+    if arguments.redraw:
+        write(arguments.redraw, json.loads((arguments.redraw / "cuda_vs_sdpa.json").read_text()))
+        return 0
     if not torch.cuda.is_available() or torch.version.hip:
         print("error: torch sees no NVIDIA GPU", file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-_COLOURS = ("#2563eb", "#f59e0b", "#059669", "#dc2626")
+_COLOURS = ("#2563eb", "#f59e0b", "#059669", "#dc2626", "#7c3aed", "#0891b2")
 _INK, _GRID, _AXIS = "#1f2937", "#e5e7eb", "#6b7280"
 _LEFT, _RIGHT, _TOP, _BOTTOM, _PLOT_HEIGHT = 76, 24, 104, 56, 260
 _BAR, _GAP, _GROUP_GAP = 34, 4, 28
