@@ -217,10 +217,14 @@ def overview(results: list[dict[str, Any]], device: str) -> list[svg.Chart]:
                 groups.setdefault(f"{dim} {result['group'].split()[1]}", []).append(result)
         if not groups:
             continue
-        names = list(dict.fromkeys(name for members in groups.values() for result in members for name in result["rate"]))
+        names = list(
+            dict.fromkeys(name for members in groups.values() for result in members for name in result["rate"])
+        )
         series = {name: tuple(_mean_rate(members, name) for members in groups.values()) for name in names}
         lengths = [int(r["name"].split("s=")[1].split()[0]) for members in groups.values() for r in members]
-        subtitle = f"TFLOP/s on {device}, geometric mean over lengths {min(lengths)} to {max(lengths)}; higher is better"
+        subtitle = (
+            f"TFLOP/s on {device}, geometric mean over lengths {min(lengths)} to {max(lengths)}; higher is better"
+        )
         found.append(svg.Chart(title, subtitle, "head dimension and mask", "TFLOP/s", tuple(groups), series))
     return found
 
