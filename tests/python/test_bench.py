@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -462,6 +463,22 @@ def test_report_of_the_script_for_gpus(tmp_path):
     assert "| b=16 keys=8192 | 1.000 | 2 | 1 | 2.00x |" in page and "math does not take it: no reason" in page
     assert json.loads((tmp_path / "cuda_vs_sdpa.json").read_text())["cells"] == results
     assert ElementTree.parse(tmp_path / "cuda_vs_sdpa.svg").getroot().tag.endswith("svg")
+
+
+def test_what_was_measured_on_the_gpu_is_drawn_again(tmp_path):
+    """The README's picture and tables are those of the numbers beside them."""
+    kept = ROOT / "bench" / "results" / "h200"
+    (tmp_path / "cuda_vs_sdpa.json").write_text((kept / "cuda_vs_sdpa.json").read_text())
+    script = load_script("bench/cuda_vs_sdpa.py")
+    assert script.main(["--redraw", str(tmp_path)]) == 0
+    for name in ("cuda_vs_sdpa.md", "cuda_vs_sdpa.svg", "overview.svg"):
+        assert (tmp_path / name).read_text() == (kept / name).read_text(), name
+    cells = json.loads((kept / "cuda_vs_sdpa.json").read_text())["cells"]
+    forward, backward = script.overview(cells, "a GPU")
+    rates = [c["rate"]["flashwave"] for c in cells if c["group"] == "backward full" and c["name"].startswith("d=128 ")]
+    mean = math.prod(rates) ** (1 / len(rates))
+    assert backward.series["flashwave"][backward.categories.index("128 full")] == pytest.approx(mean)
+    assert len(forward.categories) == 6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
