@@ -69,7 +69,8 @@ TEST_F(AmdPlan, ShortBackwardIsOneLaunch) {
   EXPECT_EQ(plan.schedule.rows_per_task, 32);
   EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 7 * (32 * 8 + 128) * p.a.heads_q * p.a.batch) << "lse and delta alone";
   p.g.d_sinks = present<float>(), p.a.sinks = present<float>();
-  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  const Status status = make_plan(p, mi300(), {}, &plan);
+  ASSERT_TRUE(status.ok()) << status.message;
   ASSERT_EQ(plan.after.size(), 1u);
   EXPECT_EQ(std::string_view(plan.after[0].row->name), "amd_bwd_sums");
   p = backward_of(200, 64);
