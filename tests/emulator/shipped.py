@@ -79,7 +79,7 @@ Arguments = structure(
     *named(U64, "shared scratch"),
 )
 assert ctypes.sizeof(Arguments) == ARGUMENT_BYTES
-BF16, FLOAT = 2, 3
+F16, BF16, FLOAT = 1, 2, 3
 
 
 def rows(arch):
@@ -130,8 +130,12 @@ class BackwardLaunch:
     """Two query heads that share a key head, if the kernel takes that; a mask as above. LSE and delta are made up: only
     waits matter."""
 
-    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0)):
+    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), dtype=BF16, bias=FLOAT, softcap=0.0, dropout=0.0):
         self.row, self.queries, self.keys, self.window = row, queries, keys, window
+        self.dtype, self.bias, self.softcap, self.dropout = dtype, bias, softcap, dropout
+
+    def bits(self, x):
+        return np.float16(x).view(np.uint16) if self.dtype == F16 else bf16(x)
 
     def run(self, session, code):
         row, rng = self.row, np.random.default_rng(1)
@@ -147,21 +151,23 @@ class BackwardLaunch:
         dim = min(row.dim_qk, 128) if scores else row.dim_qk
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
         args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
+        args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
         args.dq_columns = row.dim_qk if "kNeedsAnyOrder" in row.needs else 0
         args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * 2
         for name in ("q", "o", "d_o", "dq", "k", "v", "dk", "dv"):
             heads, length = (2, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
-            array = bf16(rng.standard_normal((length, heads * dim)))
+            array = self.bits(rng.standard_normal((length, heads * dim)))
             strides = (I64 * 4)(array.size, heads * dim, dim, 1)
-            setattr(args, name, Tensor(session.buffer(array).address, strides, BF16))
+            setattr(args, name, Tensor(session.buffer(array).address, strides, self.dtype))
         lse = session.buffer(np.full((self.queries, 2), 0.5, np.float32))
         args.lse = Tensor(lse.address, (I64 * 4)(2 * self.queries, 2, 1, 1), FLOAT)
         block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
         blocks = np.full(32 + -(-self.queries // passing) * 2 * block // 4, -0.5, np.float32)
         if scores:  # kernels/abi/score_gradients.h: one sum for both heads; or parts, the last floats of the memory
-            entries = session.buffer(np.zeros((self.queries, self.keys), np.float32))
+            kind = np.float32 if self.bias == FLOAT else np.uint16
+            entries = session.buffer(np.zeros((self.queries, self.keys), kind))
             strides = (I64 * 4)(0, 0, self.keys, 1)
-            args.bias = args.d_bias = Tensor(entries.address, strides, FLOAT)
+            args.bias = args.d_bias = Tensor(entries.address, strides, self.bias)
             slopes = session.buffer(np.full(2, 0.1, np.float32))
             args.alibi_slopes = args.d_slopes = slopes.address
             tiles = -(-self.queries // row.tile_q)
@@ -191,6 +197,13 @@ class Subject(mutation.Subject):
                 BackwardLaunch(row, 3 * few, many, window=(NO_WINDOW, NO_WINDOW)),  # no mask, the next head
                 BackwardLaunch(row, 20, 2 * many, window=(8, 0)),  # keys that no query sees
             ]
+            if row.op in ("kDBias", "kDSlopes"):  # one kernel for both types, every type of bias and every modifier
+                both = many + 40, many + 40
+                self.runs += [
+                    BackwardLaunch(row, *both, dtype=F16, bias=F16, softcap=20.0),
+                    BackwardLaunch(row, *both, bias=BF16, dropout=0.25),
+                    BackwardLaunch(row, *both, dtype=F16, softcap=20.0, dropout=0.25),
+                ]
             return
         tiles = 3 * row.tile_k
         self.runs = [

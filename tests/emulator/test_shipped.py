@@ -44,9 +44,9 @@ def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel):
     there, results, counts = results_of(arch, kernel(arch, 128), SAMPLE)
     assert there > SAMPLE == len(results)
     assert not counts["FALSE"], results
-    # Of the gradient of bias most is for fp16, for other types of bias and for softcap and dropout, and is not executed.
-    assert counts["noticed"] >= (LEAST if kernel is not bias_gradient else LEAST // 2), results
-    assert counts["unproven"] <= 1, results
+    assert counts["noticed"] >= LEAST, results
+    # The gradient of bias has waits behind branches that no lane may take, for what the branches waited for themselves.
+    assert counts["unproven"] <= (3 if kernel is bias_gradient else 1), results
 
 
 @pytest.mark.full
@@ -84,7 +84,7 @@ def test_a_backward_gives_the_right_answer(arch):
     launch = shipped.BackwardLaunch(row, 20, 128, window=(8, 0))
     with hip.Session(arch, barriers="counted") as session:
         assert launch.run(session, path.read_bytes()) == ""
-        dk, dv, blocks = (buffer.get() for buffer in session.buffers[-3:])
+        dk, dv, _, blocks = (buffer.get() for buffer in session.buffers[-4:])
     for gradient in (dk, dv):
         assert (gradient[:100] == 0).all() and (gradient[100:] != 0).any(axis=1).all()
     first = 32 + 2 * row.tile_q + 32  # the header; lse, delta and the turn of the first block
