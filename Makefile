@@ -3,8 +3,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 PREFIX ?= /usr/local
 OUT := out
 
-.PHONY: writable test-fresh help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated install clean \
-  wheel test-python test-python-oldest test-integrations fuzz-python lint-python test-rust
+.PHONY: writable test-fresh help setup build run test check-full bench asan tsan fuzz format format-check tidy avx512-emulated check-aarch64 install clean \
+  wheel wheel-aarch64 test-python test-python-oldest test-integrations fuzz-python lint-python test-rust
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ wheel: writable ## the Python package: out/wheel/flashwave-*.whl
 	scripts/setup --for build
 	scripts/wheel
 
+wheel-aarch64: writable ## the same for aarch64, cross-compiled, and a check of it by qemu-user: out/wheel-aarch64/flashwave-*.whl
+	scripts/setup --for aarch64
+	scripts/wheel --aarch64
+	scripts/check-wheel-aarch64
+
 test-python: ## the Python tests on that wheel
 	scripts/test-python
 
@@ -71,8 +76,11 @@ test-rust: build ## the Rust crates: style, documentation, tests
 avx512-emulated: build ## the conformance suite on an emulated AVX-512 CPU (slow; fetches Bochs and a kernel)
 	scripts/check-avx512-emulated
 
+check-aarch64: writable ## compile for aarch64; the tests and the conformance suite by qemu-user (long)
+	scripts/check-aarch64
+
 install: build ## library, header and command line under PREFIX
 	cmake --install build --prefix $(PREFIX)
 
 clean: ## remove every build folder and out/
-	rm -rf build build-run build-asan build-tsan build-wheel rust/target $(OUT)
+	rm -rf build build-run build-asan build-tsan build-aarch64 build-wheel build-wheel-aarch64 rust/target $(OUT)

@@ -21,7 +21,11 @@ if(FLASHWAVE_EMULATOR)
     endif()
     list(APPEND tried "${candidate} (${version})")
   endforeach()
-  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # GCC 12 cannot parse its tables of lambdas
+  if(CMAKE_CROSSCOMPILING)
+    set(FLASHWAVE_LLVM)
+    set(tried)
+    set(reason "LLVM's archives are of this machine, not of ${CMAKE_SYSTEM_PROCESSOR}")
+  elseif(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # GCC 12 cannot parse its tables of lambdas
     set(FLASHWAVE_LLVM)
     set(tried)
     set(reason "it is compiled with clang, not with ${CMAKE_CXX_COMPILER}")

@@ -1,9 +1,12 @@
-/* Lets a library linked on a new Linux run on an old one (x86-64; the Python wheel, see wheel.cmake, and the emulator).
- * The linker binds each function of glibc at the newest version it finds; where a function got a new version for
- * reasons that do not concern us (it moved to another library, it stopped setting errno), the older one is asked for
- * here, and what the static C++ runtime takes from the newest glibc alone is defined here. Nothing of this is exported.
+/* Lets a library linked on a new Linux run on an old one (x86-64 or aarch64): the Python wheel, see wheel.cmake, and
+ * the emulator. The linker binds each function of glibc at the newest version it finds; where a function got a new
+ * version for reasons that do not concern us (it moved to another library, it stopped setting errno), the older one is
+ * asked for here, and what the static C++ runtime takes from the newest glibc alone is defined here. Nothing of this is
+ * exported.
  */
 #define _GNU_SOURCE
+#include "old_glibc.h"
+
 #include <link.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,52 +15,51 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Defines NAME, for this library, as a jump to that version of it. */
-#define FROM_GLIBC(name, version)                                                                                \
-  __asm__(".text\n.globl " #name "\n.hidden " #name "\n.type " #name ", @function\n.symver old_" #name "," #name \
-          "@GLIBC_" version "\n" #name ": jmp *old_" #name "@GOTPCREL(%rip)\n.size " #name ", . - " #name "\n")
-
 /* 2.29: no longer calls the error handler of System V. */
-FROM_GLIBC(exp, "2.2.5");
-FROM_GLIBC(log, "2.2.5");
-FROM_GLIBC(pow, "2.2.5");
+FROM_GLIBC(exp);
+FROM_GLIBC(log);
+FROM_GLIBC(pow);
 
 /* 2.32 and 2.34: moved from libpthread and libdl to libc. */
-FROM_GLIBC(pthread_create, "2.2.5");
-FROM_GLIBC(pthread_detach, "2.2.5");
-FROM_GLIBC(pthread_getspecific, "2.2.5");
-FROM_GLIBC(pthread_join, "2.2.5");
-FROM_GLIBC(pthread_key_create, "2.2.5");
-FROM_GLIBC(pthread_key_delete, "2.2.5");
-FROM_GLIBC(__pthread_key_create, "2.2.5");
-FROM_GLIBC(pthread_once, "2.2.5");
-FROM_GLIBC(pthread_rwlock_rdlock, "2.2.5");
-FROM_GLIBC(pthread_rwlock_unlock, "2.2.5");
-FROM_GLIBC(pthread_rwlock_wrlock, "2.2.5");
-FROM_GLIBC(pthread_setspecific, "2.2.5");
-FROM_GLIBC(pthread_sigmask, "2.2.5");
-FROM_GLIBC(dladdr, "2.2.5");
-FROM_GLIBC(dlclose, "2.2.5");
-FROM_GLIBC(dlerror, "2.2.5");
-FROM_GLIBC(dlopen, "2.2.5");
-FROM_GLIBC(dlsym, "2.2.5");
+FROM_GLIBC(pthread_create);
+FROM_GLIBC(pthread_detach);
+FROM_GLIBC(pthread_getspecific);
+FROM_GLIBC(pthread_join);
+FROM_GLIBC(pthread_key_create);
+FROM_GLIBC(pthread_key_delete);
+FROM_GLIBC(__pthread_key_create);
+FROM_GLIBC(pthread_once);
+FROM_GLIBC(pthread_rwlock_rdlock);
+FROM_GLIBC(pthread_rwlock_unlock);
+FROM_GLIBC(pthread_rwlock_wrlock);
+FROM_GLIBC(pthread_setspecific);
+FROM_GLIBC(pthread_sigmask);
+FROM_GLIBC(dladdr);
+FROM_GLIBC(dlclose);
+FROM_GLIBC(dlerror);
+FROM_GLIBC(dlopen);
+FROM_GLIBC(dlsym);
 
 /* 2.33: functions of their own; before, the header turned them into these. struct stat is struct stat64 here. */
-__asm__(".symver old_fxstat64,__fxstat64@GLIBC_2.2.5");
-__asm__(".symver old_xstat64,__xstat64@GLIBC_2.2.5");
+__asm__(".symver old_fxstat64,__fxstat64@GLIBC_" OLDEST_GLIBC);
+__asm__(".symver old_xstat64,__xstat64@GLIBC_" OLDEST_GLIBC);
 extern int old_fxstat64(int version, int descriptor, struct stat64 *status) __attribute__((visibility("default")));
 extern int old_xstat64(int version, const char *path, struct stat64 *status) __attribute__((visibility("default")));
-int fstat64(int descriptor, struct stat64 *status) { return old_fxstat64(1, descriptor, status); }
-int fstat(int descriptor, struct stat *status) { return old_fxstat64(1, descriptor, (struct stat64 *)status); }
+#if defined(__x86_64__)
+enum { kStatVersion = 1 };
+#else
+enum { kStatVersion = 0 };
+#endif
+int fstat64(int descriptor, struct stat64 *status) { return old_fxstat64(kStatVersion, descriptor, status); }
+int fstat(int descriptor, struct stat *status) {
+  return old_fxstat64(kStatVersion, descriptor, (struct stat64 *)status);
+}
 int stat(const char *restrict path, struct stat *restrict status) {
-  return old_xstat64(1, path, (struct stat64 *)status);
+  return old_xstat64(kStatVersion, path, (struct stat64 *)status);
 }
 
 /* 2.38: numbers may begin with 0b, which nobody here asks for. Not by a call: its headers would call these again. */
-#define WITHOUT_BINARY(name)                                                                                  \
-  __asm__(".text\n.globl __isoc23_" #name "\n.hidden __isoc23_" #name "\n.type __isoc23_" #name               \
-          ", @function\n.symver plain_" #name "," #name "@GLIBC_2.2.5\n__isoc23_" #name ": jmp *plain_" #name \
-          "@GOTPCREL(%rip)\n.size __isoc23_" #name ", . - __isoc23_" #name "\n")
+#define WITHOUT_BINARY(name) JUMP_TO_OLDEST(__isoc23_##name, name)
 WITHOUT_BINARY(strtol);
 WITHOUT_BINARY(strtoll);
 WITHOUT_BINARY(strtoul);

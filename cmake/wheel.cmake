@@ -1,10 +1,10 @@
 # What the Python package carries: flashwave/lib/libflashwave.so, one file that needs nothing but glibc, the header and the
 # command line; libflashwave_torch.so, which needs what torch needs; and, where LLVM 22 is found, the emulator of AMD GPUs.
-set(x86 OFF)
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(x86 ON)
+set(known_machine OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|aarch64|arm64")
+  set(known_machine ON)
 endif()
-option(FLASHWAVE_OLD_GLIBC "Let the library run on a glibc much older than this system's (x86-64)" ${x86})
+option(FLASHWAVE_OLD_GLIBC "Let the library run on a glibc much older than this system's (x86-64, aarch64)" ${known_machine})
 
 set_target_properties(flashwave_core PROPERTIES EXCLUDE_FROM_ALL ON)  # it is for the unit tests
 set_property(TARGET flashwave PROPERTY VERSION)  # no links in a wheel

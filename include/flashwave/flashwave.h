@@ -248,7 +248,7 @@ typedef struct fw_device_info {
   int32_t index;
   char name[32]; /* "cpu", "cuda:0", "hip:0", "emu:gfx942" */
   char kind[16]; /* "cpu", "cuda", "hip", "emu" */
-  char arch[32]; /* "x86-64+avx512", "x86-64+amx", "sm_90", "gfx942" */
+  char arch[32]; /* "x86-64+avx512", "x86-64+amx", "aarch64+neon", "sm_90", "gfx942" */
   char description[128];
   int64_t compute_units; /* cores, SMs or CUs */
   int64_t memory_bytes;

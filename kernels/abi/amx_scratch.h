@@ -45,7 +45,7 @@ struct AmxForwardScratch {
     kept = c.take<uint32_t>(kAmxForwardUnits * kAmxSide * 4);
     q = c.take<uint16_t>(blocks * kAmxSide * dq * 2);
     o = c.floats(blocks * kAmxSide * dv);
-    rows = c.take<char>(blocks * cpu_tile(kAmxSide).panel_rows_bytes());
+    rows = c.take<char>(blocks * cpu_tile(kAmxSide, 32).panel_rows_bytes());
     states = c.take<char>(blocks * kStateBytes);
     k = c.take<uint16_t>(int64_t{kAmxChunk} * dq * 2);
     v = c.take<uint16_t>(int64_t{kAmxChunk} * dv * 2);
@@ -74,7 +74,7 @@ struct AmxDecodeScratch {
     s = c.floats(kRows * kDecodeKeyBlock);
     p = c.take<uint16_t>(kRows * kDecodeKeyBlock * 2);
     v = c.take<uint16_t>(kDecodeKeyBlock * dv * 2);
-    rows = c.take<char>(cpu_tile(kAmxSide).panel_rows_bytes());
+    rows = c.take<char>(cpu_tile(kAmxSide, 32).panel_rows_bytes());
     bytes = c.used;
   }
 };
@@ -123,7 +123,7 @@ struct AmxBackwardScratch {
     delta = c.floats(chunk_rows);
     d_slope = c.floats(chunk_rows);
     q_length = c.floats(chunk_rows / kAmxSide);
-    rows = c.take<char>(chunk_rows / kAmxSide * cpu_tile(kAmxSide).panel_rows_bytes());
+    rows = c.take<char>(chunk_rows / kAmxSide * cpu_tile(kAmxSide, 32).panel_rows_bytes());
     dk = c.floats(key_blocks * dk_block);
     dv = c.floats(key_blocks * dv_block);
     bytes = c.used;

@@ -27,7 +27,10 @@ struct CpuTile {
   }
   FW_ALWAYS_INLINE constexpr int64_t panel_state_bytes() const { return int64_t{columns()} * 8 + 4 * lanes; }
 };
-FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q) { return {tile_q / 2, tile_q == 32 ? 12 : 6}; }
+// `registers`: how many the instruction set has.
+FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q, int registers) {
+  return {tile_q / 2, registers == 32 ? 12 : 6};
+}
 
 struct ForwardScratch {
   float *q, *o;                // [panel][dim][columns]

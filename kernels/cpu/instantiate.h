@@ -6,6 +6,8 @@
 #include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(FLASHWAVE_NEON)
+#include <arm_neon.h>
 #endif
 
 #include "kernels/abi/cpu_launch.h"

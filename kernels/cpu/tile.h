@@ -7,8 +7,9 @@ template <int M, int RowStride, int StepStride, int Ldb>
 FW_INLINE void multiply_tile(V (&c)[M][NV], const float* __restrict a, const float* __restrict b, int count) {
   auto step = [&](const float* x, const float* y) __attribute__((always_inline)) {
     V b0 = load(y), b1 = load(y + W);
+    const Factors<M, RowStride> factors(x);
     FW_UNROLL for (int i = 0; i < M; ++i) {
-      const V s = splat(x[i * RowStride]);
+      const V s = factors[i];
       c[i][0] += s * b0;
       c[i][1] += s * b1;
     }

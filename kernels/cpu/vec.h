@@ -1,24 +1,29 @@
 // The vector vocabulary of the CPU kernels, on the compiler's vector extensions: one source for every width.
 //
-// Included once per instruction set (avx2.cpp, avx512.cpp, portable.cpp), always inside an unnamed namespace of that
-// file: nothing here may be shared between sets by the linker.
+// Included once per instruction set (avx2.cpp, avx512.cpp, neon.cpp, portable.cpp), always inside an unnamed namespace
+// of that file: nothing here may be shared between sets by the linker.
 //
-//   W   lanes of a register          16 (AVX-512)   8 (AVX2)   4 (portable)
-//   MR  rows of the register tile    12             6          6
-//   NQ  columns of it = 2 registers  32             16         8
+//   W   lanes of a register          16 (AVX-512)   8 (AVX2)   4 (NEON)   4 (portable)
+//   MR  rows of the register tile    12             6          12         6
+//   NQ  columns of it = 2 registers  32             16         8          8
 // 12 x 2 accumulators of 32 registers, or 6 x 2 of 16: the largest tiles that clang keeps without spilling
 // (a 4 x 3 tile needs all 16 registers and spills: measured at 0.4 of peak instead of 0.95).
+//
+// FLASHWAVE_NEON: this file is neon.cpp. The compiler's own macro will not do: on aarch64 portable.cpp has NEON too.
 
 #if defined(__AVX512F__)
-constexpr int W = 16, MR = 12;
+constexpr int W = 16, kRegisters = 32;
 #elif defined(__AVX2__)
-constexpr int W = 8, MR = 6;
+constexpr int W = 8, kRegisters = 16;
+#elif defined(FLASHWAVE_NEON)
+constexpr int W = 4, kRegisters = 32;
 #else
-constexpr int W = 4, MR = 6;
+constexpr int W = 4, kRegisters = 16;
 #endif
 constexpr int NV = 2, NQ = NV * W;
-constexpr abi::CpuTile kTile = abi::cpu_tile(NQ);
-static_assert(kTile.lanes == W && kTile.rows == MR && kTile.columns() == NQ);
+constexpr abi::CpuTile kTile = abi::cpu_tile(NQ, kRegisters);
+constexpr int MR = kTile.rows;
+static_assert(kTile.lanes == W && kTile.columns() == NQ);
 
 typedef float V __attribute__((vector_size(W * 4)));
 typedef float VUnaligned __attribute__((vector_size(W * 4), aligned(4)));
@@ -72,11 +77,46 @@ FW_INLINE V permuted(V x, VI from) {  // lane i gets lane from[i]
 }
 FW_INLINE V zero_unless(VI keep, V x) { return (V)((VI)x & keep); }  // keep: all ones or all zeros per lane
 
+// M numbers of memory, Stride apart: [i] is number i in every lane.
+template <int M, int Stride>
+class Factors {
+ public:
+#if defined(FLASHWAVE_NEON)
+  // NEON multiplies by one lane of a register, so that nothing is broadcast.
+  explicit FW_INLINE Factors(const float* p) {
+    if constexpr (Stride == 1 && M % W == 0) {
+      FW_UNROLL for (int i = 0; i < M / W; ++i) side_by_side_[i] = load_u(p + i * W);
+    } else {
+      FW_UNROLL for (int i = 0; i < M; ++i) {
+        apart_[i] = p[i * Stride];
+        asm("" : "+w"(apart_[i]));  // else clang broadcasts what it loads, by an instruction that cannot add an offset
+      }
+    }
+  }
+  FW_INLINE V operator[](int i) const {
+    if constexpr (Stride == 1 && M % W == 0) return splat(side_by_side_[i / W][i % W]);
+    return splat(apart_[i]);
+  }
+
+ private:
+  V side_by_side_[(M + W - 1) / W];
+  float apart_[M];
+#else
+  explicit FW_INLINE Factors(const float* p) : p_(p) {}
+  FW_INLINE V operator[](int i) const { return splat(p_[i * Stride]); }
+
+ private:
+  const float* p_;
+#endif
+};
+
 FW_INLINE bool any(VI mask) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask) != 0;
 #elif defined(__AVX2__)
   return _mm256_movemask_ps((__m256)mask) != 0;
+#elif defined(FLASHWAVE_NEON)
+  return vmaxvq_u32((uint32x4_t)mask) != 0;
 #else
   int32_t all = 0;
   for (int i = 0; i < W; ++i) all |= mask[i];
@@ -134,6 +174,10 @@ FW_INLINE V load_as_float(const Half* p) {
   VH h;
   __builtin_memcpy(&h, p, sizeof h);
   return __builtin_convertvector(h, V);
+#elif defined(FLASHWAVE_NEON)
+  uint16x4_t h;
+  __builtin_memcpy(&h, p, sizeof h);
+  return (V)vcvt_f32_f16(vreinterpret_f16_u16(h));
 #else
   V r{};
   for (int i = 0; i < W; ++i) r[i] = to_float(p[i]);
@@ -152,6 +196,9 @@ FW_INLINE void store_from_float(Half* p, V x) {
 #if defined(__F16C__)
   typedef _Float16 VH __attribute__((vector_size(W * 2)));
   const VH h = __builtin_convertvector(x, VH);
+  __builtin_memcpy(p, &h, sizeof h);
+#elif defined(FLASHWAVE_NEON)
+  const uint16x4_t h = vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x));
   __builtin_memcpy(p, &h, sizeof h);
 #else
   for (int i = 0; i < W; ++i) p[i] = from_float<Half>(x[i]);

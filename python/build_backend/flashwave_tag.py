@@ -36,6 +36,13 @@ def newest_glibc(path: str) -> int:
     )
 
 
+def machine(path: str) -> str:
+    """What the file is compiled for, which need not be this machine."""
+    with open(path, "rb") as file:
+        number = int.from_bytes(file.read(20)[18:20], "little")  # e_machine of the ELF header
+    return {62: "x86_64", 183: "aarch64"}.get(number, platform.machine())
+
+
 def _programs(wheel: Path, folder: str) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if archive.read(name)[:4] == b"\x7fELF"]
@@ -55,7 +62,10 @@ def tag(wheel: Path) -> Path:
                 print(f"flashwave: no manylinux tag: {Path(path).name} needs {', '.join(foreign)}", file=sys.stderr)
                 return wheel
             minor = max(minor, newest_glibc(path))
-    name = f"manylinux_2_{minor}_{platform.machine()}"
+        machines = {machine(path) for path in programs} or {platform.machine()}
+    if len(machines) > 1:
+        raise RuntimeError(f"the libraries of {wheel.name} are of several machines: {', '.join(sorted(machines))}")
+    name = f"manylinux_2_{minor}_{machines.pop()}"
     command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", name, str(wheel)]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return wheel.with_name(made[-1])

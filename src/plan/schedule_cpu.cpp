@@ -39,9 +39,13 @@ struct Shape {
 
 bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
 
+abi::CpuTile tile_of(const KernelRow& row) {
+  return abi::cpu_tile(row.tile_q, (row.isa & (kIsaAvx512 | kIsaAmx | kIsaNeon)) != 0 ? 32 : 16);
+}
+
 abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const Shape shape(problem);
-  const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
+  const abi::CpuTile tile = tile_of(row);
   const int64_t few = on_tiles(row) ? kFewRows : tile.lanes;  // see kDotRows in kernels/cpu/decode_tasks.h
   const bool dot = row.max_seqlen_q > 0 && shape.rows <= few;
 
@@ -111,7 +115,7 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   s.rows_per_task = int32_t(chunk);
   s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
   s.tasks = shape.heads * splits;
-  const abi::CpuTile tile = abi::cpu_tile(row.tile_q);
+  const abi::CpuTile tile = tile_of(row);
   s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
                           : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
   s.workspace_bytes =

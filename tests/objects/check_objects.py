@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Checks on the object files and the library of a build that no run of the program can make.
 
-    check_objects.py CHECK --objects FILE --library FILE --soname NAME
+    check_objects.py CHECK --objects FILE --library FILE --soname NAME --machine x86_64|aarch64
 
 FILE of --objects lists the library's object files, one per line. CHECK is one of
   weak-functions   kernel objects define no function the linker may merge with another object's copy of it: it would
                    keep one copy, perhaps the AVX-512 one, for every CPU
   load-time-code   kernel objects run nothing when the library is loaded: that would be before CPUID is asked
-  baseline         only the kernel objects of an instruction set use it
+  baseline         only the kernel objects of an instruction set use it; on aarch64 nothing is newer than ARMv8.0-A
   spills           the micro-kernels' inner loops keep their vectors in registers
   tiles            tile registers are configured before they are used, released on every way out, and never put on the
                    stack; where vectors run beside tile products, they stay in registers too
@@ -21,15 +21,17 @@ import sys
 
 import disassembly
 
-# Kernel objects by instruction set; every other object must run on any x86-64 CPU.
-AVX2, AVX512, AMX, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "amx.cpp.o", "portable.cpp.o"
-KERNELS = {AVX2, AVX512, AMX, PORTABLE}
+# Kernel objects by instruction set; every other object must run on any CPU of its kind.
+AVX2, AVX512, AMX, NEON, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "amx.cpp.o", "neon.cpp.o", "portable.cpp.o"
+KERNELS = {"x86_64": {AVX2, AVX512, AMX, PORTABLE}, "aarch64": {NEON, PORTABLE}}
+ARMV8_0 = "generic"  # what LLVM calls it
 MIN_FMAS = 12  # a loop with at least so many vector multiply-adds is worth a look
 
-_FMA = re.compile(r"^vfn?m(add|sub)\d{3}ps$")
+_FMA = re.compile(r"^(vfn?m(add|sub)\d{3}ps|fmla)$")
 _ACCUMULATE = "vfmadd231ps"  # register += a * b
-_WIDE = re.compile(r"%[yz]mm\d")
-_VECTOR = re.compile(r"%[xyz]mm\d")
+_BY_LANE = re.compile(r"^v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]$")  # of fmla: a polynomial has no reason for it
+_WIDE = re.compile(r"%[yz]mm\d|\bv\d+\.4s")
+_VECTOR = re.compile(r"%[xyz]mm\d|\b[qvds]\d")
 _AVX512_ONLY = re.compile(r"%zmm\d|%k[0-7]\b|%[xy]mm(1[6-9]|[23]\d)\b")
 _TILE = re.compile(r"^(tile(load|store|zero)|tdp|tcmm)|^(ld|st)tilecfg$|^tilerelease$")
 _TILE_DATA = re.compile(r"^(tile(load|store|zero)|tdp|tcmm)")
@@ -44,9 +46,10 @@ def name_of(path):
     return os.path.basename(path)
 
 
-def kernel_objects(objects):
-    found = {name_of(path): path for path in objects if name_of(path) in KERNELS}
-    missing = KERNELS - set(found)
+def kernel_objects(options):
+    kernels = KERNELS[options.machine]
+    found = {name_of(path): path for path in options.objects if name_of(path) in kernels}
+    missing = kernels - set(found)
     if missing:
         raise SystemExit("not among the objects: " + " ".join(sorted(missing)))
     return found
@@ -79,10 +82,10 @@ def is_tile(instruction):
     return bool(_TILE.match(instruction.mnemonic))
 
 
-def foreign_instructions(path, forbidden):
+def foreign_instructions(path, forbidden, cpu=None):
     """(function, instruction) for the first forbidden instruction of each function."""
     found = []
-    for function in disassembly.functions(path):
+    for function in disassembly.functions(path, cpu):
         first = next((i for i in function.instructions if forbidden(i)), None)
         if first:
             found.append((function.name, first))
@@ -97,14 +100,16 @@ def busy_loops(path):
     """
     found = []
     for function in disassembly.functions(path):
-        bases = ["%rsp"] + (["%rbp"] if disassembly.uses_frame_pointer(function) else [])
-        on_stack = re.compile(r"\((%s)[,)]" % "|".join(bases))
+        bases = ["%rsp", "sp"] + (["%rbp", "x29"] if disassembly.uses_frame_pointer(function) else [])
+        on_stack = re.compile(r"[(\[](%s)[,)\]]" % "|".join(bases))
         for loop in disassembly.innermost_loops(function):
             fmas = [i for i in loop.instructions if _FMA.match(i.mnemonic) and _WIDE.search(i.operands)]
             if len(fmas) < MIN_FMAS:
                 continue
             # One that takes its operand from the stack may be an accumulation whose register was spilled.
-            accumulations = [i for i in fmas if i.mnemonic == _ACCUMULATE or on_stack.search(i.operands)]
+            accumulations = [
+                i for i in fmas if i.mnemonic == _ACCUMULATE or _BY_LANE.match(i.operands) or on_stack.search(i.operands)
+            ]
             spills = [i for i in loop.instructions if _VECTOR.search(i.operands) and on_stack.search(i.operands)]
             found.append((loop, len(accumulations) >= MIN_FMAS, spills))
     return found
@@ -113,7 +118,7 @@ def busy_loops(path):
 def check_weak_functions(options):
     return [
         "%s: %s is weak; make it static, of an unnamed namespace, or always inlined" % (name, symbol)
-        for name, path in kernel_objects(options.objects).items()
+        for name, path in kernel_objects(options).items()
         for symbol in weak_functions(path)
     ]
 
@@ -121,32 +126,36 @@ def check_weak_functions(options):
 def check_load_time_code(options):
     return [
         "%s: has %s" % (name, section)
-        for name, path in kernel_objects(options.objects).items()
+        for name, path in kernel_objects(options).items()
         for section in load_time_sections(path)
     ]
 
 
 def check_baseline(options):
-    kernel_objects(options.objects)
-    problems = []
+    kernel_objects(options)
+    problems, cpu = [], None
     for path in options.objects:
         if name_of(path) == AMX:
             continue
-        if name_of(path) == AVX512:
+        if options.machine == "aarch64":
+            forbidden, cpu = lambda i: i.mnemonic == "<unknown>", ARMV8_0
+        elif name_of(path) == AVX512:
             forbidden = is_tile
         elif name_of(path) == AVX2:
             forbidden = lambda i: _AVX512_ONLY.search(i.operands) or is_tile(i)
         else:
             forbidden = lambda i: is_avx(i) or is_tile(i)
-        for function, instruction in foreign_instructions(path, forbidden):
+        for function, instruction in foreign_instructions(path, forbidden, cpu):
             problems.append("%s: %s: %s %s" % (name_of(path), function, instruction.mnemonic, instruction.operands))
     print("%d objects looked at" % len(options.objects))
     return problems
 
 
 def check_spills(options):
-    objects, problems = kernel_objects(options.objects), []
-    for name in (AVX2, AVX512):
+    objects, problems = kernel_objects(options), []
+    for name in (AVX2, AVX512, NEON):
+        if name not in objects:
+            continue
         loops = busy_loops(objects[name])
         micro_kernels = [(loop, spills) for loop, accumulates, spills in loops if accumulates]
         others = [spills for _, accumulates, spills in loops if not accumulates]
@@ -198,7 +207,7 @@ def tiles_on_stack(function):
 
 
 def check_tiles(options):
-    path = kernel_objects(options.objects)[AMX]
+    path = kernel_objects(options)[AMX]
     functions = disassembly.functions(path)
     by_address = {f.instructions[0].address: f for f in functions if f.instructions}
     problems, inheriting, callers = [], set(), {}
@@ -287,6 +296,7 @@ def main():
     parser.add_argument("--objects", required=True)
     parser.add_argument("--library", required=True)
     parser.add_argument("--soname", required=True)
+    parser.add_argument("--machine", choices=sorted(KERNELS), default="x86_64")
     options = parser.parse_args()
     with open(options.objects) as file:
         options.objects = [line.strip() for line in file if line.strip()]

@@ -1,4 +1,4 @@
-"""Functions, instructions and loops of an x86-64 object, from llvm-objdump's listing (AT&T syntax)."""
+"""Functions, instructions and loops of an object, from llvm-objdump's listing: of x86-64 (AT&T syntax) or aarch64."""
 
 import collections
 import os
@@ -12,7 +12,8 @@ Loop = collections.namedtuple("Loop", "function first last instructions")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)(?:\s+(.*))?$")
 _PREFIXES = {"lock", "rep", "repne", "notrack", "bnd", "{evex}", "{vex}"}
-_TARGET = re.compile(r"^0x([0-9a-f]+)")
+_TARGET = re.compile(r"(?:^|, )0x([0-9a-f]+)(?: <|$)")
+_BRANCH = re.compile(r"j|b$|b\.|cbn?z$|tbn?z$")
 
 
 def tool(name):
@@ -24,10 +25,11 @@ def output_of(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
 
 
-def functions(path):
-    """Every function of the object, in address order. Names are mangled."""
+def functions(path, cpu=None):
+    """Every function of the object, in address order. Names are mangled. What `cpu` does not have is "<unknown>"."""
     found = []
-    for line in output_of(tool("objdump"), "-d", "--no-show-raw-insn", path).splitlines():
+    only = ["--mcpu=" + cpu] if cpu else []
+    for line in output_of(tool("objdump"), "-d", "--no-show-raw-insn", *only, path).splitlines():
         start = _FUNCTION.match(line)
         if start:
             found.append(Function(start.group(1), []))
@@ -36,7 +38,7 @@ def functions(path):
         if not instruction or not found:
             continue
         address, mnemonic, operands = instruction.groups()
-        operands = (operands or "").split(" #")[0].strip()
+        operands = (operands or "").split(" # ")[0].split(" //")[0].strip()
         if mnemonic in _PREFIXES and operands:
             mnemonic, _, operands = operands.partition(" ")
         found[-1].instructions.append(Instruction(int(address, 16), mnemonic, operands.strip()))
@@ -48,9 +50,9 @@ def innermost_loops(function):
     first = function.instructions[0].address if function.instructions else 0
     ends = {}
     for instruction in function.instructions:
-        target = _TARGET.match(instruction.operands) if instruction.mnemonic.startswith("j") else None
-        if target and first <= int(target.group(1), 16) <= instruction.address:
-            ends[int(target.group(1), 16)] = instruction.address  # in address order, so the last one stays
+        head = target(instruction) if _BRANCH.match(instruction.mnemonic) else None
+        if head is not None and first <= head <= instruction.address:
+            ends[head] = instruction.address  # in address order, so the last one stays
     loops = []
     for head, end in ends.items():
         if not any(head < other <= end for other in ends):
@@ -61,7 +63,7 @@ def innermost_loops(function):
 
 def target(instruction):
     """Address a direct jump or call goes to, or None."""
-    found = _TARGET.match(instruction.operands)
+    found = _TARGET.search(instruction.operands)
     return int(found.group(1), 16) if found else None
 
 
@@ -94,5 +96,9 @@ class Flow:
 
 
 def uses_frame_pointer(function):
-    """Whether %rbp points into the stack frame rather than being one more general register."""
-    return any(i.mnemonic in ("mov", "movq") and i.operands == "%rsp, %rbp" for i in function.instructions)
+    """Whether %rbp (x29) points into the stack frame rather than being one more general register."""
+    return any(
+        (i.mnemonic in ("mov", "movq") and i.operands in ("%rsp, %rbp", "x29, sp"))
+        or (i.mnemonic == "add" and i.operands.startswith("x29, sp,"))
+        for i in function.instructions
+    )

@@ -15,6 +15,7 @@ COMPILER = os.environ.get("FLASHWAVE_CXX", "clang++-22")
 AVX2_FLAGS = ["-mavx2", "-mfma"]
 AVX512_FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
 AMX_FLAGS = [*AVX512_FLAGS, "-mamx-tile", "-mamx-bf16"]
+AARCH64 = "--target=aarch64-linux-gnu"
 
 
 class ObjectChecks(unittest.TestCase):
@@ -40,8 +41,17 @@ class ObjectChecks(unittest.TestCase):
         sources.update(replaced)
         return [self.compile(sample, name + ".cpp.o", "-c", *flags) for name, (sample, *flags) in sources.items()]
 
-    def problems(self, check, objects=(), library=None, soname="libsample.so.0"):
-        return check_objects.CHECKS[check](argparse.Namespace(objects=list(objects), library=library, soname=soname))
+    def aarch64_kernels(self, rows=12, **replaced):
+        sources = {"neon": ("lanes.cpp", "-DROWS=%d" % rows), "portable": ("accumulate.cpp", "-DWIDTH=4", "-DROWS=3")}
+        sources.update(replaced)
+        return [
+            self.compile(sample, name + ".cpp.o", "-c", AARCH64, *flags) for name, (sample, *flags) in sources.items()
+        ]
+
+    def problems(self, check, objects=(), library=None, soname="libsample.so.0", machine="x86_64"):
+        return check_objects.CHECKS[check](
+            argparse.Namespace(objects=list(objects), library=library, soname=soname, machine=machine)
+        )
 
     def assert_one_mentions(self, word, problems):
         self.assertTrue(any(word in problem for problem in problems), "no mention of %s in %s" % (word, problems))
@@ -112,6 +122,23 @@ class ObjectChecks(unittest.TestCase):
         for check in ("weak-functions", "load-time-code", "baseline", "spills", "tiles"):
             with self.assertRaises(SystemExit):
                 self.problems(check, self.kernels()[:2])
+        for check in ("weak-functions", "load-time-code", "baseline", "spills"):
+            with self.assertRaises(SystemExit):
+                self.problems(check, self.aarch64_kernels()[:1], machine="aarch64")
+
+    def test_aarch64(self):
+        objects = [*self.aarch64_kernels(), self.compile("atomic.cpp", "validate.cpp.o", "-c", AARCH64)]
+        for check in ("weak-functions", "load-time-code", "baseline", "spills"):
+            self.assertEqual(self.problems(check, objects, machine="aarch64"), [], check)
+        for kept in ((), ("-fno-omit-frame-pointer",)):
+            bad = self.aarch64_kernels(neon=("lanes.cpp", "-DROWS=20", *kept))
+            self.assert_one_mentions("neon.cpp.o: accumulate", self.problems("spills", bad, machine="aarch64"))
+        polynomial = self.aarch64_kernels(neon=("polynomial.cpp", "-DWIDTH=4"))
+        self.assert_one_mentions("no micro-kernel", self.problems("spills", polynomial, machine="aarch64"))
+        weak = self.aarch64_kernels(neon=("weak.cpp",))
+        self.assert_one_mentions("neon.cpp.o: _Z5scalef", self.problems("weak-functions", weak, machine="aarch64"))
+        newer = [*self.aarch64_kernels(), self.compile("atomic.cpp", "validate.cpp.o", "-c", AARCH64, "-march=armv8.1-a")]
+        self.assert_one_mentions("validate.cpp.o: count", self.problems("baseline", newer, machine="aarch64"))
 
     def library(self, *flags):
         return self.compile("library.cpp", "libsample.so.0", "-shared", "-Wl,-soname,libsample.so.0", *flags)

@@ -22,27 +22,55 @@ namespace {
 
 // ------------------------------------------------------------------------------------------------------------ facts
 
+#if defined(__x86_64__)
+constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx;
+#endif
+
 TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
-  constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx;
   struct {
     uint32_t detected;
     const char* limit;
     uint32_t offered;
   } const cases[] = {
-      {kBoth, nullptr, kBoth},      {kBoth, "", kBoth},      {kBoth, "avx512", kBoth},
-      {kBoth, "avx2", kIsaAvx2},    {kBoth, "portable", 0},  {kIsaAvx2, "avx512", kIsaAvx2},
-      {kIsaAvx2, "avx2", kIsaAvx2}, {kIsaNone, "avx512", 0}, {kIsaNone, "avx2", 0},
-      {kAll, nullptr, kAll},        {kAll, "amx", kAll},     {kAll, "avx512", kBoth},
-      {kAll, "avx2", kIsaAvx2},     {kBoth, "amx", kBoth},   {kIsaNone, "amx", 0},
+      {kCompiledCpuIsa, nullptr, kCompiledCpuIsa},
+      {kCompiledCpuIsa, "", kCompiledCpuIsa},
+      {kCompiledCpuIsa, "portable", 0},
+#if defined(__x86_64__)
+      {kBoth, nullptr, kBoth},
+      {kBoth, "", kBoth},
+      {kBoth, "avx512", kBoth},
+      {kBoth, "avx2", kIsaAvx2},
+      {kBoth, "portable", 0},
+      {kIsaAvx2, "avx512", kIsaAvx2},
+      {kIsaAvx2, "avx2", kIsaAvx2},
+      {kIsaNone, "avx512", 0},
+      {kIsaNone, "avx2", 0},
+      {kAll, nullptr, kAll},
+      {kAll, "amx", kAll},
+      {kAll, "avx512", kBoth},
+      {kAll, "avx2", kIsaAvx2},
+      {kBoth, "amx", kBoth},
+      {kIsaNone, "amx", 0},
+#elif defined(__aarch64__)
+      {kIsaNeon, "neon", kIsaNeon},
+      {kIsaNone, "neon", 0},
+#endif
   };
   for (const auto& c : cases) {
     uint32_t offered = ~0u;
     EXPECT_TRUE(limited_isa(c.detected, c.limit, &offered));
     EXPECT_EQ(offered, c.offered) << c.detected << " " << (c.limit ? c.limit : "(none)");
   }
-  uint32_t offered = 0;
-  EXPECT_FALSE(limited_isa(kBoth, "AVX2", &offered));
-  EXPECT_EQ(offered, kBoth);
+#if defined(__aarch64__)
+  const char* const unknown[] = {"NEON", "avx2", "amx"};
+#else
+  const char* const unknown[] = {"AVX2", "neon"};
+#endif
+  for (const char* word : unknown) {
+    uint32_t offered = 0;
+    EXPECT_FALSE(limited_isa(kCompiledCpuIsa, word, &offered)) << word;
+    EXPECT_EQ(offered, kCompiledCpuIsa) << word;
+  }
 }
 
 TEST(CpuInfo, FactsAreConsistent) {
@@ -63,7 +91,7 @@ TEST(CpuInfo, FactsAreConsistent) {
 TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto code = [](uint32_t isa) {  // an exit code has 8 bits
-    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0);
+    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0) | (isa & kIsaNeon ? 8 : 0);
   };
   const auto exits_with_isa = [&](const char* limit) {
     setenv("FLASHWAVE_CPU_ISA", limit, 1);
@@ -74,9 +102,16 @@ TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   };
   const uint32_t isa = detected_isa();
   EXPECT_EXIT(exits_with_isa("portable"), testing::ExitedWithCode(0), "");
+#if defined(__x86_64__)
   EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(code(isa & kIsaAvx2)), "");
   EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
   EXPECT_EXIT(exits_with_isa("amx"), testing::ExitedWithCode(code(isa)), "");
+#elif defined(__aarch64__)
+  EXPECT_NE(isa, 0u);
+  EXPECT_EXIT(exits_with_isa("neon"), testing::ExitedWithCode(code(isa)), "");
+  EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(code(isa)),
+              "FLASHWAVE_CPU_ISA must be portable or neon; 'avx2' is ignored");
+#endif
   EXPECT_EXIT(exits_with_isa("sse9"), testing::ExitedWithCode(code(isa)),
               "FLASHWAVE_CPU_ISA must be .*'sse9' is ignored");
 }
@@ -277,17 +312,30 @@ TEST(Launch, AnExecutorThatLeavesOutAJobIsAnError) {
   EXPECT_NE(status.message.find("exactly once for each worker"), std::string::npos);
 }
 
+#if defined(__x86_64__) || defined(__aarch64__)
 #if defined(__x86_64__)
+constexpr uint64_t kFlushToZero = 0x8040, kRoundUp = 0x4000;  // both subnormal bits of MXCSR; its rounding field
+uint64_t floating_point_mode() { return _mm_getcsr(); }
+void set_floating_point_mode(uint64_t mode) { _mm_setcsr(static_cast<unsigned>(mode)); }
+#else
+constexpr uint64_t kFlushToZero = 1 << 24, kRoundUp = 1 << 22;  // of FPCR
+uint64_t floating_point_mode() {
+  uint64_t mode = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return mode;
+}
+void set_floating_point_mode(uint64_t mode) { asm volatile("msr fpcr, %0" ::"r"(mode)); }
+#endif
+
 TEST(Launch, FloatingPointModeOfTheThreadDoesNotMatter) {
-  constexpr unsigned kFlushToZero = 0x8040, kRoundUp = 0x4000;  // both subnormal bits of MXCSR; its rounding field
-  const unsigned before = _mm_getcsr();
+  const uint64_t before = floating_point_mode();
   for (const int32_t threads : {1, 4}) {
     OneKey problem;
     problem.v.assign(OneKey::kHeads, 1e-40f);
-    _mm_setcsr(before | kFlushToZero | kRoundUp);
+    set_floating_point_mode(before | kFlushToZero | kRoundUp);
     const Status status = problem.launch(threads);
-    const unsigned after = _mm_getcsr();
-    _mm_setcsr(before);
+    const uint64_t after = floating_point_mode();
+    set_floating_point_mode(before);
     ASSERT_TRUE(status.ok()) << status.message;
     EXPECT_EQ(after, before | kFlushToZero | kRoundUp) << "the caller's mode is put back";
     EXPECT_EQ(std::memcmp(problem.o.data(), problem.v.data(), OneKey::kHeads * sizeof(float)), 0);

@@ -218,14 +218,17 @@ TEST(Refusal, ARowThatLacksAFeatureRefusesItByName) {
 TEST(Select, TakesTheWidestInstructionSetTheCpuHas) {
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kBoth)), "avx512_fwd"));
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaAvx2)), "avx2_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaNeon)), "neon_fwd"));
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(), cpu_with(kIsaNone)), "portable_fwd"));
   EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kBoth)), "avx512_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kIsaNeon)), "neon_bwd"));
   EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu_with(kIsaNone)), "portable_bwd"));
 }
 
 TEST(Select, FewQueriesTakeTheDecodeKernel) {
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu_with(kIsaAvx2)), "avx2_decode"));
   EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu_with(kIsaAvx2)), "avx2_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu_with(kIsaNeon)), "neon_decode"));
 }
 
 TEST(Select, TilesTakeBf16) {
@@ -325,10 +328,12 @@ TEST(Select, RotaryTakesTheBestRotaryKernel) {
   const Rotary rotary = rotary_problem();
   EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth))), "avx512_rotary");
   EXPECT_EQ(chosen(select(rotary, cpu_with(kIsaAvx2))), "avx2_rotary");
+  EXPECT_EQ(chosen(select(rotary, cpu_with(kIsaNeon))), "neon_rotary");
   const Selection slow = select(rotary, cpu_with(kIsaNone));
   EXPECT_EQ(chosen(slow), "portable_rotary");
-  ASSERT_EQ(slow.refused.size(), 2u);
+  ASSERT_EQ(slow.refused.size(), 3u);
   EXPECT_EQ(slow.refused[1].reason, "needs AVX2 (with FMA and F16C), which this CPU does not have");
+  EXPECT_EQ(slow.refused[2].reason, "needs NEON, which this CPU does not have");
   EXPECT_EQ(chosen(select(rotary, cpu_with(kBoth), {.force_kernel = "portable_rotary"})), "portable_rotary");
   EXPECT_EQ(select(rotary, cpu_with(kBoth), {.force_kernel = "append_kv"}).refused.at(0).reason,
             "accompanies other kernels and cannot be forced");

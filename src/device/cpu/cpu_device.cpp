@@ -102,8 +102,7 @@ class CpuDevice final : public Device {
     const char* limit = std::getenv("FLASHWAVE_CPU_ISA");
     const uint32_t detected = detected_isa();
     if (!limited_isa(detected, limit, &info_.isa)) {
-      std::fprintf(stderr, "flashwave: FLASHWAVE_CPU_ISA must be portable, avx2, avx512 or amx; '%s' is ignored\n",
-                   limit);
+      std::fprintf(stderr, "flashwave: FLASHWAVE_CPU_ISA must be %s; '%s' is ignored\n", limit_words().c_str(), limit);
     }
     info_.name = "cpu";
     info_.kind = "cpu";

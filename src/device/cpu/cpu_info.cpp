@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 #include <thread>
 
@@ -72,9 +73,26 @@ bool request_tiles() {
 }
 
 #else
-bool has_amx() { return false; }
+[[maybe_unused]] bool has_amx() { return false; }
 bool request_tiles() { return false; }
 #endif
+
+// What a limit's word leaves at most: the instruction sets that kernels are compiled for on this kind of machine.
+struct Limit {
+  std::string_view word;
+  uint32_t most;
+};
+constexpr Limit kLimits[] = {
+    {"portable", kIsaNone},
+#if defined(__x86_64__)
+    {"avx2", kIsaAvx2},
+    {"avx512", kIsaAvx2 | kIsaAvx512},
+    {"amx", kIsaAvx2 | kIsaAvx512 | kIsaAmx},
+#elif defined(__aarch64__)
+    {"neon", kIsaNeon},
+#endif
+};
+static_assert(std::end(kLimits)[-1].most == kCompiledCpuIsa);
 
 }  // namespace
 
@@ -98,6 +116,8 @@ uint32_t detected_isa() {
       if (has_amx()) isa |= kIsaAmx;
     }
   }
+#elif defined(__aarch64__)
+  isa |= kIsaNeon;  // part of the architecture
 #endif
   return isa;
 }
@@ -105,16 +125,23 @@ uint32_t detected_isa() {
 bool limited_isa(uint32_t detected, const char* limit, uint32_t* offered) {
   const std::string_view word = limit == nullptr ? "" : limit;
   *offered = detected;
-  if (word == "portable") {
-    *offered = kIsaNone;
-  } else if (word == "avx2") {
-    *offered = detected & kIsaAvx2;
-  } else if (word == "avx512") {
-    *offered = detected & ~uint32_t{kIsaAmx};
-  } else {
-    return word == "amx" || word.empty();
+  if (word.empty()) return true;
+  for (const Limit& known : kLimits) {
+    if (word == known.word) {
+      *offered = detected & known.most;
+      return true;
+    }
   }
-  return true;
+  return false;
+}
+
+std::string limit_words() {
+  std::string words;
+  for (const Limit& known : kLimits) {
+    if (!words.empty()) words += &known == std::end(kLimits) - 1 ? " or " : ", ";
+    words += known.word;
+  }
+  return words;
 }
 
 std::string arch_name(uint32_t isa) {
@@ -128,6 +155,7 @@ std::string arch_name(uint32_t isa) {
   if (isa & kIsaAmx) return base + "+amx";
   if (isa & kIsaAvx512) return base + "+avx512";
   if (isa & kIsaAvx2) return base + "+avx2";
+  if (isa & kIsaNeon) return base + "+neon";
   return base;
 }
 
