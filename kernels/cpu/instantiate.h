@@ -23,10 +23,12 @@ namespace {
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/parts.h"
 #include "kernels/cpu/fwd.h"
+#include "kernels/cpu/probs.h"
 #include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/gradients.h"
 #include "kernels/cpu/bwd.h"
+#include "kernels/cpu/bias_gradient.h"
 #include "kernels/cpu/rotary.h"
 // clang-format on
 }  // namespace
