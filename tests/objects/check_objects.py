@@ -22,12 +22,13 @@ import sys
 import disassembly
 
 # Kernel objects by instruction set; every other object must run on any x86-64 CPU.
-AVX2, AVX512, AMX, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "amx.cpp.o", "portable.cpp.o"
-KERNELS = {AVX2, AVX512, AMX, PORTABLE}
+AVX2, AVX512, ZEN4, AMX, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "zen4.cpp.o", "amx.cpp.o", "portable.cpp.o"
+KERNELS = {AVX2, AVX512, ZEN4, AMX, PORTABLE}
 MIN_FMAS = 12  # a loop with at least so many vector multiply-adds is worth a look
 
-_FMA = re.compile(r"^vfn?m(add|sub)\d{3}ps$")
-_ACCUMULATE = "vfmadd231ps"  # register += a * b
+_FMA = re.compile(r"^(vfn?m(add|sub)\d{3}ps|vdpbf16ps)$")
+_ACCUMULATE = ("vfmadd231ps", "vdpbf16ps")  # register += a * b
+_BF16 = re.compile(r"^v(dpbf16ps|cvtne2?ps2?bf16)")
 _WIDE = re.compile(r"%[yz]mm\d")
 _VECTOR = re.compile(r"%[xyz]mm\d")
 _AVX512_ONLY = re.compile(r"%zmm\d|%k[0-7]\b|%[xy]mm(1[6-9]|[23]\d)\b")
@@ -104,7 +105,7 @@ def busy_loops(path):
             if len(fmas) < MIN_FMAS:
                 continue
             # One that takes its operand from the stack may be an accumulation whose register was spilled.
-            accumulations = [i for i in fmas if i.mnemonic == _ACCUMULATE or on_stack.search(i.operands)]
+            accumulations = [i for i in fmas if i.mnemonic in _ACCUMULATE or on_stack.search(i.operands)]
             spills = [i for i in loop.instructions if _VECTOR.search(i.operands) and on_stack.search(i.operands)]
             found.append((loop, len(accumulations) >= MIN_FMAS, spills))
     return found
@@ -132,8 +133,10 @@ def check_baseline(options):
     for path in options.objects:
         if name_of(path) == AMX:
             continue
-        if name_of(path) == AVX512:
+        if name_of(path) == ZEN4:
             forbidden = is_tile
+        elif name_of(path) == AVX512:
+            forbidden = lambda i: is_tile(i) or _BF16.match(i.mnemonic)
         elif name_of(path) == AVX2:
             forbidden = lambda i: _AVX512_ONLY.search(i.operands) or is_tile(i)
         else:
@@ -146,7 +149,7 @@ def check_baseline(options):
 
 def check_spills(options):
     objects, problems = kernel_objects(options.objects), []
-    for name in (AVX2, AVX512):
+    for name in (AVX2, AVX512, ZEN4):
         loops = busy_loops(objects[name])
         micro_kernels = [(loop, spills) for loop, accumulates, spills in loops if accumulates]
         others = [spills for _, accumulates, spills in loops if not accumulates]

@@ -23,7 +23,7 @@ namespace {
 // ------------------------------------------------------------------------------------------------------------ facts
 
 TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
-  constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx;
+  constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx, kZen4 = kBoth | kIsaZen4;
   struct {
     uint32_t detected;
     const char* limit;
@@ -34,6 +34,8 @@ TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
       {kIsaAvx2, "avx2", kIsaAvx2}, {kIsaNone, "avx512", 0}, {kIsaNone, "avx2", 0},
       {kAll, nullptr, kAll},        {kAll, "amx", kAll},     {kAll, "avx512", kBoth},
       {kAll, "avx2", kIsaAvx2},     {kBoth, "amx", kBoth},   {kIsaNone, "amx", 0},
+      {kZen4, nullptr, kZen4},      {kZen4, "zen4", kZen4},  {kZen4, "avx512", kBoth},
+      {kZen4, "amx", kZen4},        {kAll, "zen4", kBoth},   {kBoth, "zen4", kBoth},
   };
   for (const auto& c : cases) {
     uint32_t offered = ~0u;
@@ -56,14 +58,14 @@ TEST(CpuInfo, FactsAreConsistent) {
   EXPECT_TRUE(info.host_memory);
   EXPECT_EQ(info.isa & ~detected_isa(), 0u);
   if (info.isa & kIsaAvx512) EXPECT_TRUE(info.isa & kIsaAvx2);
-  if (info.isa & kIsaAmx) EXPECT_TRUE(info.isa & kIsaAvx512);
+  if (info.isa & (kIsaZen4 | kIsaAmx)) EXPECT_TRUE(info.isa & kIsaAvx512);
 }
 
 // The environment is read once, so each case needs a process of its own.
 TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto code = [](uint32_t isa) {  // an exit code has 8 bits
-    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0);
+    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0) | (isa & kIsaZen4 ? 8 : 0);
   };
   const auto exits_with_isa = [&](const char* limit) {
     setenv("FLASHWAVE_CPU_ISA", limit, 1);
@@ -75,7 +77,8 @@ TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   const uint32_t isa = detected_isa();
   EXPECT_EXIT(exits_with_isa("portable"), testing::ExitedWithCode(0), "");
   EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(code(isa & kIsaAvx2)), "");
-  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
+  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaZen4 | kIsaAmx})), "");
+  EXPECT_EXIT(exits_with_isa("zen4"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
   EXPECT_EXIT(exits_with_isa("amx"), testing::ExitedWithCode(code(isa)), "");
   EXPECT_EXIT(exits_with_isa("sse9"), testing::ExitedWithCode(code(isa)),
               "FLASHWAVE_CPU_ISA must be .*'sse9' is ignored");

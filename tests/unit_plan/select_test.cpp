@@ -289,6 +289,18 @@ TEST(Select, ListsWhatWasTriedBeforeInOrder) {
   EXPECT_GE(expected, 2u);  // at least the AVX-512 ones
 }
 
+// Zen 4 has a kernel of its own for few rows, and is AVX-512 for all else.
+TEST(Select, FewRowsOnZen4) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaZen4);
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu), "zen4_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(16), cpu), "zen4_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu), "avx512_fwd"));
+  Problem grouped = forward_problem(5);
+  grouped.a.heads_k = 1;  // 20 rows
+  EXPECT_TRUE(chosen_starts_with(select(grouped, cpu), "avx512_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu), "avx512_bwd"));
+}
+
 // On every instruction set; the kernels on tiles, and those for few rows, leave them to the others.
 TEST(Select, TheSoftmaxMatrixAndTheGradientOfABiasComeFromFastKernels) {
   const std::tuple<uint32_t, std::string_view, std::string_view> cpus[] = {

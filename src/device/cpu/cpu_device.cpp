@@ -102,8 +102,8 @@ class CpuDevice final : public Device {
     const char* limit = std::getenv("FLASHWAVE_CPU_ISA");
     const uint32_t detected = detected_isa();
     if (!limited_isa(detected, limit, &info_.isa)) {
-      std::fprintf(stderr, "flashwave: FLASHWAVE_CPU_ISA must be portable, avx2, avx512 or amx; '%s' is ignored\n",
-                   limit);
+      std::fprintf(
+          stderr, "flashwave: FLASHWAVE_CPU_ISA must be portable, avx2, avx512, zen4 or amx; '%s' is ignored\n", limit);
     }
     info_.name = "cpu";
     info_.kind = "cpu";

@@ -95,6 +95,8 @@ uint32_t detected_isa() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
       isa |= kIsaAvx512;
+      if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd"))
+        isa |= kIsaZen4;  // Intel's has half the rate
       if (has_amx()) isa |= kIsaAmx;
     }
   }
@@ -110,6 +112,8 @@ bool limited_isa(uint32_t detected, const char* limit, uint32_t* offered) {
   } else if (word == "avx2") {
     *offered = detected & kIsaAvx2;
   } else if (word == "avx512") {
+    *offered = detected & ~uint32_t{kIsaZen4 | kIsaAmx};
+  } else if (word == "zen4") {
     *offered = detected & ~uint32_t{kIsaAmx};
   } else {
     return word == "amx" || word.empty();

@@ -13,8 +13,8 @@ uint32_t detected_isa();
 // and makes the signal frames of all its threads larger, so ask when there is work for tiles.
 bool tiles_granted();
 
-// detected, less what `limit` ("portable", "avx2", "avx512" or "amx"; nullptr or "" = no limit) leaves out. False if
-// limit is none of these; *offered is then all of detected.
+// detected, less what `limit` ("portable", "avx2", "avx512", "zen4" or "amx"; nullptr or "" = no limit) leaves out.
+// False if limit is none of these; *offered is then all of detected.
 bool limited_isa(uint32_t detected, const char* limit, uint32_t* offered);
 
 std::string arch_name(uint32_t isa);  // "x86-64+avx2"
