@@ -205,7 +205,7 @@ uint64_t sum_of(const uint64_t* data, size_t count) {
 VectorWidth width_of_kernel(const std::string& kernel) {
 #if defined(__x86_64__)
   if (kernel.starts_with("amx_")) return VectorWidth::kAmx;
-  if (kernel.starts_with("avx512_")) return VectorWidth::kAvx512;
+  if (kernel.starts_with("avx512_") || kernel.starts_with("zen4_")) return VectorWidth::kAvx512;
   if (kernel.starts_with("avx2_")) return VectorWidth::kAvx2;
   return VectorWidth::kSse;
 #elif defined(__aarch64__)

@@ -12,6 +12,9 @@ namespace flashwave::abi {
 
 inline constexpr int kKeyBlock = 96;    // keys packed at a time: a multiple of every tile's rows and of 8
 inline constexpr int kQueryBlock = 96;  // backward: query rows of one tile of P^T: a multiple of every tile_q
+// Of the gradient of a bias: a multiple of kQueryBlock, and of kKeyBlock. The sums, 288 KiB, stay in the second-level
+// cache.
+inline constexpr int kBiasGradientRows = 192, kBiasGradientKeys = 384;
 inline constexpr int kDecodeKeyBlock = 64;
 inline constexpr int kDecodeHeads = 16;  // most key heads of one decode task
 
@@ -133,6 +136,21 @@ struct BackwardScratch {
     chain = c.floats(kKeyBlock * n);
     dk = c.floats(key_blocks * dk_block);
     dv = c.floats(key_blocks * dv_block);
+    bytes = c.used;
+  }
+};
+
+// The gradient of a bias: one block of it is summed at a time.
+struct BiasGradientScratch {
+  BackwardScratch rows;
+  float* sums;  // [panel][key][columns]
+  int64_t sums_bytes, bytes;
+
+  FW_ALWAYS_INLINE BiasGradientScratch(char* base, CpuTile tile, int dim_qk, int dim_v)
+      : rows(base, tile, dim_qk, dim_v, kBiasGradientRows, 0) {
+    Carver c{base, rows.bytes};
+    sums_bytes = int64_t{kBiasGradientRows} * kBiasGradientKeys * 4;
+    sums = c.take<float>(sums_bytes);
     bytes = c.used;
   }
 };

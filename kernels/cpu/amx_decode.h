@@ -9,6 +9,7 @@
 struct AmxDecodeTask {
   using T = BFloat16;
   using PerTask = TileScope;
+  static constexpr bool kFetchesBlocks = false;
   const abi::Params& p;
   const Scope scope;
   const abi::AmxDecodeScratch mem;
@@ -42,21 +43,20 @@ struct AmxDecodeTask {
     }
   }
 
-  // The keys of a block, from k0 on; this head's lie k_offset and v_offset away. What comes after it, `next` at
-  // next_offset (null: nothing), is fetched meanwhile.
-  FW_INLINE void attend(const KeyBlock<T>& block, int64_t k0, int64_t k_offset, int64_t v_offset,
-                        const KeyBlock<T>* next, int64_t next_offset) {
+  // The keys of a block, from k0 on; this head's lie k_offset and v_offset away. Meanwhile what is read soon is
+  // fetched.
+  template <class Soon>
+  FW_INLINE void attend(const KeyBlock<T>& block, int64_t k0, int64_t k_offset, int64_t v_offset, Soon& while_scoring,
+                        Soon& while_adding) {
     for (int g = 0; g < block.count; g += 16) {
-      for (int j = g; j < g + 16 && j < block.count; ++j) prefetch_row(block.values[j] + v_offset, p.dim_v);
+      while_scoring.fetch_rows(16);
       score_keys(block, g, k_offset);
     }
     soften(k0, block.count);
     for (int g = 0; g < block.count; g += kSide) {
       const T* rows[kSide];
-      for (int i = 0; i < kSide; ++i) {
-        rows[i] = g + i < block.count ? block.values[g + i] + v_offset : nullptr;
-        if (next && g + i < next->count) prefetch_row(next->keys[g + i] + next_offset, p.dim_qk);
-      }
+      for (int i = 0; i < kSide; ++i) rows[i] = g + i < block.count ? block.values[g + i] + v_offset : nullptr;
+      while_adding.fetch_rows(kSide);
       pack_pairs<false>(rows, p.dim_v, dv, mem.v + g * dv);
     }
     add_values(block.count);

@@ -58,10 +58,11 @@ FW_NOINLINE void product_tile(const float* groups, const float* panel, int dim, 
 }
 
 // The same with score modifiers or dropout, in separate passes. On return p holds what dV needs (dropped and rescaled).
-template <class T>
+// take(key, register, gradient of the modified scores) for each key and register of rows.
+template <class T, class Take>
 FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& mem, const PanelRows& rows,
                               const float* q, const float* d_o, const float* neg_lse, const float* delta, int64_t keys,
-                              int64_t k0, TileRange t, float* p, float* ds, float* d_slope) {
+                              int64_t k0, TileRange t, float* p, float* ds, Take take) {
   product_tile(mem.k_groups, q, params.dim_qk, t, p);
   product_tile(mem.v_groups, d_o, params.dim_v, t, ds);
   if (params.bias.data) load_bias_tile<T>(params, rows, k0, t.begin, t.end, keys, mem.bias);
@@ -86,7 +87,7 @@ FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& 
     const V e = load(x), d_p = zero_unless(kept, load(g) * keep);
     const V d_score = zero_unless(sees(rows, j, int32_t(k0) + k), e * (d_p - load(delta + j * W)));
     store(g, zero_unless(sees(rows, j, int32_t(k0) + k), d_score * load(mem.chain + k * NQ + j * W)));
-    if (params.d_slopes) add_slope_gradient(rows, j, int32_t(k0) + k, d_score, d_slope);
+    take(k, j, d_score);
     store(x, zero_unless(kept, e * keep));
   };
   if (params.dropout_threshold) {
@@ -183,7 +184,8 @@ struct BackwardTask {
     }
   }
 
-  FW_INLINE void load_chunk() {
+  // What S, dP and their gradients need of the chunk's rows; returns how many there are.
+  FW_INLINE int64_t load_panels() {
     const int64_t count = scope.rows - row0 < chunk_rows ? scope.rows - row0 : chunk_rows;
     panels = int((count + NQ - 1) / NQ);
     for (int i = 0; i < panels; ++i) {
@@ -205,6 +207,11 @@ struct BackwardTask {
         delta[lane] = row_delta<T>(p, scope, query, head);
       });
     }
+    return count;
+  }
+
+  FW_INLINE void load_chunk() {
+    const int64_t count = load_panels();
     for (int64_t r = 0; r < count; r += QB) {
       const T *q_rows[QB], *do_rows[QB];
       const int n = int(count - r < QB ? count - r : QB);
@@ -258,8 +265,11 @@ struct BackwardTask {
       const float *neg_lse = mem.neg_lse + panel * NQ, *delta = mem.delta + panel * NQ;
       float *prob = mem.p + i * NQ, *ds = mem.ds + i * NQ;
       if (general) {
+        float* const d_slope = mem.d_slope + panel * NQ;
         general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, prob, ds,
-                        mem.d_slope + panel * NQ);
+                        [&](int k, int j, V d_score) __attribute__((always_inline)) {
+                          if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, d_slope);
+                        });
       } else {
         for_each_part(lanes, k0, t, [&](const TileRange& part) __attribute__((always_inline)) {
           const auto tile = part.masked ? probability_tile<true> : probability_tile<false>;
@@ -297,6 +307,9 @@ struct BackwardTask {
 };
 
 template <class T>
+FW_INLINE void bias_gradient(const abi::Params& p, const abi::CpuLaunch& launch);
+
+template <class T>
 void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
@@ -307,4 +320,5 @@ void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
     BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
     task.run(take);
   });
+  if (p.d_bias.data) bias_gradient<T>(p, launch);
 }

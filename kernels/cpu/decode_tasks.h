@@ -1,14 +1,20 @@
 // Parts of the forward for a handful of query rows that do not depend on how a task computes: which tasks there are,
 // and where their keys lie. Included after parts.h.
 
-constexpr int kDecodeKeys = abi::kDecodeKeyBlock;  // keys between two updates of the online softmax
+// Keys between two updates of the online softmax.
+#if defined(FW_ZEN4)
+constexpr int kDecodeKeys =
+    abi::kDecodeKeyBlock / 2;  // two blocks of all heads in half of a second-level cache of 1 MiB
+#else
+constexpr int kDecodeKeys = abi::kDecodeKeyBlock;
+#endif
 constexpr int kDotRows = W;  // with more rows than this the panel of fwd.h is faster (its cost is that of NQ rows)
 static_assert(kDecodeKeys % W == 0 && kDecodeKeys % kKeysPerPhilox == 0);
 
 // Rows of K and V of a block of keys, of the first head of a task: a page is looked up once for all keys it holds.
 template <class T>
 struct KeyBlock {
-  const T *keys[kDecodeKeys + W], *values[kDecodeKeys];
+  const T *keys[kDecodeKeys], *values[kDecodeKeys];  // all of them can be read
   int count = 0;
 
   // Whether the W keys from i on exist and lie a row's stride apart.
@@ -31,8 +37,54 @@ struct KeyBlock {
         k += p.k.stride[1], v += p.v.stride[1];
       }
     }
-    for (int i = n; i < round_up(n, W); ++i) keys[i] = keys[0];  // computed and thrown away
+    for (int i = n; i < kDecodeKeys; ++i) keys[i] = keys[0], values[i] = values[0];  // computed and thrown away
   }
+};
+
+// The rows of some tokens that are read soon, a few lines of the cache at a time; those of the heads of a token one
+// after the other, which is the order of their addresses where these lie side by side. kFar: to the second-level cache.
+template <class T, bool kFar>
+struct SoonRead {
+  const T* const* rows;  // of the first head
+  int tokens, heads, bytes;
+  int64_t head_stride;
+  int head = 0;
+  const char *at = nullptr, *end = nullptr;
+
+  FW_INLINE SoonRead(const T* const* of, int count, int dim, int64_t first, int of_heads, int64_t stride)
+      : rows(of), tokens(count), heads(of_heads), bytes(dim * int(sizeof(T))), head_stride(stride), offset(first) {
+    if (stride == dim) bytes *= heads, heads = 1;
+  }
+
+  FW_INLINE static void fetch(const char* line) { __builtin_prefetch(line, 0, kFar ? 2 : 3); }
+  FW_INLINE void next_row() {
+    if (tokens <= 0) return;
+    at = reinterpret_cast<const char*>(*rows + offset + head * head_stride);
+    end = at + bytes;
+    if (++head == heads) head = 0, ++rows, --tokens;
+  }
+  FW_INLINE void fetch_rows(int n) {
+    for (int i = 0; i < n && tokens > 0; ++i) {
+      for (next_row(); at < end; at += 64) fetch(at);
+    }
+  }
+  template <int kLines>
+  FW_INLINE void fetch_lines() {
+    if (at >= end) next_row();
+    if (end - at >= kLines * 64) {
+      FW_UNROLL for (int i = 0; i < kLines; ++i) fetch(at + i * 64);
+      at += kLines * 64;
+    } else {
+      FW_NO_UNROLL for (int i = 0; i < kLines && at < end; ++i) {
+        fetch(at);
+        at += 64;
+        if (at >= end) next_row();
+      }
+    }
+  }
+
+ private:
+  int64_t offset;
 };
 
 // The key heads of one task pass over a block of keys one after the other, before the next block: where the heads of a
@@ -60,11 +112,26 @@ struct DecodeHeads {
     for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys, now ^= 1) {
       const bool more = k0 + kDecodeKeys < end;
       if (more) blocks[now ^ 1].find((*this)[0].scope, k0 + kDecodeKeys, keys_at(k0 + kDecodeKeys));
+      attend(blocks[now], more ? &blocks[now ^ 1] : nullptr, k0);
+    }
+  }
+
+  // All heads against a block of keys, with `next` (null: none) to follow.
+  FW_INLINE void attend(const KeyBlock<T>& block, const KeyBlock<T>* next, int64_t k0) {
+    const abi::Params& p = (*this)[0].p;
+    using Soon = SoonRead<T, Task::kFetchesBlocks>;
+    const int64_t k_stride = p.k.stride[2], v_stride = p.v.stride[2];
+    if constexpr (Task::kFetchesBlocks) {  // while one block is worked on, the next in the order of addresses
+      Soon keys(next ? next->keys : nullptr, next ? next->count : 0, p.dim_qk, 0, count, k_stride);
+      Soon values(next ? next->values : nullptr, next ? next->count : 0, p.dim_v, 0, count, v_stride);
+      for (int i = 0; i < count; ++i) (*this)[i].attend(block, k0, i * k_stride, i * v_stride, keys, values);
+    } else {  // a head's values while its scores are computed, the next head's keys while values are added up
       for (int i = 0; i < count; ++i) {
-        const bool same_block = i + 1 < count;
-        const KeyBlock<T>* next = same_block ? &blocks[now] : more ? &blocks[now ^ 1] : nullptr;
-        (*this)[i].attend(blocks[now], k0, i * p.k.stride[2], i * p.v.stride[2], next,
-                          same_block ? (i + 1) * p.k.stride[2] : 0);
+        const bool last = i + 1 == count;
+        const KeyBlock<T>* const of = last ? next : &block;
+        Soon values(block.values, block.count, p.dim_v, i * v_stride, 1, 0);
+        Soon keys(of ? of->keys : nullptr, of ? of->count : 0, p.dim_qk, last ? 0 : (i + 1) * k_stride, 1, 0);
+        (*this)[i].attend(block, k0, i * k_stride, i * v_stride, values, keys);
       }
     }
   }

@@ -324,6 +324,10 @@ struct ForwardTask {
 };
 
 template <class T>
+FW_INLINE void write_probabilities(const abi::Params& p, const abi::CpuLaunch& launch);
+
+template <class T>
 void forward(const abi::Params& p, const abi::CpuLaunch& launch) {
   forward_tasks<T, ForwardTask<T>>(p, launch);
+  if (p.probs.data) write_probabilities<T>(p, launch);
 }

@@ -16,6 +16,7 @@
 #include "kernels/common/dtype.h"
 #include "kernels/common/philox.h"
 #include "kernels/common/sequence.h"
+#include "kernels/cpu/entry.h"
 
 namespace flashwave {
 namespace {
@@ -25,24 +26,19 @@ namespace {
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/parts.h"
 #include "kernels/cpu/fwd.h"
+#include "kernels/cpu/probs.h"
 #include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/gradients.h"
 #include "kernels/cpu/bwd.h"
+#include "kernels/cpu/bias_gradient.h"
 #include "kernels/cpu/rotary.h"
 // clang-format on
+
+template <class T>
+void decode(const abi::Params& p, const abi::CpuLaunch& launch) {
+  if (int64_t{p.seqlen_q} * (p.heads_q / p.heads_k) > kDotRows) return forward<T>(p, launch);
+  decode_tasks<T, DecodeTask<T>>(p, launch);
+}
 }  // namespace
 }  // namespace flashwave
-
-// Defines the kernel `name` of kernels.def as `function`<storage type>.
-#define FW_CPU_ENTRY(name, function)                              \
-  void name(const abi::Params& p, const abi::CpuLaunch& launch) { \
-    switch (p.q.dtype) {                                          \
-      case abi::kF16:                                             \
-        return function<Half>(p, launch);                         \
-      case abi::kBF16:                                            \
-        return function<BFloat16>(p, launch);                     \
-      default:                                                    \
-        return function<float>(p, launch);                        \
-    }                                                             \
-  }

@@ -3,7 +3,8 @@
 
 using abi::PartialResults;
 
-// Merges the parts of one row in order and writes O and LSE.
+// Merges the parts of one row in order and writes O and LSE. Where the softmax matrix is wanted, the whole row's m and
+// l take the place of those of its first part.
 template <class T>
 FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const PartialResults& parts, int32_t splits,
                              int64_t row, int64_t index) {
@@ -18,6 +19,7 @@ FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const Par
     weight[s] = m == -kInf ? 0.f : __builtin_exp2f(m - top);
     l += weight[s] * parts.l[s * parts.rows + index];
   }
+  if (p.probs.data) parts.m[index] = top, parts.l[index] = l;
   const RowEnd end = end_row(p, scope, scope.query(row), scope.head(row), l == 0.f ? -kInf : natural_lse(top, l));
   const float scale = l == 0.f ? 0.f : end.factor / ((1.f - p.dropout_p) * l);
   const auto write = [&](auto* o) __attribute__((always_inline)) {
@@ -50,6 +52,9 @@ FW_INLINE void combine_parts(const abi::Params& p, const abi::CpuLaunch& launch,
   });
 }
 
+// Whether a task has all that its rows need; else m and l are left in PartialResults.
+FW_INLINE bool in_one_part(const abi::Params& p, int32_t splits) { return splits == 1 && !p.probs.data; }
+
 // Tasks are (row block, part of the keys, sequence, key head); the last row blocks come first, since under a causal
 // mask they are the longest. Task: start(with_sink), attend(first key, last key), finish() or finish_part(...).
 template <class T, class Task>
@@ -71,11 +76,11 @@ FW_INLINE void forward_tasks(const abi::Params& p, const abi::CpuLaunch& launch)
     const int64_t begin = split * launch.schedule.keys_per_split;
     const int64_t end = split + 1 == splits ? scope.seq.keys : begin + launch.schedule.keys_per_split;
     task.attend(begin, end < scope.seq.keys ? end : scope.seq.keys);
-    if (splits == 1) {
+    if (in_one_part(p, splits)) {
       task.finish();
     } else {
       task.finish_part(parts, split, head * rows_max);
     }
   });
-  if (splits > 1) combine_parts<T>(p, launch, parts, rows_max);
+  if (!in_one_part(p, splits)) combine_parts<T>(p, launch, parts, rows_max);
 }

@@ -17,15 +17,21 @@ static_assert(sizeof(PanelRows) == kTile.panel_rows_bytes());
 struct Scope {
   const abi::Params* p;
   Sequence seq;
-  int32_t kv_head, group;
-  int64_t rows;  // queries * group
+  int32_t kv_head, first_head, group;  // the query heads are [first_head, first_head + group)
+  int64_t rows;                        // queries * group
 
+  // All query heads of a key head.
   FW_INLINE Scope(const abi::Params& params, int32_t b, int32_t head)
-      : p(&params), seq(sequence_of(params, b)), kv_head(head), group(params.heads_q / params.heads_k) {
+      : Scope(params, b, head, head * (params.heads_q / params.heads_k), params.heads_q / params.heads_k) {}
+  FW_INLINE Scope(const abi::Params& params, int32_t b, int32_t key_head, int32_t first, int32_t heads)
+      : p(&params), seq(sequence_of(params, b)), kv_head(key_head), first_head(first), group(heads) {
     rows = seq.queries * group;
   }
+  FW_INLINE static Scope of_query_head(const abi::Params& params, int32_t b, int32_t head) {
+    return Scope(params, b, head / (params.heads_q / params.heads_k), head, 1);
+  }
   FW_INLINE int64_t query(int64_t row) const { return row / group; }
-  FW_INLINE int32_t head(int64_t row) const { return kv_head * group + int32_t(row % group); }
+  FW_INLINE int32_t head(int64_t row) const { return first_head + int32_t(row % group); }
 
   // body(i, query, head) for rows row + i, 0 <= i < count: one division instead of two per row, which would cost 3-5 %
   // of a whole task at 1024 keys.
@@ -34,7 +40,7 @@ struct Scope {
     int64_t i_query = row / group;
     int32_t in_group = int32_t(row - i_query * group);
     for (int64_t i = 0; i < count; ++i) {
-      body(int(i), i_query, kv_head * group + in_group);
+      body(int(i), i_query, first_head + in_group);
       if (++in_group == group) in_group = 0, ++i_query;
     }
   }

@@ -241,14 +241,18 @@ FW_INLINE void transpose_stages(V (&r)[W]) {
 }
 FW_INLINE void transpose(V (&r)[W]) { transpose_stages<1>(r); }
 
+template <int Step, int... L>
+FW_INLINE V add_halves(V a, V b, std::integer_sequence<int, L...>) {
+  const V own = __builtin_shufflevector(a, b, ((L & Step) ? W + L : L)...);
+  const V other = __builtin_shufflevector(a, b, ((L & Step) ? L : W + L)...);
+  return own + __builtin_shufflevector(other, other, (L ^ Step)...);
+}
 // Lane i: the sum of the lanes of r[i]. Sums after each stage, so half the exchanges of a transpose.
 template <int Step = 1>
 FW_INLINE V sum_each(V (&r)[W]) {
   if constexpr (Step < W) {
-    FW_UNROLL for (int i = 0; i < W; i += 2 * Step) {
-      exchange<Step>(r[i], r[i + Step], std::make_integer_sequence<int, W>{});
-      r[i] += r[i + Step];
-    }
+    FW_UNROLL for (int i = 0; i < W; i += 2 * Step) r[i] =
+        add_halves<Step>(r[i], r[i + Step], std::make_integer_sequence<int, W>{});
     return sum_each<Step * 2>(r);
   } else {
     return r[0];

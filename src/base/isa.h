@@ -20,7 +20,7 @@ enum Isa : uint32_t {
 
 // Those that kernels of CPUs are compiled for, on this kind of machine.
 #if defined(__x86_64__)
-inline constexpr uint32_t kCompiledCpuIsa = kIsaAvx2 | kIsaAvx512 | kIsaAmx;
+inline constexpr uint32_t kCompiledCpuIsa = kIsaAvx2 | kIsaAvx512 | kIsaZen4 | kIsaAmx;
 #elif defined(__aarch64__)
 inline constexpr uint32_t kCompiledCpuIsa = kIsaNeon;
 #else

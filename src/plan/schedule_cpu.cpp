@@ -91,7 +91,7 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.scratch_bytes = on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels).bytes
                                     : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
   }
-  if (splits > 1 || dot) {
+  if (splits > 1 || dot || problem.a.probs.data != nullptr) {
     s.workspace_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
   }
   return s;
@@ -118,6 +118,10 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const abi::CpuTile tile = tile_of(row);
   s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
                           : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+  if (problem.g.d_bias.data != nullptr) {
+    s.scratch_bytes =
+        std::max(s.scratch_bytes, abi::BiasGradientScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
+  }
   s.workspace_bytes =
       abi::BackwardShared(nullptr, shape.heads * shape.rows, splits, shape.dim_qk, problem.g.d_slopes != nullptr).bytes;
   return s;

@@ -22,13 +22,15 @@ import sys
 import disassembly
 
 # Kernel objects by instruction set; every other object must run on any CPU of its kind.
-AVX2, AVX512, AMX, NEON, PORTABLE = "avx2.cpp.o", "avx512.cpp.o", "amx.cpp.o", "neon.cpp.o", "portable.cpp.o"
-KERNELS = {"x86_64": {AVX2, AVX512, AMX, PORTABLE}, "aarch64": {NEON, PORTABLE}}
+AVX2, AVX512, ZEN4, AMX = "avx2.cpp.o", "avx512.cpp.o", "zen4.cpp.o", "amx.cpp.o"
+NEON, PORTABLE = "neon.cpp.o", "portable.cpp.o"
+KERNELS = {"x86_64": {AVX2, AVX512, ZEN4, AMX, PORTABLE}, "aarch64": {NEON, PORTABLE}}
 ARMV8_0 = "generic"  # what LLVM calls it
 MIN_FMAS = 12  # a loop with at least so many vector multiply-adds is worth a look
 
-_FMA = re.compile(r"^(vfn?m(add|sub)\d{3}ps|fmla)$")
-_ACCUMULATE = "vfmadd231ps"  # register += a * b
+_FMA = re.compile(r"^(vfn?m(add|sub)\d{3}ps|vdpbf16ps|fmla)$")
+_ACCUMULATE = ("vfmadd231ps", "vdpbf16ps")  # register += a * b
+_BF16 = re.compile(r"^v(dpbf16ps|cvtne2?ps2?bf16)")
 _BY_LANE = re.compile(r"^v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]$")  # of fmla: a polynomial has no reason for it
 _WIDE = re.compile(r"%[yz]mm\d|\bv\d+\.4s")
 _VECTOR = re.compile(r"%[xyz]mm\d|\b[qvds]\d")
@@ -108,7 +110,7 @@ def busy_loops(path):
                 continue
             # One that takes its operand from the stack may be an accumulation whose register was spilled.
             accumulations = [
-                i for i in fmas if i.mnemonic == _ACCUMULATE or _BY_LANE.match(i.operands) or on_stack.search(i.operands)
+                i for i in fmas if i.mnemonic in _ACCUMULATE or _BY_LANE.match(i.operands) or on_stack.search(i.operands)
             ]
             spills = [i for i in loop.instructions if _VECTOR.search(i.operands) and on_stack.search(i.operands)]
             found.append((loop, len(accumulations) >= MIN_FMAS, spills))
@@ -139,8 +141,10 @@ def check_baseline(options):
             continue
         if options.machine == "aarch64":
             forbidden, cpu = lambda i: i.mnemonic == "<unknown>", ARMV8_0
-        elif name_of(path) == AVX512:
+        elif name_of(path) == ZEN4:
             forbidden = is_tile
+        elif name_of(path) == AVX512:
+            forbidden = lambda i: is_tile(i) or _BF16.match(i.mnemonic)
         elif name_of(path) == AVX2:
             forbidden = lambda i: _AVX512_ONLY.search(i.operands) or is_tile(i)
         else:
@@ -153,7 +157,7 @@ def check_baseline(options):
 
 def check_spills(options):
     objects, problems = kernel_objects(options), []
-    for name in (AVX2, AVX512, NEON):
+    for name in (AVX2, AVX512, ZEN4, NEON):
         if name not in objects:
             continue
         loops = busy_loops(objects[name])

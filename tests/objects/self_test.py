@@ -35,6 +35,7 @@ class ObjectChecks(unittest.TestCase):
         sources = {
             "avx2": ("accumulate.cpp", "-DWIDTH=8", "-DROWS=%d" % avx2_rows, *AVX2_FLAGS),
             "avx512": ("accumulate.cpp", "-DWIDTH=16", "-DROWS=%d" % avx512_rows, *AVX512_FLAGS),
+            "zen4": ("accumulate.cpp", "-DWIDTH=16", "-DROWS=%d" % avx512_rows, *AVX512_FLAGS),
             "amx": ("tiles.cpp", *AMX_FLAGS),
             "portable": ("accumulate.cpp", "-DWIDTH=4", "-DROWS=3"),
         }
@@ -102,9 +103,16 @@ class ObjectChecks(unittest.TestCase):
         objects = self.kernels(avx2=("accumulate.cpp", "-DWIDTH=8", "-DROWS=10", *AVX512_FLAGS))
         self.assert_one_mentions("avx2.cpp.o", self.problems("baseline", objects))
 
+    def test_bf16_products_in_avx512_are_found(self):
+        bf16 = ("bf16.cpp", *AVX512_FLAGS, "-mavx512bf16")
+        self.assertEqual(self.problems("baseline", self.kernels(zen4=bf16)), [])
+        self.assert_one_mentions("avx512.cpp.o: product", self.problems("baseline", self.kernels(avx512=bf16)))
+
     def test_tiles_elsewhere_are_found(self):
         objects = self.kernels(avx512=("tiles.cpp", *AMX_FLAGS))
         self.assert_one_mentions("avx512.cpp.o", self.problems("baseline", objects))
+        objects = self.kernels(zen4=("tiles.cpp", *AMX_FLAGS))
+        self.assert_one_mentions("zen4.cpp.o", self.problems("baseline", objects))
         objects = self.kernels(portable=("tiles.cpp", *AMX_FLAGS))
         self.assert_one_mentions("portable.cpp.o", self.problems("baseline", objects))
 

@@ -23,7 +23,7 @@ namespace {
 // ------------------------------------------------------------------------------------------------------------ facts
 
 #if defined(__x86_64__)
-constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx;
+constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx, kZen4 = kBoth | kIsaZen4;
 #endif
 
 TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
@@ -51,6 +51,12 @@ TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
       {kAll, "avx2", kIsaAvx2},
       {kBoth, "amx", kBoth},
       {kIsaNone, "amx", 0},
+      {kZen4, nullptr, kZen4},
+      {kZen4, "zen4", kZen4},
+      {kZen4, "avx512", kBoth},
+      {kZen4, "amx", kZen4},
+      {kAll, "zen4", kBoth},
+      {kBoth, "zen4", kBoth},
 #elif defined(__aarch64__)
       {kIsaNeon, "neon", kIsaNeon},
       {kIsaNone, "neon", 0},
@@ -84,14 +90,15 @@ TEST(CpuInfo, FactsAreConsistent) {
   EXPECT_TRUE(info.host_memory);
   EXPECT_EQ(info.isa & ~detected_isa(), 0u);
   if (info.isa & kIsaAvx512) EXPECT_TRUE(info.isa & kIsaAvx2);
-  if (info.isa & kIsaAmx) EXPECT_TRUE(info.isa & kIsaAvx512);
+  if (info.isa & (kIsaZen4 | kIsaAmx)) EXPECT_TRUE(info.isa & kIsaAvx512);
 }
 
 // The environment is read once, so each case needs a process of its own.
 TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto code = [](uint32_t isa) {  // an exit code has 8 bits
-    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0) | (isa & kIsaNeon ? 8 : 0);
+    return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0) | (isa & kIsaZen4 ? 8 : 0) |
+           (isa & kIsaNeon ? 16 : 0);
   };
   const auto exits_with_isa = [&](const char* limit) {
     setenv("FLASHWAVE_CPU_ISA", limit, 1);
@@ -104,7 +111,8 @@ TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   EXPECT_EXIT(exits_with_isa("portable"), testing::ExitedWithCode(0), "");
 #if defined(__x86_64__)
   EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(code(isa & kIsaAvx2)), "");
-  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
+  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaZen4 | kIsaAmx})), "");
+  EXPECT_EXIT(exits_with_isa("zen4"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
   EXPECT_EXIT(exits_with_isa("amx"), testing::ExitedWithCode(code(isa)), "");
 #elif defined(__aarch64__)
   EXPECT_NE(isa, 0u);

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
+#include "kernels/abi/cpu_scratch.h"
 #include "plan/plan.h"
 #include "tests/unit_plan/problems.h"
 
@@ -50,6 +52,30 @@ TEST(MakePlan, TheScheduleDoesNotDependOnTheThreads) {
   EXPECT_EQ(one.splits, many.splits);
   EXPECT_EQ(one.tasks, many.tasks);
   EXPECT_EQ(one.keys_per_split, many.keys_per_split);
+}
+
+// The softmax matrix is made from the rows' sums, which lie in the workspace whether or not the keys are split; the
+// gradient of a bias is summed in each thread's own memory.
+TEST(MakePlan, MatricesHaveTheirMemory) {
+  const DeviceInfo cpu = cpu_with(kIsaAvx2);
+  Problem forward = forward_problem();
+  const Plan without = planned(forward, cpu);
+  EXPECT_EQ(without.schedule.workspace_bytes, 0);
+  forward.a.probs = tensor(FW_F32, 4 * 128 * 256, 128 * 256, 256);
+  const Plan with = planned(forward, cpu);
+  EXPECT_EQ(with.schedule.splits, without.schedule.splits);
+  EXPECT_EQ(with.schedule.scratch_bytes, without.schedule.scratch_bytes);
+  EXPECT_EQ(with.schedule.workspace_bytes, abi::PartialResults(nullptr, 2 * 128 * 4, 1, 64).bytes);
+
+  Problem backward = backward_problem();
+  backward.a.bias = tensor(FW_F32, 0, 128 * 256, 256);
+  const abi::Schedule plain = planned(backward, cpu).schedule;
+  backward.g.d_bias = backward.a.bias;
+  const abi::Schedule summed = planned(backward, cpu).schedule;
+  const int64_t sums = abi::BiasGradientScratch(nullptr, abi::cpu_tile(16, 16), 64, 64).bytes;
+  EXPECT_EQ(summed.scratch_bytes, std::max(plain.scratch_bytes, sums));
+  EXPECT_EQ(summed.workspace_bytes, plain.workspace_bytes);
+  EXPECT_EQ(summed.tasks, plain.tasks);
 }
 
 TEST(MakePlan, AppendTakesThePrePass) {

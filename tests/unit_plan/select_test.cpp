@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "plan/plan.h"
 #include "tests/unit_plan/problems.h"
@@ -291,13 +292,39 @@ TEST(Select, ListsWhatWasTriedBeforeInOrder) {
   EXPECT_GE(expected, 2u);  // at least the AVX-512 ones
 }
 
-TEST(Select, TheSoftmaxMatrixComesFromTheReference) {
-  Problem p = forward_problem();
-  p.a.probs = tensor(FW_F32, 4 * 128 * 256, 128 * 256, 256);
-  const Selection selection = select(p, cpu_with(kBoth));
-  EXPECT_EQ(chosen(selection), "reference_fwd");
-  ASSERT_FALSE(selection.refused.empty());
-  EXPECT_EQ(selection.refused.back().reason, "does not support probs");
+// Zen 4 has a kernel of its own for few rows, and is AVX-512 for all else.
+TEST(Select, FewRowsOnZen4) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaZen4);
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu), "zen4_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(16), cpu), "zen4_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu), "avx512_fwd"));
+  Problem grouped = forward_problem(5);
+  grouped.a.heads_k = 1;  // 20 rows
+  EXPECT_TRUE(chosen_starts_with(select(grouped, cpu), "avx512_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu), "avx512_bwd"));
+}
+
+// On every instruction set; the kernels on tiles, and those for few rows, leave them to the others.
+TEST(Select, TheSoftmaxMatrixAndTheGradientOfABiasComeFromFastKernels) {
+  const std::tuple<uint32_t, std::string_view, std::string_view> cpus[] = {
+      {kIsaNone, "portable_fwd", "portable_bwd"},
+      {kIsaAvx2, "avx2_fwd", "avx2_bwd"},
+      {kBoth, "avx512_fwd", "avx512_bwd"},
+      {kBoth | kIsaAmx, "avx512_fwd", "avx512_bwd"}};
+  for (const auto& [isa, fwd, bwd] : cpus) {
+    for (const int64_t queries : {1, 128}) {
+      Problem p = forward_problem(queries);
+      p.a.probs = tensor(FW_F32, 4 * queries * 256, queries * 256, 256);
+      EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(isa), {.slow_path = false}), fwd)) << fwd << queries;
+    }
+    for (const int axes : {0b1111, 0b0111, 0b0011, 0b1001, 0b0000}) {
+      const auto stride = [&](int axis, int64_t s) { return axes & (8 >> axis) ? s : 0; };
+      Problem p = backward_problem();
+      p.a.bias = p.g.d_bias =
+          tensor(FW_F32, stride(0, 4 * 128 * 256), stride(1, 128 * 256), stride(2, 256), stride(3, 1));
+      EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(isa), {.slow_path = false}), bwd)) << bwd << axes;
+    }
+  }
 }
 
 TEST(Select, ForcedKernelRunsThoughItWouldNotBeChosen) {
@@ -417,14 +444,14 @@ TEST(Select, TheSlowPathCanBeExcluded) {
   const Selection any = select(problem, cpu_with(kIsaNone));
   const Selection fast = select(problem, cpu_with(kIsaNone), {.slow_path = false});
   EXPECT_EQ(any.row, fast.row);
-  Problem odd = problem;
-  odd.a.probs = tensor(FW_F32, 0, 0, 256);
-  EXPECT_EQ(chosen(select(odd, cpu_with(kBoth))), "reference_fwd");
+  Problem odd = backward_problem();  // one that validation turns away: a CPU has fast kernels for all others
+  odd.a.block_table = present<int32_t>(), odd.a.page_size = 16;
+  EXPECT_EQ(chosen(select(odd, cpu_with(kBoth))), "reference_bwd");
   const Selection none = select(odd, cpu_with(kBoth), {.slow_path = false});
   EXPECT_EQ(none.row, nullptr);
   EXPECT_TRUE(says(none, "is the slow path, which FW_NO_SLOW_PATH excludes"));
-  EXPECT_EQ(chosen(select(odd, cpu_with(kBoth), {.force_kernel = "reference_fwd", .slow_path = false})),
-            "reference_fwd");
+  EXPECT_EQ(chosen(select(odd, cpu_with(kBoth), {.force_kernel = "reference_bwd", .slow_path = false})),
+            "reference_bwd");
 }
 
 // What a row is told by is what it is chosen by.

@@ -87,7 +87,8 @@ constexpr Limit kLimits[] = {
 #if defined(__x86_64__)
     {"avx2", kIsaAvx2},
     {"avx512", kIsaAvx2 | kIsaAvx512},
-    {"amx", kIsaAvx2 | kIsaAvx512 | kIsaAmx},
+    {"zen4", kIsaAvx2 | kIsaAvx512 | kIsaZen4},
+    {"amx", kIsaAvx2 | kIsaAvx512 | kIsaZen4 | kIsaAmx},
 #elif defined(__aarch64__)
     {"neon", kIsaNeon},
 #endif
@@ -113,6 +114,8 @@ uint32_t detected_isa() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
       isa |= kIsaAvx512;
+      if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd"))
+        isa |= kIsaZen4;  // Intel's has half the rate
       if (has_amx()) isa |= kIsaAmx;
     }
   }

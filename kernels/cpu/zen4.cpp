@@ -1,0 +1,39 @@
+// Forward attention for a handful of query rows on AMD's Zen 4 and later: products of bf16 pairs, and K and V fetched
+// block by block. The flags are this file's own (kernels/cpu/CMakeLists.txt).
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/abi/cpu_launch.h"
+#include "kernels/abi/cpu_scratch.h"
+#include "kernels/abi/params.h"
+#include "kernels/common/dtype.h"
+#include "kernels/common/philox.h"
+#include "kernels/common/sequence.h"
+#include "kernels/cpu/entry.h"
+
+#define FW_ZEN4
+
+namespace flashwave {
+namespace {
+// clang-format off: the order is the order of definition
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/parts.h"
+#include "kernels/cpu/decode_tasks.h"
+#include "kernels/cpu/decode.h"
+// clang-format on
+
+template <class T>
+void decode(const abi::Params& p, const abi::CpuLaunch& launch) {
+  decode_tasks<T, DecodeTask<T>>(p, launch);
+}
+}  // namespace
+
+FW_CPU_ENTRY(zen4_decode_m32n32, decode)
+}  // namespace flashwave
