@@ -25,7 +25,7 @@ bool throttled(VectorWidth width, int threads, double gflops);
 // Time that this thread alone (threads = 1), or the whole process, has spent on a core.
 double cpu_seconds(int threads);
 
-// GB/s of reading an array much larger than the caches, best of a few passes.
+// GB/s of reading an array much larger than the caches, best of a few passes; with one thread in its own time.
 double read_bandwidth_gbs(int threads);
 
 }  // namespace flashwave::cli

@@ -134,9 +134,8 @@ struct DecodeMath<BFloat16> {
     }
   }
 
-  // In place: the weights of `count` keys, and 0 for one more.
+  // In place: the weights of `count` keys. Those past the end, up to a whole register, are 0 already.
   FW_INLINE static const uint32_t* weights(float* s, int count) {
-    if (count % W != 0) s[count] = 0.f;
     for (int k = 0; k < count; k += W) {
       const __m256bh rounded = _mm512_cvtneps_pbh((__m512)load(s + k));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(s + k / 2), (__m256i)rounded);
