@@ -39,8 +39,7 @@ struct BackwardTask {
   int loaded_head, head;        // of the queries
   float scale;                  // of scores to log2
 
-  F32x8 dx[2][C::kSumTiles], dy[2][C::kSumTiles];
-  float minus_lse, minus_delta;  // queries kept: of this lane's
+  F32x8 dx[C::kSumRows][C::kSumTiles], dy[C::kSumRows][C::kSumTiles];
 
   // Of the start only.
   Place at;
@@ -92,17 +91,18 @@ struct BackwardTask {
     const int first = tiles.first * C::kStreamed;
     loaded = now = first;
     head_end = tiles.end * C::kStreamed;
+    const bool has_g = Stream<C>::has_g(C::load_wave(wave));
     if constexpr (C::kKeepsKeys) {
       x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
       y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
-      stream.a.start(p.q, query_offset(p.q, seq, first, at.head), p.dim_qk);
-      stream.g.start(p.d_o, query_offset(p.d_o, seq, first, at.head), p.dim_v);
+      const abi::Tensor& t = has_g ? p.d_o : p.q;
+      stream.from.start(t, query_offset(t, seq, first, at.head), has_g ? p.dim_v : p.dim_qk);
       stream.rows = queries - first;
     } else {
       x.start(p.q, query_offset(p.q, seq, at.x0, at.head), p.dim_qk);
       y.start(p.d_o, query_offset(p.d_o, seq, at.x0, at.head), p.dim_v);
-      stream.a.start(p.k, key_offset(p, p.k, seq, first, at.head_k), p.dim_qk);
-      stream.g.start(p.v, key_offset(p, p.v, seq, first, at.head_k), p.dim_v);
+      const abi::Tensor& t = has_g ? p.v : p.k;
+      stream.from.start(t, key_offset(p, t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
       stream.rows = keys - first;
     }
     const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
@@ -110,7 +110,6 @@ struct BackwardTask {
     block_step = p.heads_q * kBlockBytes;
     loaded_head = at.head;
     scale = uniform(p.softmax_scale * kLog2e);
-    stream.start(wave, lane);
   }
 
   // The next tile, of this head or of the next one of the group. Behind the last one it is loaded again, for nobody.
@@ -118,8 +117,7 @@ struct BackwardTask {
     if (!more) return;
     loaded += C::kStreamed;
     stream.rows -= C::kStreamed;
-    stream.a.data += int64_t{C::kStreamed} * stream.a.stride;
-    stream.g.data += int64_t{C::kStreamed} * stream.g.stride;
+    stream.from.data += int64_t{C::kStreamed} * stream.from.stride;
     if constexpr (C::kKeepsKeys) {
       block += block_step;
       if (loaded == head_end) {
@@ -128,8 +126,8 @@ struct BackwardTask {
         const int64_t back = int64_t{in_head} * C::kStreamed;
         loaded -= int(back);
         stream.rows += int(back);
-        stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
-        stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
+        const bool has_g = Stream<C>::has_g(C::load_wave(here(wave)));
+        stream.from.data += (has_g ? again.d_o : again.q).stride[2] * 2 - back * stream.from.stride;
         ++loaded_head;
         block += kBlockBytes - in_head * block_step;
       }
@@ -143,8 +141,8 @@ struct BackwardTask {
   }
 
   // X and Y as operands: lane = row. Rows past the end and columns past the head dim are 0.
-  FW_METHOD Fragment kept_operand(const HeadRows& from, const Buffer& b, int step) const {
-    const int row = C::score_x(wave) * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
+  FW_METHOD Fragment kept_operand(const HeadRows& from, const Buffer& b, int w, int step) const {
+    const int row = C::score_x(wave, w) * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
     const auto unit = [&](int at) {
       const bool there = at < from.columns && row < kept_rows();
       return buffer_load16(b, there ? row * from.stride + at : kNowhere);
@@ -156,13 +154,13 @@ struct BackwardTask {
 #endif
   }
 
-  // Queries kept: the numbers of this lane's. `block` is then the sequence's first.
-  FW_METHOD void load_numbers() {
-    const int query = least(C::score_x(wave) * 16 + (lane & 15), kept_rows() - 1) + at.x0;
+  // Queries kept: -lse / scale (or, with modifiers, -lse; which = 0) or -delta (1) of this lane's. `block` is then the
+  // sequence's first.
+  FW_METHOD float number(int w, int which) const {
+    const int query = least(C::score_x(wave, w) * 16 + (lane & 15), kept_rows() - 1) + at.x0;
     const float* const of_block =
         reinterpret_cast<const float*>(block + int64_t{query / C::kStreamed} * p.heads_q * kBlockBytes);
-    const int place = row_place(query % C::kStreamed);
-    minus_lse = of_block[place], minus_delta = of_block[C::kStreamed + place];
+    return of_block[which * C::kStreamed + row_place(query % C::kStreamed)];
   }
 
   // ----------------------------------------------------------------------------------------------------------- scores
@@ -174,8 +172,8 @@ struct BackwardTask {
     int mine = lane;
     hold(mine);
     const int own = here(wave);  // or the sums below would be kept in scalar registers
-    const int row = C::score_x(own) * 16 + (mine & 15);
-    const int first = now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register;
+    const int row = C::score_x(own, w) * 16 + (mine & 15);
+    const int first = now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register;
     const int least_row = lower + row - first;
     int last_row = upper + row - first;
     if constexpr (C::kKeepsKeys) {
@@ -204,8 +202,8 @@ struct BackwardTask {
         here(head),
         here(queries),
         here(keys),
-        here(at.x0) + C::score_x(own) * 16 + (mine & 15),
-        now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
+        here(at.x0) + C::score_x(own, w) * 16 + (mine & 15),
+        now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
         mine};
     Vec<float, N> cap_gradients;
     modify.scores(s, cap_gradients);
@@ -227,7 +225,10 @@ struct BackwardTask {
     } else {
       use(s);
     }
-    if (modify.p.softcap > 0.f) s *= cap_gradients;
+    if (modify.p.softcap > 0.f) {
+      hold(s);  // a branch: without a softcap there are none
+      s *= cap_gradients;
+    }
     hold(s);
   }
   // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p). s becomes P times the derivative.
@@ -247,85 +248,101 @@ struct BackwardTask {
   }
   FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
 
-  // Where this lane's kept row is in dS^T: an element of unit u of 16 rows.
+  // Where this lane's kept row is in its fragment of dS^T: an element of unit u of 16 rows.
   FW_METHOD uint32_t ds_t_place() const {
     const int i = lane & 15, half = lane >> 4;
     const int unit = kRdna4 ? i >> 3 : i & 1, element = kRdna4 ? i & 7 : i >> 1;
     const int row = kRdna4 ? 8 * half ^ 4 * unit ^ 2 * half : half ^ 4 * unit;
-    return unit * 256 + row * 16 + element * 2 + C::score_x(wave) * kFragmentBytes;
+    return unit * 256 + row * 16 + element * 2;
   }
 
-  // Tiles of 16 x 16 of dA, added to the sums of dQ in a block: tile n has the rows from 16 row_tile(n) on and the
-  // columns from 16 column_tile(n) on.
-  template <int N, class RowTile, class ColumnTile>
-  FW_METHOD void add_da(F32x8 (&da)[N], const char* of_block, const RowTile& row_tile,
-                        const ColumnTile& column_tile) const {
+  // Tiles of 16 x 16 of dA, of consecutive columns, added to the sums of dQ in a block.
+  template <int N>
+  FW_METHOD void add_da(F32x8 (&da)[N], const char* of_block, int first_column) const {
     int mine = lane;
     if (C::kTight) hold(mine);
     const int column = kRdna4 ? mine & 15 : (mine >> 3 & 1) | (mine >> 1 & 2) | (mine << 1 & 4) | (mine << 3 & 8);
     uint32_t to = (mine >> 4) * kRowsOfHalf * C::kDim * 4 + column * 4;
     if (C::kTight) hold(to);
     constexpr int kPer = kRdna4 ? 8 : 512 / C::kDim;  // registers within the reach of an immediate
-    FW_UNROLL for (int n = 0; n < N; ++n) {
-      hold(da[n]);
-      FW_UNROLL for (int r = 0; r < 8; ++r) {
-        const int row = row_tile(n) * 16 + r / kPer * kPer * 2;
-        const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + column_tile(n) * 64;
-        add_to_memory(make_buffer(sums, 16 * C::kDim * 4), to + r % kPer * kRowsOfRegister * C::kDim * 4, da[n][r]);
+    FW_UNROLL for (int n = 0; n < N; ++n) hold(da[n]);
+    FW_UNROLL for (int r0 = 0; r0 < 8; r0 += kPer) {
+      const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + r0 * 2 * C::kDim * 4 + first_column * 4;
+      const Buffer b = make_buffer(sums, 16 * C::kDim * 4);
+      FW_UNROLL for (int n = 0; n < N; ++n) {
+        FW_UNROLL for (int r = 0; r < kPer; ++r) {
+          add_to_memory(b, to + r * kRowsOfRegister * C::kDim * 4 + n * 64, da[n][r0 + r]);
+        }
       }
     }
   }
 
   // ----------------------------------------------------------------------------------------------------------- the end
   FW_METHOD void clear_sums() {
-    FW_UNROLL for (int t = 0; t < 2; ++t) {
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) {
       FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) dx[t][d] = dy[t][d] = F32x8(0.f);
-    }
-  }
-  FW_METHOD void hold_sums() {
-    FW_UNROLL for (int t = 0; t < 2; ++t) {
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
-        hold(dx[t][d]);
-        if (C::kKeepsKeys) hold(dy[t][d]);
-      }
     }
   }
   // A lane has 8 contiguous columns of one kept row in each accumulator.
   FW_METHOD void store_sums(const abi::Tensor& t, int64_t offset, int dim, int rows, float factor,
-                            const F32x8 (&sums)[2][C::kSumTiles]) const {
+                            const F32x8 (&sums)[C::kSumRows][C::kSumTiles]) const {
     const uint32_t stride = uint32_t(t.stride[1] * 2);
     const Buffer b = make_buffer(static_cast<char*>(t.data) + offset * 2, t.data ? span_of(rows, stride, dim * 2) : 0);
-    FW_UNROLL for (int i = 0; i < 2; ++i) {
-      const int row = C::sum_x(wave) * 32 + i * 16 + (lane & 15);
+    FW_UNROLL for (int i = 0; i < C::kSumRows; ++i) {
+      const int row = (C::sum_x(wave) * C::kSumRows + i) * 16 + (lane & 15);
+      F32x8 scaled[C::kSumTiles];
+      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
+        scaled[d] = sums[i][d] * factor;
+        hold(scaled[d]);
+      }
+      U32x4 packed[C::kSumTiles];
+      pack_columns(scaled, packed);
       FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
         const int column = (C::sum_column(wave) * C::kSumTiles + d) * 16 + (lane >> 4) * 8;
-        const auto value = [&](int c) { return sums[i][d][column_register(c)] * factor; };
-        U32x4 packed;
-        FW_UNROLL for (int c = 0; c < 4; ++c) packed[c] = T::pack(value(2 * c), value(2 * c + 1));
-        buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed);
+        buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed[d]);
       }
+    }
+  }
+  // Columns of accumulators, rounded. Numbers beyond the range of quick rounding show in a sum of products, each of two
+  // of them (as in fwd.h).
+  template <int N>
+  FW_METHOD static void pack_columns(const F32x8 (&x)[N], U32x4 (&packed)[N]) {
+    constexpr auto place = column_register;
+    if constexpr (T::kQuickRounding) {
+      float all[4] = {};
+      FW_UNROLL for (int i = 0; i < N; ++i) {
+        const F32x8 y = T::rounded(x[i]);
+        FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::high_halves(y[place(2 * c)], y[place(2 * c + 1)]);
+        FW_UNROLL for (int r = 0; r < 4; ++r) all[r] = __builtin_fmaf(y[r], y[r + 4], all[r]);
+      }
+      const float sum = (all[0] + all[1]) + (all[2] + all[3]);
+      if (__builtin_expect(ballot(!(__builtin_fabsf(sum) < kInf)) == 0, 1)) return;
+    }
+    FW_UNROLL for (int i = 0; i < N; ++i) {
+      FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::pack(x[i][place(2 * c)], x[i][place(2 * c + 1)]);
     }
   }
   // Column 8 * half + c of a fragment is in this register (Stream::start).
   FW_METHOD static constexpr int column_register(int c) {
     return kRdna4 ? c : (c & 1) * 4 + (c >> 1 & 1) * 2 + (c >> 2);
   }
-  // Behind stores and atomics the compiler loads lengths through the vector unit: `uniform` brings them back.
-  FW_METHOD void store() {
+  // Of dX (`of_x`: dK or dQ) or dY (dV). Behind stores and atomics the compiler loads lengths through the vector unit:
+  // `uniform` brings them back.
+  FW_METHOD void store(bool of_x, const F32x8 (&sums)[C::kSumRows][C::kSumTiles]) {
     const Params& again = parameters_again(p);
     const Place to = place_of(again);
     const Sequence own = sequence_of(again, to.batch);
-    if constexpr (C::kKeepsKeys) {
-      const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
-      const int64_t dk = uniform(key_offset(again, again.dk, own, to.x0, to.head_k));
-      const int64_t dv = uniform(key_offset(again, again.dv, own, to.x0, to.head_k));
-      store_sums(again.dk, dk, again.dim_qk, rows, again.softmax_scale, dx);
-      store_sums(again.dv, dv, again.dim_v, rows, C::kGeneral ? kept_factor() : 1.f, dy);
-    } else {
+    if constexpr (!C::kKeepsKeys) {
       const int rows = uniform(least(int(own.queries) - to.x0, C::kKept));
       const int64_t dq = uniform(query_offset(again.dq, own, to.x0, to.head));
-      store_sums(again.dq, dq, again.dim_qk, rows, again.softmax_scale, dx);
+      store_sums(again.dq, dq, again.dim_qk, rows, again.softmax_scale, sums);
+      return;
     }
+    const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
+    const abi::Tensor& tensor = of_x ? again.dk : again.dv;
+    const int64_t offset = uniform(key_offset(again, tensor, own, to.x0, to.head_k));
+    const float factor = of_x ? again.softmax_scale : C::kGeneral ? kept_factor() : 1.f;
+    store_sums(tensor, offset, of_x ? again.dim_qk : again.dim_v, rows, factor, sums);
   }
   // dK and dV of the rows before key 0, which no query sees, come with the first tile: 0.
   FW_METHOD void clear_pad(const Schedule& schedule) const {

@@ -21,6 +21,7 @@ struct BF16 {
 
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_bf16(a, b, c); }
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b) { return wmma_bf16(a, b); }
+  FW_METHOD static F32x8 multiply_keeping(Fragment a, Fragment b, F32x8 c) { return wmma_bf16_keeping(a, b, c); }
 
   FW_METHOD static uint32_t high_halves(float a, float b) { return permute_bytes(bits_of(b), bits_of(a), 0x07060302); }
 
@@ -59,6 +60,7 @@ struct F16 {
 
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_f16(a, b, c); }
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b) { return wmma_f16(a, b); }
+  FW_METHOD static F32x8 multiply_keeping(Fragment a, Fragment b, F32x8 c) { return wmma_f16_keeping(a, b, c); }
 
   FW_METHOD static uint32_t pack(float a, float b) {
     return __builtin_bit_cast(uint32_t, F16x2{_Float16(a), _Float16(b)});

@@ -39,9 +39,9 @@ std::string_view chosen(const Problem& problem, uint32_t generation = kIsaRdna4)
 }
 
 TEST_F(RdnaPlan, BackwardHasARowForEachHeadDim) {
-  EXPECT_EQ(chosen(backward_of(64), kIsaRdna3), "rdna3_bwd_bf16_d64_m32n128");
-  EXPECT_EQ(chosen(backward_of(64)), "rdna4_bwd_bf16_d64_m32n128");
-  EXPECT_EQ(chosen(backward_of(72)), "rdna4_bwd_bf16_d128_m32n64");
+  EXPECT_EQ(chosen(backward_of(64), kIsaRdna3), "rdna3_bwd_bf16_d64_m16n128");
+  EXPECT_EQ(chosen(backward_of(64)), "rdna4_bwd_bf16_d64_m16n128");
+  EXPECT_EQ(chosen(backward_of(72)), "rdna4_bwd_bf16_d128_m16n64");
   EXPECT_EQ(chosen(backward_of(192)), "rdna4_bwd_bf16_d256_m16n32");
   EXPECT_EQ(chosen(backward_of(264)), "amd_generic_bwd_bf16");
   EXPECT_EQ(chosen(backward_of(60)), "amd_generic_bwd_bf16") << "rows are read 16 bytes at a time";
@@ -50,13 +50,13 @@ TEST_F(RdnaPlan, BackwardHasARowForEachHeadDim) {
 TEST_F(RdnaPlan, BackwardWithModifiersHasItsRows) {
   Problem p = backward_of(128);
   p.a.dropout_p = 0.1f;
-  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m32n64_general");
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_general");
   p = backward_of(128);
   p.a.softmax_scale = -1.f;
-  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m32n64_general") << "plain ones divide LSE by the scale";
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_general") << "plain ones divide LSE by the scale";
   p = backward_of(128);
   p.a.sinks = present<float>();
-  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m32n64") << "sinks are in LSE";
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64") << "sinks are in LSE";
 }
 
 TEST_F(RdnaPlan, SumsOfDqArePreparedAndFinished) {
@@ -76,9 +76,9 @@ TEST_F(RdnaPlan, DeterministicIsAPairWithoutSums) {
   Plan plan;
   const Problem p = deterministic(backward_of(128));
   ASSERT_TRUE(make_plan(p, card(kIsaRdna3), {}, &plan).ok());
-  EXPECT_EQ(std::string_view(plan.selection.row->name), "rdna3_bwd_dkdv_bf16_d128_m32n64");
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "rdna3_bwd_dkdv_bf16_d128_m16n64");
   ASSERT_EQ(plan.after.size(), 1u);
-  EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna3_bwd_dq_bf16_d128_m64n32");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna3_bwd_dq_bf16_d128_m64n16");
   EXPECT_EQ(plan.after[0].schedule.tasks, 128 / 64 * p.a.heads_q * p.a.batch);
   EXPECT_EQ(plan.schedule.dq_columns, 0);
   const int64_t block = 32 * 8 + 128;
@@ -88,10 +88,10 @@ TEST_F(RdnaPlan, DeterministicIsAPairWithoutSums) {
 // What is prepared for the one is read by the other.
 TEST_F(RdnaPlan, BothKernelsOfAPairAreOfOneKind) {
   Plan plan;
-  const PlanOptions forced = {.force_kernel = "rdna4_bwd_dkdv_bf16_d128_m32n64_general"};
+  const PlanOptions forced = {.force_kernel = "rdna4_bwd_dkdv_bf16_d128_m16n64_general"};
   ASSERT_TRUE(make_plan(backward_of(128), card(kIsaRdna4), forced, &plan).ok());
   ASSERT_EQ(plan.after.size(), 1u);
-  EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna4_bwd_dq_bf16_d128_m64n32_general");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna4_bwd_dq_bf16_d128_m64n16_general");
   EXPECT_EQ(plan.schedule.lse_by_scale, 0);
 }
 
