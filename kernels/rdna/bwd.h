@@ -208,7 +208,7 @@ struct Backward : BackwardTask<T, C> {
   FW_METHOD void bring_kept_transposed() {
 #if !defined(__GFX12__)
     const int second = Stream<C>::has_g(load_wave());
-    FW_UNROLL for (int t = 0; t < C::kKeptTiles; t += 2) {
+    FW_NO_UNROLL for (int t = 0; t < C::kKeptTiles; t += 2) {
       HeadRows rows = x;
       rows.data += int64_t{t + second} * 16 * x.stride;
       stream.load_transposes_of(rows, kept_rows() - 16 * (t + second), load_wave());
@@ -264,6 +264,7 @@ struct Backward : BackwardTask<T, C> {
     bring(count > 2);
     workgroup_barrier();
     other_half();
+    this->clear_sums();
     FW_NO_UNROLL for (int left = count - 1; left >= 0; --left) sum_tile(left);
   }
 
@@ -338,16 +339,17 @@ struct Backward : BackwardTask<T, C> {
     this->clear_pad(args.schedule);
   }
   FW_METHOD void attend(const GpuArguments& args) {
-    this->start_stream(args.shared);
     half = 0;
     const bool any = this->all_tiles() > 0;
     if (wave < C::kScoreWaves) {
+      this->start_stream(args.shared);
       if (any) make_scores();
     } else if (wave < C::kScoreWaves + C::kLoadWaves) {
-      this->clear_sums();
-      if (any) make_sums();
+      this->start_stream(args.shared);
+      any ? make_sums() : this->clear_sums();
       this->store(C::sums_x(wave), dx);
     } else if constexpr (C::kFused) {
+      this->start_stream(args.shared);
       if (any) make_da();
     }
   }

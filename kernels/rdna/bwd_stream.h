@@ -22,7 +22,7 @@ struct HeadRows {
   int columns;      // bytes of a row
 
   FW_METHOD void start(const abi::Tensor& t, int64_t offset, int dim) {
-    data = static_cast<const char*>(t.data) + offset * 2;
+    data = static_cast<const char*>(t.data) + uniform(offset) * 2;  // lengths may come through the vector unit
     stride = uint32_t(t.stride[1] * 2);
     columns = dim * 2;
   }
@@ -46,7 +46,7 @@ struct Stream {
   Transposed staged[C::kTransposes];
 
   FW_METHOD static bool has_g(int wave) { return wave >= kSharers; }
-  FW_METHOD static int share(int wave) { return wave % kSharers; }
+  FW_METHOD static int share(int wave) { return wave & (kSharers - 1); }
   // RDNA3: which 8 rows of a tile a wave transposes, the even or the odd ones, and from which 64 columns on.
   FW_METHOD static int row_group(int wave) { return share(wave) / (kSharers / 2); }
   FW_METHOD static int block(int wave) { return share(wave) % (kSharers / 2) * C::kTransposes; }

@@ -280,7 +280,10 @@ struct BackwardTask {
   // ----------------------------------------------------------------------------------------------------------- the end
   FW_METHOD void clear_sums() {
     FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) {
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) dx[t][d] = dy[t][d] = F32x8(0.f);
+      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
+        dx[t][d] = dy[t][d] = F32x8(0.f);
+        hold(dx[t][d]);  // zeros by pairs
+      }
     }
   }
   // A lane has 8 contiguous columns of one kept row in each accumulator.
@@ -306,7 +309,7 @@ struct BackwardTask {
   // Columns of accumulators, rounded. Numbers beyond the range of quick rounding show in a sum of products, each of two
   // of them (as in fwd.h).
   template <int N>
-  FW_METHOD static void pack_columns(const F32x8 (&x)[N], U32x4 (&packed)[N]) {
+  FW_METHOD static void pack_columns(F32x8 (&x)[N], U32x4 (&packed)[N]) {
     constexpr auto place = column_register;
     if constexpr (T::kQuickRounding) {
       float all[4] = {};
@@ -319,6 +322,7 @@ struct BackwardTask {
       if (__builtin_expect(ballot(!(__builtin_fabsf(sum) < kInf)) == 0, 1)) return;
     }
     FW_UNROLL for (int i = 0; i < N; ++i) {
+      hold(x[i]);  // not computed before the branch
       FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::pack(x[i][place(2 * c)], x[i][place(2 * c + 1)]);
     }
   }
@@ -329,7 +333,7 @@ struct BackwardTask {
   // Of dX (`of_x`: dK or dQ) or dY (dV). Behind stores and atomics the compiler loads lengths through the vector unit:
   // `uniform` brings them back.
   FW_METHOD void store(bool of_x, const F32x8 (&sums)[C::kSumRows][C::kSumTiles]) {
-    const Params& again = parameters_again(p);
+    const Params& again = parameters_again();
     const Place to = place_of(again);
     const Sequence own = sequence_of(again, to.batch);
     if constexpr (!C::kKeepsKeys) {
@@ -346,7 +350,7 @@ struct BackwardTask {
   }
   // dK and dV of the rows before key 0, which no query sees, come with the first tile: 0.
   FW_METHOD void clear_pad(const Schedule& schedule) const {
-    const Params& again = parameters_again(p);
+    const Params& again = parameters_again();
     if (!C::kKeepsKeys || !again.leftpad_k || task_index() >= schedule.tasks) return;
     const Place to = place_of(again);
     if (to.x0 != 0 || to.batch >= again.batch) return;
