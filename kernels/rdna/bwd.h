@@ -308,12 +308,43 @@ struct Backward : BackwardTask<T, C> {
         workgroup_barrier();
       }
       FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
-        da[d] = t ? T::multiply(f[t], xt[t][d], da[d]) : T::multiply(f[t], xt[t][d]);
+        if constexpr (C::kHead)
+          da[d] = T::multiply(xt[t][d], f[t], da[d]);
+        else
+          da[d] = t ? T::multiply(f[t], xt[t][d], da[d]) : T::multiply(f[t], xt[t][d]);
         schedule_fence();
       }
       da_steps<t + 1>(f, from, left);
     }
   }
+
+  // Of a head: dA^T, whose lane has 8 contiguous columns of one query. Sums of blocks of keys before this one are the
+  // first C operands, and the last block writes dQ.
+  static constexpr int kDaBytes = 1024;  // of an accumulator
+  FW_METHOD const char* da_sums() const {
+    return block + abi::backward_dq_at(C::kStreamed) + C::da_wave(wave) * kDaColumns * kDaBytes;
+  }
+  FW_METHOD void start_da() {
+    const Buffer b = make_buffer(da_sums(), this->loaded >= this->first_from ? 0 : kDaColumns * kDaBytes);
+    FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
+      const uint32_t from = lane * 32 + d * kDaBytes;
+      da[d] = __builtin_bit_cast(F32x8, joined(buffer_load16(b, from), buffer_load16(b, from + 16)));
+    }
+  }
+  FW_METHOD void finish_da() {
+    FW_UNROLL for (int d = 0; d < kDaColumns; ++d) hold(da[d]);
+    if (this->loaded < this->last_end) {
+      this->store_queries(da, C::da_wave(wave) * kDaColumns * 16);
+    } else {
+      const Buffer b = make_buffer(da_sums(), kDaColumns * kDaBytes);
+      FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
+        const U32x8 x = __builtin_bit_cast(U32x8, da[d]);
+        buffer_store16(b, lane * 32 + d * kDaBytes, __builtin_shufflevector(x, x, 0, 1, 2, 3));
+        buffer_store16(b, lane * 32 + d * kDaBytes + 16, __builtin_shufflevector(x, x, 4, 5, 6, 7));
+      }
+    }
+  }
+
   FW_METHOD void da_tile(int left) {
     const uint32_t place =
         kRdna4 ? lane / 16 * 256 + ((lane & 15) ^ lane / 16 * 4 ^ (lane >> 3 & 1) * 2) * 16 : operand_base(lane);
@@ -321,8 +352,12 @@ struct Backward : BackwardTask<T, C> {
     Fragment f[kDaSteps];
     FW_UNROLL for (int t = 0; t < 2; ++t) f[t] = ds_transposed(from, t);
     da_steps<0>(f, from, left);
-    this->add_da(da, block, C::da_wave(wave) * kDaColumns * 16);
+    if constexpr (C::kHead)
+      finish_da();
+    else
+      this->add_da(da, block, C::da_wave(wave) * kDaColumns * 16);
     this->advance(left > 0);
+    if constexpr (C::kHead) start_da();
     other_half();
   }
   FW_METHOD void make_da() {
@@ -330,6 +365,7 @@ struct Backward : BackwardTask<T, C> {
     load_kept_transposed();
     workgroup_barrier();
     workgroup_barrier();
+    if constexpr (C::kHead) start_da();
     FW_NO_UNROLL for (int left = this->all_tiles() - 1; left >= 0; --left) da_tile(left);
   }
 
@@ -342,14 +378,14 @@ struct Backward : BackwardTask<T, C> {
     half = 0;
     const bool any = this->all_tiles() > 0;
     if (wave < C::kScoreWaves) {
-      this->start_stream(args.shared);
+      this->start_stream(args);
       if (any) make_scores();
     } else if (wave < C::kScoreWaves + C::kLoadWaves) {
-      this->start_stream(args.shared);
+      this->start_stream(args);
       any ? make_sums() : this->clear_sums();
       this->store(C::sums_x(wave), dx);
     } else if constexpr (C::kFused) {
-      this->start_stream(args.shared);
+      this->start_stream(args);
       if (any) make_da();
     }
   }

@@ -5,21 +5,21 @@
 
 namespace flashwave {
 
-// What a kernel computes: dK, dV and, by atomics, dQ; dK and dV; dQ.
-enum class Gradients { kAll, kOfKeys, kOfQueries };
+// What a kernel computes: dK, dV and, by atomics, dQ; dK and dV; dQ; all of a head, one block of keys after the other.
+enum class Gradients { kAll, kOfKeys, kOfQueries, kOfHead };
 
 // A workgroup keeps kKept rows of two tensors, X and Y, and tiles of 16 rows of two others, A and G, pass by:
 //   gradients of keys: X = K, Y = V, A = Q, G = dO. Gradient of queries alone: X = Q, Y = dO, A = K, G = V.
-// S = A X^T and dP = G Y^T, dX = dS^T A, dY = P^T G, and (kAll) dA = dS X.
+// S = A X^T and dP = G Y^T, dX = dS^T A, dY = P^T G, and (kAll, kOfHead) dA = dS X.
 //
 // Waves have roles, so that each holds in registers what its products share, and reads little else from LDS:
 //   score waves  X and Y of 16 kScoreTiles rows. S, dP -> P, dS.
 //   sum waves    64 rows x 16 kSumTiles columns of dX or dY. They also bring A and G.
-//   dA waves     kDaTiles columns of X^T (kAll).
+//   dA waves     kDaTiles columns of X^T (kAll, kOfHead).
 template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kGeneral_>
 struct BackwardConfig {
-  static constexpr bool kFused = kGradients == Gradients::kAll, kKeepsKeys = kGradients != Gradients::kOfQueries;
-  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kHead = kGradients == Gradients::kOfHead, kFused = kHead || kGradients == Gradients::kAll;
+  static constexpr bool kKeepsKeys = kGradients != Gradients::kOfQueries, kGeneral = kGeneral_;
   static constexpr int kDim = kDim_, kKept = kKept_, kStreamed = 16, kThreads = kThreads_, kWaves = kThreads / 32;
   static constexpr int kKeptTiles = kKept / 16, kSteps = kDim / 16;
 
@@ -67,7 +67,7 @@ struct BackwardConfig {
 template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kGeneral_>
 struct WideConfig {
   static constexpr bool kFused = kGradients == Gradients::kAll, kKeepsKeys = kGradients != Gradients::kOfQueries;
-  static constexpr bool kGeneral = kGeneral_, kTight = !kRdna4;
+  static constexpr bool kHead = false, kGeneral = kGeneral_, kTight = !kRdna4;
   static constexpr int kDim = kDim_, kKept = kKept_, kStreamed = 16, kThreads = kThreads_, kWaves = kThreads / 32;
   static constexpr int kKeptTiles = kKept / 16, kSteps = kDim / 16, kLoadWaves = kWaves;
   static constexpr int kSharing = kWaves / kKeptTiles, kOwnSteps = kSteps / kSharing, kOwnRegisters = 8 / kSharing;

@@ -29,6 +29,7 @@ struct BackwardTask {
   int clean_first;    // tiles that need no mask, by their first row: one comparison
   uint32_t clean_size;
   int count;  // of the tiles of a head
+  int first_from, last_end;  // a head: this block is the first, or the last, to add to dQ of queries from, or up to here
   HeadRows x, y;
 
   // The stream: the tile that is loaded, and the one that is multiplied.
@@ -54,7 +55,7 @@ struct BackwardTask {
   FW_METHOD static Place place_of(const Params& p) {
     const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
     const uint32_t rows = C::kKeepsKeys ? p.seqlen_k : p.seqlen_q, heads = C::kKeepsKeys ? p.heads_k : p.heads_q;
-    const uint32_t blocks = rows > C::kKept ? (rows + C::kKept - 1) / C::kKept : 1;
+    const uint32_t blocks = !C::kHead && rows > C::kKept ? (rows + C::kKept - 1) / C::kKept : 1;
     const uint32_t of_head = task / blocks, block = task - of_head * blocks, batch = of_head / heads;
     const uint32_t head = of_head - batch * heads;
     return {int(batch), int(C::kKeepsKeys ? head * group : head), int(C::kKeepsKeys ? head : head / group),
@@ -65,7 +66,9 @@ struct BackwardTask {
   FW_METHOD bool choose_task(const Schedule& schedule) {
     if (task_index() >= schedule.tasks) return false;
     at = place_of(p);
-    if (at.batch >= p.batch) return false;
+    return at.batch < p.batch && choose_rows();
+  }
+  FW_METHOD bool choose_rows() {
     seq = sequence_of(p, at.batch);
     queries = int(seq.queries), keys = int(seq.keys);
     if (at.x0 >= (C::kKeepsKeys ? stored_rows(p, at.batch) - left_pad(p, at.batch) : queries)) return false;
@@ -75,6 +78,7 @@ struct BackwardTask {
       tiles = query_tiles(edges, queries, at.x0, at.x0 + rows, C::kStreamed);
       if (rows < C::kKept) tiles.all_end = tiles.all_first;  // rows that are no keys are always masked
       lower = at.x0 - edges.right, upper = at.x0 - edges.left;
+      if constexpr (C::kHead) find_last(edges);
     } else {
       tiles = key_tiles(edges, keys, at.x0, at.x0 + rows, C::kStreamed);
       lower = at.x0 + edges.left, upper = at.x0 + edges.right;
@@ -85,9 +89,18 @@ struct BackwardTask {
     return true;
   }
 
+  // A head: its queries from the next block's first one on are not done with this block.
+  FW_METHOD void find_last(const Edges& edges) {
+    last_end = queries;
+    for (int x = keys - 1 - (keys - 1) % C::kKept; x > at.x0; x -= C::kKept) {
+      const QueryTiles t = query_tiles(edges, queries, x, least(x + C::kKept, keys), C::kStreamed);
+      if (t.end > t.first) last_end = t.first * C::kStreamed;
+    }
+  }
+
   FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
-  FW_METHOD void start_stream(const char* shared) {
+  FW_METHOD void start_stream(const GpuArguments& args) {
     const int first = tiles.first * C::kStreamed;
     loaded = now = first;
     head_end = tiles.end * C::kStreamed;
@@ -106,8 +119,10 @@ struct BackwardTask {
       stream.rows = keys - first;
     }
     const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
-    block = shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * kBlockBytes;
-    block_step = p.heads_q * kBlockBytes;
+    const int64_t bytes =
+        C::kHead ? abi::backward_block_bytes(C::kStreamed, args.schedule.dq_columns) : int64_t{kBlockBytes};
+    block = args.shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * bytes;
+    block_step = p.heads_q * bytes;
     loaded_head = at.head;
     scale = uniform(p.softmax_scale * kLog2e);
   }
@@ -120,7 +135,7 @@ struct BackwardTask {
     stream.from.data += int64_t{C::kStreamed} * stream.from.stride;
     if constexpr (C::kKeepsKeys) {
       block += block_step;
-      if (loaded == head_end) {
+      if (!C::kHead && loaded == head_end) {
         const FW_CONSTANT Params& again = arguments_again().params;
         const int in_head = here(count);  // or what follows would be computed before the loop, and kept
         const int64_t back = int64_t{in_head} * C::kStreamed;
@@ -306,6 +321,28 @@ struct BackwardTask {
       }
     }
   }
+  // dQ of the tile that is loaded: a lane has 8 contiguous columns of one query in each accumulator.
+  template <int N>
+  FW_METHOD void store_queries(F32x8 (&sums)[N], int first_column) const {
+    const FW_CONSTANT Params& again = arguments_again().params;
+    const abi::Tensor& t = *(const abi::Tensor*)&again.dq;
+    const uint32_t stride = uint32_t(t.stride[1] * 2);
+    const int dim = again.dim_qk;
+    char* const to = static_cast<char*>(t.data) + query_offset(t, seq, loaded, at.head) * 2;
+    const int rows = least(queries - loaded, C::kStreamed), row = lane & 15;
+    const Buffer b = make_buffer(to, t.data ? span_of(rows, stride, dim * 2) : 0);
+    const float factor = again.softmax_scale;
+    FW_UNROLL for (int d = 0; d < N; ++d) {
+      sums[d] *= factor;
+      hold(sums[d]);
+    }
+    U32x4 packed[N];
+    pack_columns(sums, packed);
+    FW_UNROLL for (int d = 0; d < N; ++d) {
+      const int column = first_column + d * 16 + (lane >> 4) * 8;
+      buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed[d]);
+    }
+  }
   // Columns of accumulators, rounded. Numbers beyond the range of quick rounding show in a sum of products, each of two
   // of them (as in fwd.h).
   template <int N>
@@ -334,7 +371,8 @@ struct BackwardTask {
   // `uniform` brings them back.
   FW_METHOD void store(bool of_x, const F32x8 (&sums)[C::kSumRows][C::kSumTiles]) {
     const Params& again = parameters_again();
-    const Place to = place_of(again);
+    Place to = place_of(again);
+    if constexpr (C::kHead) to.x0 = at.x0;
     const Sequence own = sequence_of(again, to.batch);
     if constexpr (!C::kKeepsKeys) {
       const int rows = uniform(least(int(own.queries) - to.x0, C::kKept));
@@ -358,6 +396,10 @@ struct BackwardTask {
     const int pad = left_pad(again, to.batch), rows = least(pad, stored_rows(again, to.batch));
     clear_rows(again.dk, again.dim_qk, key_offset(again, again.dk, own, -pad, to.head_k), rows);
     clear_rows(again.dv, again.dim_v, key_offset(again, again.dv, own, -pad, to.head_k), rows);
+  }
+  // A head's dQ of queries that see no key.
+  FW_METHOD static void clear_queries(const Params& p, const Sequence& seq, int head, int from, int to) {
+    clear_rows(p.dq, p.dim_qk, query_offset(p.dq, seq, from, head), least(to, int(seq.queries)) - from);
   }
   FW_METHOD static void clear_rows(const abi::Tensor& t, int dim, int64_t offset, int rows) {
     if (!t.data) return;

@@ -173,7 +173,7 @@ struct WideBackward : BackwardTask<T, C> {
     this->clear_pad(args.schedule);
   }
   FW_METHOD void attend(const GpuArguments& args) {
-    this->start_stream(args.shared);
+    this->start_stream(args);
     stream.start(wave, lane);
     this->clear_sums();
     if (this->all_tiles() > 0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/abi/features.h"
+#include "kernels/common/elements.h"
 #include "kernels/rdna/isa.h"
 
 namespace flashwave {
@@ -15,6 +16,7 @@ enum class Rounding { kNearest, kTruncate };
 
 template <Rounding kRounding>
 struct BF16 {
+  using Storage = BFloat16;
   // The mean of log2(x / trunc(x)) over 7 mantissa bits.
   static constexpr float gain = kRounding == Rounding::kTruncate ? 0.0040600f : 0.f;
   static constexpr float headroom = 0.f, limit = 0x1p40f;
@@ -53,6 +55,7 @@ struct BF16 {
 };
 
 struct F16 {
+  using Storage = _Float16;
   static constexpr bool kQuickRounding = false;
   static constexpr float gain = 0.f;
   // Weights of 2^-32 of the reference's are still subnormal halves rather than 0.
