@@ -246,9 +246,7 @@ struct Backward : BackwardTask<T, C> {
     FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) b[t] = operand(scores_at, t);
     FW_UNROLL for (int d = 0; d < 2; ++d) a[d] = operand(columns_at, d);
     sum_steps<0>(a, b, columns_at, left);
-    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) {
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) hold(dx[t][d]);
-    }
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) { FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) hold(dx[t][d]); }
     other_half();
   }
   FW_METHOD void make_sums() {

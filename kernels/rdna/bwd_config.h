@@ -33,7 +33,7 @@ struct BackwardConfig {
 
   // Fragments that are read from LDS before they are needed.
   static constexpr int kAhead = kRdna4 ? 4 : 3;
-  // No registers to spare: addresses are computed where they are used, one addition each.
+  // Registers to spare: addresses are kept.
   static constexpr bool kTight = false;
 
   // Global loads of a wave for a tile: fragments of rows; transposes. RDNA4: whole fragments. RDNA3: 8 rows x 64

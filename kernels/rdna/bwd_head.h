@@ -112,8 +112,7 @@ FW_DEVICE void backward_head(const GpuArguments& args, char* lds) {
   write_numbers<T, C>(args);
   workgroup_barrier_with_memory();
   int done = 0;
-  FW_NO_UNROLL for (int x0 = 0; add_keys<T, C>(lds, x0, done); x0 += C::kKept) {
-  }
+  FW_NO_UNROLL for (int x0 = 0; add_keys<T, C>(lds, x0, done); x0 += C::kKept) {}
   const GpuArguments& again = *(const GpuArguments*)&arguments_again();
   const auto at = Backward<T, C>::place_of(again.params);
   const Sequence seq = sequence_of(again.params, at.batch);

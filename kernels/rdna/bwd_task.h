@@ -29,7 +29,8 @@ struct BackwardTask {
   int clean_first;    // tiles that need no mask, by their first row: one comparison
   uint32_t clean_size;
   int count;  // of the tiles of a head
-  int first_from, last_end;  // a head: this block is the first, or the last, to add to dQ of queries from, or up to here
+  int first_from,
+      last_end;  // a head: this block is the first, or the last, to add to dQ of queries from, or up to here
   HeadRows x, y;
 
   // The stream: the tile that is loaded, and the one that is multiplied.
@@ -211,15 +212,14 @@ struct BackwardTask {
     int mine = lane;
     hold(mine);
     const int own = here(wave);
-    const Modifiers<C, N> modify = {
-        parameters_again(p),
-        here(at.batch),
-        here(head),
-        here(queries),
-        here(keys),
-        here(at.x0) + C::score_x(own, w) * 16 + (mine & 15),
-        now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
-        mine};
+    const Modifiers<C, N> modify = {parameters_again(p),
+                                    here(at.batch),
+                                    here(head),
+                                    here(queries),
+                                    here(keys),
+                                    here(at.x0) + C::score_x(own, w) * 16 + (mine & 15),
+                                    now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
+                                    mine};
     Vec<float, N> cap_gradients;
     modify.scores(s, cap_gradients);
     hold(s);

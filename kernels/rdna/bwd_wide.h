@@ -9,7 +9,8 @@ namespace flashwave {
 template <class T, class C>
 struct WideBackward : BackwardTask<T, C> {
   using Base = BackwardTask<T, C>;
-  using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::p, Base::stream, Base::wave, Base::x, Base::y;
+  using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::p, Base::stream,
+      Base::wave, Base::x, Base::y;
   static constexpr int kOwnSteps = C::kOwnSteps, kSumTiles = C::kSumTiles;
 
   Fragment xf[kOwnSteps], yf[kOwnSteps], xt[C::kKeptTiles][C::kDaTiles];

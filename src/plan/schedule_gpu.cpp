@@ -203,7 +203,7 @@ int64_t bias_blocks(const Problem& problem, const KernelRow& row) {
 // The kernel that prepares or finishes the blocks of this one. Some take blocks of any size, told by the schedule, and
 // dQ is cut up in its own way, by a kernel of the same kind: what is prepared is the same for both.
 const KernelRow* companion(Op op, const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
-  const bool by_blocks = row.work == Work::kKeyBlocks || row.work == Work::kKeySums;
+  const bool by_blocks = row.work == Work::kKeyBlocks || row.work == Work::kKeySums || by_heads(row);
   for (const KernelRow& other : catalog_of(row_kind(device))) {
     if (other.op != op || why_not(other, problem, device).refuses()) continue;
     if ((other.work == Work::kAnyBlocks) != (by_blocks && op != Op::kDq && !(op == Op::kDBias && by_own_tiles(row))))

@@ -18,9 +18,10 @@ DeviceInfo card(uint32_t generation) {
   return d;
 }
 
-Problem backward_of(int64_t dim) {
+Problem backward_of(int64_t dim, int64_t keys = 512) {
   Problem p = backward_problem();
   p.a.dim_qk = p.a.dim_v = dim;
+  p.a.seqlen_k = keys;
   return p;
 }
 Problem deterministic(Problem p) {
@@ -67,7 +68,7 @@ TEST_F(RdnaPlan, SumsOfDqArePreparedAndFinished) {
   ASSERT_EQ(plan.after.size(), 1u);
   EXPECT_EQ(std::string_view(plan.before[0].row->name), "amd_bwd_prepare");
   EXPECT_EQ(std::string_view(plan.after[0].row->name), "amd_bwd_finish");
-  EXPECT_EQ(plan.schedule.tasks, 256 / 64 * p.a.heads_k * p.a.batch) << "tiles of 64 keys";
+  EXPECT_EQ(plan.schedule.tasks, 512 / 64 * p.a.heads_k * p.a.batch) << "tiles of 64 keys";
   EXPECT_EQ(plan.schedule.dq_columns, 128);
   EXPECT_EQ(plan.before[0].schedule.lse_by_scale, 1);
 }
@@ -81,8 +82,35 @@ TEST_F(RdnaPlan, DeterministicIsAPairWithoutSums) {
   EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna3_bwd_dq_bf16_d128_m64n16");
   EXPECT_EQ(plan.after[0].schedule.tasks, 128 / 64 * p.a.heads_q * p.a.batch);
   EXPECT_EQ(plan.schedule.dq_columns, 0);
-  const int64_t block = 32 * 8 + 128;
-  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 128 / 32 * block * p.a.heads_q * p.a.batch);
+  const int64_t block = 16 * 8 + 128;
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 128 / 16 * block * p.a.heads_q * p.a.batch);
+}
+
+// Short sequences are one launch, in any order of sums; heads that share keys are not.
+TEST_F(RdnaPlan, ShortBackwardIsOneLaunch) {
+  Problem p = backward_of(64, 256);
+  EXPECT_EQ(chosen(p), "rdna4_bwd_head_bf16_d64_m16n128");
+  EXPECT_EQ(chosen(deterministic(p), kIsaRdna3), "rdna3_bwd_head_bf16_d64_m16n128");
+  Plan plan;
+  ASSERT_TRUE(make_plan(p, card(kIsaRdna4), {}, &plan).ok());
+  EXPECT_TRUE(plan.before.empty() && plan.after.empty());
+  EXPECT_EQ(plan.schedule.tasks, p.a.heads_q * p.a.batch);
+  EXPECT_EQ(plan.schedule.rows_per_task, 16);
+  EXPECT_EQ(plan.schedule.lse_by_scale, 1);
+  EXPECT_EQ(plan.schedule.dq_columns, 64) << "sums of two tiles of keys";
+  p.a.seqlen_k = 128;
+  ASSERT_TRUE(make_plan(p, card(kIsaRdna4), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.dq_columns, 0) << "one tile has all keys";
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 8 * (16 * 8 + 128) * p.a.heads_q * p.a.batch);
+  p.a.seqlen_k = 257;
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d64_m16n128");
+  p = backward_of(64, 256);
+  p.a.heads_k = 2;
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d64_m16n128");
+  p = backward_of(72, 256);
+  EXPECT_EQ(chosen(p), "rdna4_bwd_head_bf16_d128_m16n64");
+  p.a.softcap = 30;
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_general");
 }
 
 // What is prepared for the one is read by the other.
