@@ -39,7 +39,7 @@ NO_WINDOW = 1 << 40
 
 # Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
 CHOSEN = (
-    r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
+    r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((head|dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
     r"|^cdna_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+$|_bwd_d(bias|slopes)$"
 )
 HEAD_BLOCK, SCORE_WAVES = 32, 4  # kernels/abi/head_backward.h, score_gradients.h
