@@ -6,6 +6,7 @@
 
 namespace flashwave::abi {
 
+// At most; as many as pass by at a time, if those are fewer.
 inline constexpr int32_t kHeadBlock = 32;
 
 }  // namespace flashwave::abi

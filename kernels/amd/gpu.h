@@ -193,6 +193,13 @@ FW_DEVICE void workgroup_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
+// As workgroup_barrier, for what was written to memory too.
+FW_DEVICE void workgroup_barrier_with_memory() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
 // The lanes of a wave run in step: what one wrote, the others read.
 FW_DEVICE void wave_barrier() {}
 

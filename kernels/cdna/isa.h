@@ -215,13 +215,6 @@ FW_DEVICE float of_sixteen(float x) {
 #endif
 }
 
-// As workgroup_barrier, for what was written to memory too.
-FW_DEVICE void workgroup_barrier_with_memory() {
-  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-  __builtin_amdgcn_s_barrier();
-  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-}
-
 // Until all LDS and scalar operations and all but the kLoads youngest vector memory operations are done.
 template <int kLoads>
 FW_DEVICE void wait_for_memory() {

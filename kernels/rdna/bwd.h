@@ -1,4 +1,4 @@
-// One workgroup's share of a backward (bwd_config.h): S = A X^T and dP = G Y^T of a tile of 32 rows of A and G that
+// One workgroup's share of a backward (bwd_config.h): S = A X^T and dP = G Y^T of a tile of 16 rows of A and G that
 // passes by, P and dS, and the sums they go into.
 //
 // An operand of WMMA has in a lane the index that stays, and in registers the one that is summed; an accumulator has
@@ -8,8 +8,9 @@
 //                                  subtractions are free.
 //   dY^T += G^T P, dX^T += A^T dS  lane: kept row; registers: 8 contiguous columns.
 //   dA = dS X                      lane: column; registers: streamed rows. dS once more, transposed.
-// P and dS pass through LDS, whichever wave made them: tiles of S and tiles of the sums are dealt to waves
-// independently, and RDNA3's exchange between the halves of a wave costs nothing extra.
+//
+// Between two barriers the score waves make P and dS of tile i, the sum waves and the dA waves use those of tile i - 1,
+// and the sum waves store rows of tile i + 1 and transposes of tile i.
 #pragma once
 
 #include "kernels/rdna/bwd_task.h"
@@ -19,362 +20,372 @@ namespace flashwave {
 template <class T, class C>
 struct Backward : BackwardTask<T, C> {
   using Base = BackwardTask<T, C>;
-  using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::minus_delta,
-      Base::minus_lse, Base::stream, Base::wave, Base::x, Base::y;
-  static constexpr int kAhead = C::kAhead, kSteps = C::kSteps;
+  using Base::block, Base::current, Base::dx, Base::kept_rows, Base::lane, Base::lds, Base::stream, Base::wave, Base::x,
+      Base::y;
+  static constexpr int kAhead = C::kAhead, kSteps = C::kSteps, kScoreTiles = C::kScoreTiles;
+  static constexpr bool kXtThroughLds = C::kFused && !kRdna4;
 
-  const char* before;  // of the tile before, whose dA is summed: its block of queries
-  // Addresses in LDS of this lane's share of fragments; `parity`: which buffer of dS^T is written.
-  uint32_t rows_at, y_at, xt_at, ds_t_at, scores_at, sums_at, ds_t_target, parity;
-
-  Fragment xf[kSteps], yf[C::kYInLds ? 1 : kSteps], xt[C::kXtInLds || !C::kFused ? 1 : C::kKeptTiles], ahead[kAhead];
-  F32x8 s[C::kScoreTiles], dp[C::kScoreTiles], da[C::kDaTiles];
+  // Which half of LDS: score waves, of this tile; others, of the tile before it.
+  uint32_t half;
 
   FW_METHOD Backward(const GpuArguments& args, char* shared) : Base(args, shared) {}
 
-  FW_METHOD int score_x() const { return C::score_x(wave); }
-  FW_METHOD int score_a(int w) const { return C::score_a(wave, w); }
-  FW_METHOD int da_column() const { return C::da_column(wave); }
-  FW_METHOD int da_row(int n) const { return C::da_row(wave, n); }
-  FW_METHOD static uint32_t near(uint32_t at) { return C::kTight ? here(at) : at; }
-  FW_METHOD uint32_t operand_at(uint32_t at) const { return operand_base(lane) + near(at); }
-  FW_METHOD uint32_t unit_at(uint32_t at) const { return lane * 16 + near(at); }
+  FW_METHOD void other_half() { half ^= C::kBufferBytes; }
+  FW_METHOD Fragment operand(uint32_t at, int fragment) const { return read_fragment(lds + at + fragment * 512); }
 
-  // -------------------------------------------------------------------------------------------------------- fragments
+  // ------------------------------------------------------------------------------------------------------ score waves
+  Fragment xf[kScoreTiles][kSteps], yf[kScoreTiles][kSteps];
+  F32x8 s[kScoreTiles], dp[kScoreTiles];
+  // -lse / scale (with modifiers: -lse) and -delta as the registers of an accumulator have them. Of queries that pass
+  // by they are those of a tile, the same for all of its kept rows.
+  static constexpr int kNumbers = C::kKeepsKeys ? 1 : kScoreTiles;
+  F32x8 minus_lse[kNumbers], minus_delta[kNumbers];
+  uint32_t rows_at, scores_to, ds_t_to;
+
   FW_METHOD void load_kept() {
     const Buffer from_x = x.buffer(kept_rows()), from_y = y.buffer(kept_rows());
-    FW_UNROLL for (int step = 0; step < kSteps; ++step) {
-      xf[step] = this->kept_operand(x, from_x, step);
-      if constexpr (!C::kYInLds) yf[step] = this->kept_operand(y, from_y, step);
-    }
-    if constexpr (C::kYInLds) {
-      constexpr int kEach = C::kKeptTiles * kSteps / C::kWaves;
-      FW_UNROLL for (int j = 0; j < kEach; ++j) {
-        const int fragment = wave * kEach + j, row = fragment / kSteps * 16 + (lane & 15);
-        const int column = fragment % kSteps * 32 + (lane >> 4) * 16;
-        const bool there = column < y.columns && row < kept_rows();
-        *reinterpret_cast<U32x4*>(lds + C::kY + fragment * kFragmentBytes + lane * 16) =
-            buffer_load16(from_y, there ? row * y.stride + column : kNowhere);
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
+      FW_UNROLL for (int step = 0; step < kSteps; ++step) {
+        xf[w][step] = this->kept_operand(x, from_x, w, step);
+        yf[w][step] = this->kept_operand(y, from_y, w, step);
+      }
+      if constexpr (!C::kKeepsKeys) {
+        minus_lse[w] = this->number(w, 0);
+        minus_delta[w] = this->number(w, 1);
       }
     }
   }
-  // The wave's columns of X^T, for dA: lane = column. RDNA3 takes them through the place of the stream's transposes,
-  // four tiles of 16 rows at a time.
-  FW_METHOD void load_kept_transposed() {
-#if defined(__GFX12__)
-    FW_UNROLL for (int t = 0; t < C::kKeptTiles; ++t) {
-      const int row = least(t * 16 + (lane >> 4) * 8 + (lane & 7), kept_rows() - 1);
-      xt[t] = load_transposed(x.data, row * x.stride + least(da_column() * 32 + (lane & 8) * 2, x.columns - 16));
-    }
-#else
-    FW_UNROLL for (int t = 0; t < C::kKeptTiles; t += 4) {
-      HeadRows second = x, first = x;
-      first.data += int64_t{t} * 16 * x.stride;
-      second.data += int64_t{t + 2} * 16 * x.stride;
-      stream.template load_transposes_of<true>(first, kept_rows() - 16 * t, second, kept_rows() - 16 * (t + 2), wave);
-      stream.template store_transposes_to<true>(lds, C::kXtInLds ? C::kXt + t / 2 * C::kRowBytes : C::kAt, wave);
-      if constexpr (!C::kXtInLds) {
-        workgroup_barrier();
-        FW_UNROLL for (int j = 0; j < 4; ++j) {
-          const int from = (j < 2 ? C::kAt : C::kGt) + (j % 2 * kSteps + da_column()) * kFragmentBytes;
-          xt[t + j] = read_fragment(lds + operand_base(lane) + from);
-          hold(xt[t + j]);
-        }
-        if (t + 4 < C::kKeptTiles) workgroup_barrier();  // else the barrier before the first tile does
-      }
-    }
-#endif
+  // Of the block of queries that is loaded.
+  FW_METHOD F32x8 numbers(int which) const {
+    const Buffer b = make_buffer(block + which * C::kStreamed * 4, 64);
+    const uint32_t from = (lane & 16) * 2;
+    return __builtin_bit_cast(F32x8, joined(buffer_load16(b, from), buffer_load16(b, from + 16)));
   }
-
-  // Fragment k of a tile in the order of use (bwd_config.h).
-  FW_METHOD Fragment fragment(int k) const {
-    if (k < C::kEndS) {
-      return read_fragment(lds + rows_at + C::kA + (k % C::kScoreTiles * kSteps + k / C::kScoreTiles) * kFragmentBytes);
-    }
-    if (k < C::kEndDp) {
-      const int step = (k - C::kEndS) / C::kPerStep, j = (k - C::kEndS) % C::kPerStep;
-      if (C::kYInLds && j == 0) return read_fragment(lds + y_at + C::kY + step * kFragmentBytes);
-      return read_fragment(lds + rows_at + C::kG + ((j - C::kYInLds) * kSteps + step) * kFragmentBytes);
-    }
-    if (k < C::kEndDa) {
-      const int n = (k - C::kEndDp) % C::kPerKept - C::kXtInLds, t = (k - C::kEndDp) / C::kPerKept;
-      if (n < 0) return read_fragment(lds + xt_at + C::kXt + t * kSteps * kFragmentBytes);
-      const char* const at = lds + C::kDsT + (n * C::kKeptTiles + t) * kFragmentBytes;
-#if defined(__GFX12__)
-      return read_fragment(at + ds_t_at);
-#else
-      return joined(*reinterpret_cast<const U32x4*>(at + ds_t_at),
-                    *reinterpret_cast<const U32x4*>(at + (ds_t_at ^ 64) + 256));
-#endif
-    }
-    const bool of_y = k < C::kEndDy;
-    const int tile = (k - C::kEndDa) % (C::kStreamTiles * C::kSumFragments) / C::kSumFragments;
-    const int j = (k - C::kEndDa) % C::kSumFragments;
-    if (j < 2) {
-      return read_fragment(lds + scores_at + (of_y ? C::kP : C::kDs) + (j * C::kStreamTiles + tile) * kFragmentBytes);
-    }
-    return read_fragment(lds + sums_at + (of_y ? C::kGt : C::kAt) + (tile * kSteps + j - 2) * kFragmentBytes);
+  FW_METHOD void load_lse() {
+    if constexpr (C::kKeepsKeys) minus_lse[0] = numbers(0);
   }
-  // Addresses of the fragments before and behind the first barrier. dS^T has its rows exchanged so that storing it
-  // meets no bank twice (store_gradients).
-  FW_METHOD void place_scores() {
-    rows_at = operand_at(C::kScoreTiles == 1 ? score_a(0) * kSteps * kFragmentBytes : 0);
-    if constexpr (C::kYInLds) y_at = operand_at(score_x() * kSteps * kFragmentBytes);
-    if constexpr (C::kXtInLds) xt_at = operand_at(da_column() * kFragmentBytes);
-    if constexpr (C::kFused) {
-      const uint32_t from =
-          here((C::kDaTiles == 1 ? da_row(0) * C::kKeptTiles * kFragmentBytes : 0) + (parity ^ C::kScoreBytes));
-      if constexpr (kRdna4) {
-        ds_t_at = lane / 16 * 256 + ((lane & 15) ^ lane / 16 * 4 ^ (lane >> 3 & 1) * 2) * 16 + from;
-      } else {
-        ds_t_at = operand_base(lane) + from;
-      }
-    }
+  FW_METHOD void load_delta() {
+    if constexpr (C::kKeepsKeys) minus_delta[0] = numbers(1);
   }
-  FW_METHOD void place_sums() {
-    scores_at = operand_at(C::sum_x(wave) * 2 * C::kStreamTiles * kFragmentBytes);
-    sums_at = operand_at(C::sum_column(wave) * C::kSumTiles * kFragmentBytes);
-  }
-
-  // ----------------------------------------------------------------------------------------------------------- scores
-  // -lse / scale (which = 0) or -delta (1) of 16 queries, as the registers of an accumulator have them.
-  FW_METHOD F32x8 numbers(const char* from, int w, int which) const {
-    const Buffer b = make_buffer(from + (which * C::kStreamed + score_a(w) * 16) * 4, 64);
-    const uint32_t at = (lane & 16) * 2;
-    return __builtin_bit_cast(F32x8, joined(buffer_load16(b, at), buffer_load16(b, at + 16)));
-  }
-  FW_METHOD void start_scores() {
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
-      if constexpr (C::kGeneral) continue;  // 0, written into the first products
-      s[w] = C::kKeepsKeys ? numbers(block, w, 0) : F32x8(minus_lse);
-      if (!C::kLateDelta) dp[w] = C::kKeepsKeys ? numbers(block, w, 1) : F32x8(minus_delta);
-    }
-  }
+  FW_METHOD const F32x8& lse_of(int w) const { return minus_lse[C::kKeepsKeys ? 0 : w]; }
+  FW_METHOD const F32x8& delta_of(int w) const { return minus_delta[C::kKeepsKeys ? 0 : w]; }
 
   // S -> P. The stages keep equal operations on consecutive registers together, which is what pairing needs.
   FW_METHOD void weights() {
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) hold(s[w]);
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) hold(s[w]);
     if (__builtin_expect(!this->is_clean(), 0)) {
-      FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) this->mask(s[w], w);
+      FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) this->mask(s[w], w);
     }
     const float c = here(this->scale);
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) s[w] *= c;
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) s[w] *= c;
     schedule_fence();
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
       FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = exp2_fast(s[w][r]);
     }
     schedule_fence();
-    if constexpr (C::kKeepsKeys) {
-      FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) store_weights(w, s[w]);
-      schedule_fence();
-    }
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) store_weights(w, s[w]);
+    schedule_fence();
   }
-  FW_METHOD void store_weights(int w, F32x8 x) {
-    U32x4 packed;
-    T::pack_weights(x, packed);
-    *reinterpret_cast<U32x4*>(lds + unit_at(score_at(w)) + C::kP) = packed;
-  }
-
   FW_METHOD void modified_weights() {
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) hold(s[w]);
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
-      const auto minus = [&] { return C::kKeepsKeys ? numbers(current, w, 0) : F32x8(minus_lse); };
-      const auto use = [&](F32x8 weights) {
-        if constexpr (C::kKeepsKeys) store_weights(w, weights);
-      };
-      Base::modified_weights(s[w], minus, use, w);
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) hold(s[w]);
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
+      Base::modified_weights(s[w], [&] { return lse_of(w); }, [&](F32x8 weights) { store_weights(w, weights); }, w);
       schedule_fence();
     }
   }
-  FW_METHOD uint32_t score_at(int w) const { return (score_x() * C::kStreamTiles + score_a(w)) * kFragmentBytes; }
+  FW_METHOD void store_weights(int w, F32x8 weights) {
+    if constexpr (!C::kKeepsKeys) return;
+    U32x4 packed;
+    T::pack_weights(weights, packed);
+    *reinterpret_cast<U32x4*>(lds + scores_to + C::kP + w * kFragmentBytes) = packed;
+  }
 
-  // P, dP -> dS. For dA the kept row becomes the index that is summed: 2 bytes each.
+  // P, dP -> dS. For dA the kept row becomes the index that is summed: 2 bytes each, with rows exchanged so that no
+  // bank is met twice.
   FW_METHOD void store_gradients() {
-    FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) {
-      if constexpr (C::kGeneral) {
-        this->modify_gradients(s[w], dp[w], C::kKeepsKeys ? numbers(current, w, 1) : F32x8(minus_delta));
-      }
+    uint32_t to[4];
+    if constexpr (C::kFused) {
+      to[0] = ds_t_to;
+      FW_UNROLL for (int j = 1; j < 4; ++j) to[j] = to[0] ^ (kRdna4 ? j * 32 : 64);
+    }
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
+      if constexpr (C::kGeneral) this->modify_gradients(s[w], dp[w], delta_of(w));
       dp[w] *= s[w];
       hold(dp[w]);
       schedule_fence();
       U32x4 packed;
       T::pack_weights(dp[w], packed);
-      *reinterpret_cast<U32x4*>(lds + unit_at(score_at(w)) + C::kDs) = packed;
+      *reinterpret_cast<U32x4*>(lds + scores_to + C::kDs + w * kFragmentBytes) = packed;
       if constexpr (C::kFused) {
-        uint32_t to[4];
-        to[0] = ds_t_target + here(parity + score_a(w) * C::kKeptTiles * kFragmentBytes);
-        FW_UNROLL for (int j = 1; j < 4; ++j) to[j] = to[0] ^ (kRdna4 ? j * 32 : 64);
         FW_UNROLL for (int r = 0; r < 8; ++r) {
           const uint32_t at = kRdna4 ? to[r >> 1] + (r & 1) * 16 : to[r >> 1 & 1] + (r & 1) * 32 + (r >> 2) * 128;
-          *reinterpret_cast<uint16_t*>(lds + at + C::kDsT) = uint16_t(packed[r / 2] >> (r & 1 ? 16 : 0));
+          *reinterpret_cast<uint16_t*>(lds + at + C::kDsT + w * kFragmentBytes) =
+              uint16_t(packed[r / 2] >> (r & 1 ? 16 : 0));
         }
       }
       schedule_fence();
     }
   }
-  // --------------------------------------------------------------------------------------------------------------- dA
-  FW_METHOD void multiply_da(int k, const Fragment* f) {
-    const int n = (k - C::kEndDp) % C::kPerKept - C::kXtInLds, t = (k - C::kEndDp) / C::kPerKept;
-    if (n < 0) return;
-    const Fragment b = C::kXtInLds ? f[k - 1 - n] : xt[C::kXtInLds ? 0 : t];
-    da[n] = t ? T::multiply(f[k], b, da[n]) : T::multiply(f[k], b);
-  }
-  FW_METHOD void add_da() {
-    Base::add_da(da, before, [&](int n) { return da_row(n); }, [&](int) { return da_column(); });
-  }
 
-  // ------------------------------------------------------------------------------------------------------------ a tile
-  FW_METHOD void load_next() {
-    stream.load_transposes(wave, lane);
-    start_scores();
-    schedule_fence();
-  }
-  FW_METHOD void store_rows() {
-    // Else the compiler moves products behind the branch that clears tails.
-    if constexpr (C::kFused) {
-      FW_UNROLL for (int n = 0; n < C::kDaTiles; ++n) hold(da[n]);
-    }
-    stream.store_rows(lds, unit_at(wave * C::kRowLoads * kFragmentBytes), wave, lane);
-  }
-
-  // Fragment by fragment: read kAhead before its use; a barrier stands where the reads change to what it publishes.
+  // Fragment k of a tile's rows: of A, then of G.
+  FW_METHOD Fragment row_fragment(int k) const { return operand(rows_at + C::kA, k); }
   template <int k>
-  FW_METHOD void step(Fragment* f, bool more) {
-    constexpr int soon = k + kAhead;
-    if constexpr (!C::kFused && k == C::kEndDp) {
-      store_gradients();
-      workgroup_barrier();
-      place_sums();
-      FW_UNROLL for (int j = 0; j < kAhead; ++j) f[C::kEndDa + j] = fragment(C::kEndDa + j);
-      store_rows();
-      load_next();
-    }
-    if constexpr (C::kFused && soon == C::kEndDa) {
+  FW_METHOD void score_step(Fragment* f, bool more) {
+    if constexpr (k + kAhead < 2 * kSteps) f[k + kAhead] = row_fragment(k + kAhead);
+    constexpr int step = k % kSteps;
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
+      if constexpr (k == 0)
+        s[w] = C::kGeneral ? T::multiply(f[k], xf[w][0]) : T::multiply_keeping(f[k], xf[w][0], lse_of(w));
+      else if constexpr (k < kSteps)
+        s[w] = T::multiply(f[k], xf[w][step], s[w]);
+      else if constexpr (k == kSteps)
+        dp[w] = C::kGeneral ? T::multiply(f[k], yf[w][0]) : T::multiply_keeping(f[k], yf[w][0], delta_of(w));
+      else
+        dp[w] = T::multiply(f[k], yf[w][step], dp[w]);
       schedule_fence();
-      workgroup_barrier();
-      store_rows();
-      place_sums();
     }
-    if constexpr (soon == C::kEnd) {
-      schedule_fence();
-      workgroup_barrier();
-      parity ^= C::kScoreBytes;
-      place_scores();
-    }
-    if constexpr (soon < (C::kFused ? C::kEnd : C::kEndDa)) {
-      f[soon] = fragment(soon);
-    } else if constexpr (k >= C::kEndDp) {
-      f[soon] = fragment(soon < C::kEnd ? soon : soon - C::kEnd);
-    }
-    multiply<k>(f);
-    schedule_fence();
-    if constexpr (k == C::kStoreTransposes) {
-      stream.store_transposes(lds, unit_at(wave * C::kTransposes / 2 * kFragmentBytes), wave);
-    }
-    if constexpr (k == 1) {
-      if (C::kLateDelta) {
-        FW_UNROLL for (int w = 0; w < C::kScoreTiles; ++w) dp[w] = numbers(block, w, 1);
-      }
+    if constexpr (k == 0) {
       this->advance(more);
-      stream.load_rows();
-      schedule_fence();
+      if constexpr (!C::kGeneral) load_lse();
     }
-    if constexpr (k == C::kEndS - 1) {
-      if constexpr (C::kGeneral)
+    if constexpr (k == kSteps - 1) {
+      if constexpr (C::kGeneral) {
         modified_weights();
-      else
+        load_lse();
+      } else {
         weights();
-    }
-    if constexpr (C::kFused && k == C::kEndDp - 1) store_gradients();
-    if constexpr (C::kFused && k == C::kEndDa) add_da();
-    if constexpr (C::kFused && k == C::kEndDa + 2) load_next();
-  }
-  template <int k>
-  FW_METHOD void multiply(const Fragment* f) {
-    if constexpr (k < C::kEndS) {
-      F32x8& sum = s[k % C::kScoreTiles];
-      if constexpr (C::kGeneral && k < C::kScoreTiles)
-        sum = T::multiply(f[k], xf[0]);
-      else
-        sum = T::multiply(f[k], xf[k / C::kScoreTiles], sum);
-    } else if constexpr (k < C::kEndDp) {
-      constexpr int step = (k - C::kEndS) / C::kPerStep, j = (k - C::kEndS) % C::kPerStep - C::kYInLds;
-      if constexpr (j >= 0) {
-        const Fragment b = C::kYInLds ? f[C::kEndS + step * C::kPerStep] : yf[C::kYInLds ? 0 : step];
-        if constexpr (C::kGeneral && step == 0)
-          dp[j] = T::multiply(f[k], b);
-        else
-          dp[j] = T::multiply(f[k], b, dp[j]);
-      }
-    } else if constexpr (k < C::kEndDa) {
-      multiply_da(k, f);
-    } else if constexpr ((k - C::kEndDa) % C::kSumFragments >= 2) {
-      constexpr int j = (k - C::kEndDa) % C::kSumFragments;
-      FW_UNROLL for (int t = 0; t < 2; ++t) {
-        F32x8& sum = k < C::kEndDy ? dy[t][j - 2] : dx[t][j - 2];
-        sum = T::multiply(f[k], f[k - j + t], sum);
-        schedule_fence();
       }
     }
+    if constexpr (k == kSteps && !C::kGeneral) load_delta();
+    schedule_fence();
   }
   // Recursion: a loop of so many instructions is not unrolled.
   template <int k>
-  FW_METHOD void steps(Fragment* f, bool more) {
-    if constexpr (k < C::kEnd) {
-      step<k>(f, more);
-      steps<k + 1>(f, more);
+  FW_METHOD void score_steps(Fragment* f, bool more) {
+    if constexpr (k < 2 * kSteps) {
+      score_step<k>(f, more);
+      score_steps<k + 1>(f, more);
     }
   }
-  FW_METHOD void tile(bool more) {
-    Fragment f[C::kEnd + kAhead];
-    FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = ahead[k];
+  FW_METHOD void score_tile(bool more) {
     this->start_tile();
-    steps<0>(f, more);
-    this->hold_sums();
-    FW_UNROLL for (int k = 0; k < kAhead; ++k) ahead[k] = f[C::kEnd + k];
-    before = current;
+    rows_at = operand_base(lane) + here(half);
+    scores_to = lane * 16 + here(half + wave * kScoreTiles * kFragmentBytes);
+    if constexpr (C::kFused) ds_t_to = this->ds_t_place() + here(half + wave * kScoreTiles * kFragmentBytes);
+    Fragment f[2 * kSteps];
+    FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = row_fragment(k);
+    score_steps<0>(f, more);
+    store_gradients();
+    if constexpr (C::kGeneral) load_delta();
+    workgroup_barrier();
+    other_half();
+  }
+  FW_METHOD void make_scores() {
+    load_kept();
+    load_lse();
+    load_delta();
+    if constexpr (kXtThroughLds) workgroup_barrier();
+    workgroup_barrier();
+    FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) score_tile(left > 1);
+    workgroup_barrier();  // that of the others' last tile
   }
 
-  // ----------------------------------------------------------------------------------------------------------- the end
+  // -------------------------------------------------------------------------------------------------------- sum waves
+  FW_METHOD int load_wave() const { return C::load_wave(wave); }
+  // Rows go to the half that is read, transposes to the other one.
+  FW_METHOD void bring(bool more) {
+    stream.store_rows(lds + here(half), load_wave(), lane);
+    stream.store_transposes(lds + here(C::kBufferBytes - half), load_wave());
+    load_next(more);
+  }
+  FW_METHOD void load_next(bool more) {
+    stream.load_transposes(load_wave(), lane);
+    this->advance(more);
+    stream.load_rows();
+    schedule_fence();
+  }
+  // X^T, two tiles of 16 rows at a time, goes the way of the stream's transposes.
+  FW_METHOD void bring_kept_transposed() {
+#if !defined(__GFX12__)
+    const int second = Stream<C>::has_g(load_wave());
+    FW_NO_UNROLL for (int t = 0; t < C::kKeptTiles; t += 2) {
+      HeadRows rows = x;
+      rows.data += int64_t{t + second} * 16 * x.stride;
+      stream.load_transposes_of(rows, kept_rows() - 16 * (t + second), load_wave());
+      stream.store_transposes_to(lds + C::kXt + t * C::kRowBytes);
+    }
+#endif
+  }
+
+  template <int k>
+  FW_METHOD void sum_steps(Fragment* a, const Fragment* b, uint32_t at, int left) {
+    if constexpr (k < C::kSumTiles) {
+      if constexpr (k + 2 < C::kSumTiles) a[k + 2] = operand(at, k + 2);
+      if constexpr (k == C::kSumTiles - 1) {
+        schedule_fence();
+        workgroup_barrier();  // all is read: the last products follow
+      }
+      FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) {
+        dx[t][k] = T::multiply(a[k], b[t], dx[t][k]);
+        schedule_fence();
+      }
+      if constexpr (k == 0) {
+        FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) hold(dx[t][k]);  // or products follow a branch in `bring`
+        bring(left > 2);
+      }
+      sum_steps<k + 1>(a, b, at, left);
+    }
+  }
+  FW_METHOD void sum_tile(int left) {
+    const bool of_x = C::sums_x(wave);
+    const int scores = (of_x ? C::kDs : C::kP) + C::sum_x(wave) * C::kSumRows * kFragmentBytes;
+    const int columns = (of_x ? C::kAt : C::kGt) + C::sum_column(wave) * C::kSumTiles * kFragmentBytes;
+    const uint32_t scores_at = operand_base(lane) + here(half + scores);
+    const uint32_t columns_at = operand_base(lane) + here(half + columns);
+    Fragment a[C::kSumTiles], b[C::kSumRows];
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) b[t] = operand(scores_at, t);
+    FW_UNROLL for (int d = 0; d < 2; ++d) a[d] = operand(columns_at, d);
+    sum_steps<0>(a, b, columns_at, left);
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) { FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) hold(dx[t][d]); }
+    other_half();
+  }
+  FW_METHOD void make_sums() {
+    const int count = this->all_tiles();
+    stream.start(load_wave(), lane);
+    if constexpr (kXtThroughLds) bring_kept_transposed();
+    stream.load_rows();
+    stream.store_rows(lds, load_wave(), lane);
+    if constexpr (kXtThroughLds) workgroup_barrier();
+    load_next(count > 1);
+    workgroup_barrier();
+    other_half();
+    bring(count > 2);
+    workgroup_barrier();
+    other_half();
+    this->clear_sums();
+    FW_NO_UNROLL for (int left = count - 1; left >= 0; --left) sum_tile(left);
+  }
+
+  // --------------------------------------------------------------------------------------------------------- dA waves
+  static constexpr int kDaSteps = C::kFused ? C::kKeptTiles : 1, kDaColumns = C::kDaTiles;
+  Fragment xt[kDaSteps][kDaColumns];
+  F32x8 da[kDaColumns];
+
+  // The wave's columns of X^T: lane = column.
+  FW_METHOD void load_kept_transposed() {
+    const int column = C::da_wave(wave) * kDaColumns;
+    FW_UNROLL for (int t = 0; t < kDaSteps; ++t) {
+#if defined(__GFX12__)
+      const int row = least(t * 16 + (lane >> 4) * 8 + (lane & 7), kept_rows() - 1);
+#endif
+      FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
+#if defined(__GFX12__)
+        const int at = least((column + d) * 32 + (lane & 8) * 2, x.columns - 16);
+        xt[t][d] = load_transposed(x.data, row * x.stride + at);
+#else
+        xt[t][d] = operand(operand_base(lane) + C::kXt, t * kSteps + column + d);
+#endif
+        hold(xt[t][d]);
+      }
+    }
+  }
+  FW_METHOD Fragment ds_transposed(uint32_t from, int t) const {
+    const char* const at = lds + C::kDsT + t * kFragmentBytes;
+#if defined(__GFX12__)
+    return read_fragment(at + from);
+#else
+    return joined(*reinterpret_cast<const U32x4*>(at + from), *reinterpret_cast<const U32x4*>(at + (from ^ 64) + 256));
+#endif
+  }
+  template <int t>
+  FW_METHOD void da_steps(Fragment* f, uint32_t from, int left) {
+    if constexpr (t < kDaSteps) {
+      if constexpr (t + 2 < kDaSteps) f[t + 2] = ds_transposed(from, t + 2);
+      if constexpr (t == kDaSteps - 1) {
+        schedule_fence();
+        workgroup_barrier();
+      }
+      FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
+        if constexpr (C::kHead)
+          da[d] = T::multiply(xt[t][d], f[t], da[d]);
+        else
+          da[d] = t ? T::multiply(f[t], xt[t][d], da[d]) : T::multiply(f[t], xt[t][d]);
+        schedule_fence();
+      }
+      da_steps<t + 1>(f, from, left);
+    }
+  }
+
+  // Of a head: dA^T, whose lane has 8 contiguous columns of one query. Sums of blocks of keys before this one are the
+  // first C operands, and the last block writes dQ.
+  static constexpr int kDaBytes = 1024;  // of an accumulator
+  FW_METHOD const char* da_sums() const {
+    return block + abi::backward_dq_at(C::kStreamed) + C::da_wave(wave) * kDaColumns * kDaBytes;
+  }
+  FW_METHOD void start_da() {
+    const Buffer b = make_buffer(da_sums(), this->loaded >= this->first_from ? 0 : kDaColumns * kDaBytes);
+    FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
+      const uint32_t from = lane * 32 + d * kDaBytes;
+      da[d] = __builtin_bit_cast(F32x8, joined(buffer_load16(b, from), buffer_load16(b, from + 16)));
+    }
+  }
+  FW_METHOD void finish_da() {
+    FW_UNROLL for (int d = 0; d < kDaColumns; ++d) hold(da[d]);
+    if (this->loaded < this->last_end) {
+      this->store_queries(da, C::da_wave(wave) * kDaColumns * 16);
+    } else {
+      const Buffer b = make_buffer(da_sums(), kDaColumns * kDaBytes);
+      FW_UNROLL for (int d = 0; d < kDaColumns; ++d) {
+        const U32x8 x = __builtin_bit_cast(U32x8, da[d]);
+        buffer_store16(b, lane * 32 + d * kDaBytes, __builtin_shufflevector(x, x, 0, 1, 2, 3));
+        buffer_store16(b, lane * 32 + d * kDaBytes + 16, __builtin_shufflevector(x, x, 4, 5, 6, 7));
+      }
+    }
+  }
+
+  FW_METHOD void da_tile(int left) {
+    const uint32_t place =
+        kRdna4 ? lane / 16 * 256 + ((lane & 15) ^ lane / 16 * 4 ^ (lane >> 3 & 1) * 2) * 16 : operand_base(lane);
+    const uint32_t from = place + here(half);
+    Fragment f[kDaSteps];
+    FW_UNROLL for (int t = 0; t < 2; ++t) f[t] = ds_transposed(from, t);
+    da_steps<0>(f, from, left);
+    if constexpr (C::kHead)
+      finish_da();
+    else
+      this->add_da(da, block, C::da_wave(wave) * kDaColumns * 16);
+    this->advance(left > 0);
+    if constexpr (C::kHead) start_da();
+    other_half();
+  }
+  FW_METHOD void make_da() {
+    if constexpr (kXtThroughLds) workgroup_barrier();
+    load_kept_transposed();
+    workgroup_barrier();
+    workgroup_barrier();
+    if constexpr (C::kHead) start_da();
+    FW_NO_UNROLL for (int left = this->all_tiles() - 1; left >= 0; --left) da_tile(left);
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- the work
   FW_METHOD void run(const GpuArguments& args) {
     if (this->choose_task(args.schedule)) attend(args);
     this->clear_pad(args.schedule);
   }
   FW_METHOD void attend(const GpuArguments& args) {
-    this->start_stream(args.shared);
-    before = block;
-    this->clear_sums();
-    if (this->all_tiles() > 0) {
-      load_kept();
-      if constexpr (C::kFused) {
-        load_kept_transposed();
-        // The first tile has none before it: its dS is 0.
-        FW_UNROLL for (int j = 0; j < C::kScoreTiles; ++j) {
-          const int at = C::kDsT + C::kScoreBytes + (wave * C::kScoreTiles + j) * kFragmentBytes;
-          *reinterpret_cast<U32x4*>(lds + at + lane * 16) = U32x4(0);
-        }
-        ds_t_target = this->ds_t_place();
-      }
-      if constexpr (!C::kKeepsKeys) this->load_numbers();
-      parity = 0;
-      stream.load_rows();
-      stream.load_transposes(wave, lane);
-      start_scores();
-      store_rows();
-      workgroup_barrier();
-      place_scores();
-      FW_UNROLL for (int k = 0; k < kAhead; ++k) ahead[k] = fragment(k);
-      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
-      if constexpr (C::kFused) {  // dA of the last tile
-        Fragment f[C::kEndDa];
-        FW_UNROLL for (int k = C::kEndDp; k < C::kEndDa; ++k) {
-          f[k] = fragment(k);
-          multiply_da(k, f);
-        }
-        add_da();
-      }
+    half = 0;
+    const bool any = this->all_tiles() > 0;
+    if (wave < C::kScoreWaves) {
+      this->start_stream(args);
+      if (any) make_scores();
+    } else if (wave < C::kScoreWaves + C::kLoadWaves) {
+      this->start_stream(args);
+      any ? make_sums() : this->clear_sums();
+      this->store(C::sums_x(wave), dx);
+    } else if constexpr (C::kFused) {
+      this->start_stream(args);
+      if (any) make_da();
     }
-    this->store();
   }
 };
 

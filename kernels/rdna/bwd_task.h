@@ -29,6 +29,8 @@ struct BackwardTask {
   int clean_first;    // tiles that need no mask, by their first row: one comparison
   uint32_t clean_size;
   int count;  // of the tiles of a head
+  int first_from,
+      last_end;  // a head: this block is the first, or the last, to add to dQ of queries from, or up to here
   HeadRows x, y;
 
   // The stream: the tile that is loaded, and the one that is multiplied.
@@ -39,8 +41,7 @@ struct BackwardTask {
   int loaded_head, head;        // of the queries
   float scale;                  // of scores to log2
 
-  F32x8 dx[2][C::kSumTiles], dy[2][C::kSumTiles];
-  float minus_lse, minus_delta;  // queries kept: of this lane's
+  F32x8 dx[C::kSumRows][C::kSumTiles], dy[C::kSumRows][C::kSumTiles];
 
   // Of the start only.
   Place at;
@@ -55,7 +56,7 @@ struct BackwardTask {
   FW_METHOD static Place place_of(const Params& p) {
     const uint32_t task = uint32_t(task_index()), group = uint32_t(p.heads_q / p.heads_k);
     const uint32_t rows = C::kKeepsKeys ? p.seqlen_k : p.seqlen_q, heads = C::kKeepsKeys ? p.heads_k : p.heads_q;
-    const uint32_t blocks = rows > C::kKept ? (rows + C::kKept - 1) / C::kKept : 1;
+    const uint32_t blocks = !C::kHead && rows > C::kKept ? (rows + C::kKept - 1) / C::kKept : 1;
     const uint32_t of_head = task / blocks, block = task - of_head * blocks, batch = of_head / heads;
     const uint32_t head = of_head - batch * heads;
     return {int(batch), int(C::kKeepsKeys ? head * group : head), int(C::kKeepsKeys ? head : head / group),
@@ -66,7 +67,9 @@ struct BackwardTask {
   FW_METHOD bool choose_task(const Schedule& schedule) {
     if (task_index() >= schedule.tasks) return false;
     at = place_of(p);
-    if (at.batch >= p.batch) return false;
+    return at.batch < p.batch && choose_rows();
+  }
+  FW_METHOD bool choose_rows() {
     seq = sequence_of(p, at.batch);
     queries = int(seq.queries), keys = int(seq.keys);
     if (at.x0 >= (C::kKeepsKeys ? stored_rows(p, at.batch) - left_pad(p, at.batch) : queries)) return false;
@@ -76,6 +79,7 @@ struct BackwardTask {
       tiles = query_tiles(edges, queries, at.x0, at.x0 + rows, C::kStreamed);
       if (rows < C::kKept) tiles.all_end = tiles.all_first;  // rows that are no keys are always masked
       lower = at.x0 - edges.right, upper = at.x0 - edges.left;
+      if constexpr (C::kHead) find_last(edges);
     } else {
       tiles = key_tiles(edges, keys, at.x0, at.x0 + rows, C::kStreamed);
       lower = at.x0 + edges.left, upper = at.x0 + edges.right;
@@ -86,31 +90,42 @@ struct BackwardTask {
     return true;
   }
 
+  // A head: its queries from the next block's first one on are not done with this block.
+  FW_METHOD void find_last(const Edges& edges) {
+    last_end = queries;
+    for (int x = keys - 1 - (keys - 1) % C::kKept; x > at.x0; x -= C::kKept) {
+      const QueryTiles t = query_tiles(edges, queries, x, least(x + C::kKept, keys), C::kStreamed);
+      if (t.end > t.first) last_end = t.first * C::kStreamed;
+    }
+  }
+
   FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
-  FW_METHOD void start_stream(const char* shared) {
+  FW_METHOD void start_stream(const GpuArguments& args) {
     const int first = tiles.first * C::kStreamed;
     loaded = now = first;
     head_end = tiles.end * C::kStreamed;
+    const bool has_g = Stream<C>::has_g(C::load_wave(wave));
     if constexpr (C::kKeepsKeys) {
       x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
       y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
-      stream.a.start(p.q, query_offset(p.q, seq, first, at.head), p.dim_qk);
-      stream.g.start(p.d_o, query_offset(p.d_o, seq, first, at.head), p.dim_v);
+      const abi::Tensor& t = has_g ? p.d_o : p.q;
+      stream.from.start(t, query_offset(t, seq, first, at.head), has_g ? p.dim_v : p.dim_qk);
       stream.rows = queries - first;
     } else {
       x.start(p.q, query_offset(p.q, seq, at.x0, at.head), p.dim_qk);
       y.start(p.d_o, query_offset(p.d_o, seq, at.x0, at.head), p.dim_v);
-      stream.a.start(p.k, key_offset(p, p.k, seq, first, at.head_k), p.dim_qk);
-      stream.g.start(p.v, key_offset(p, p.v, seq, first, at.head_k), p.dim_v);
+      const abi::Tensor& t = has_g ? p.v : p.k;
+      stream.from.start(t, key_offset(p, t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
       stream.rows = keys - first;
     }
     const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
-    block = shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * kBlockBytes;
-    block_step = p.heads_q * kBlockBytes;
+    const int64_t bytes =
+        C::kHead ? abi::backward_block_bytes(C::kStreamed, args.schedule.dq_columns) : int64_t{kBlockBytes};
+    block = args.shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * bytes;
+    block_step = p.heads_q * bytes;
     loaded_head = at.head;
     scale = uniform(p.softmax_scale * kLog2e);
-    stream.start(wave, lane);
   }
 
   // The next tile, of this head or of the next one of the group. Behind the last one it is loaded again, for nobody.
@@ -118,18 +133,17 @@ struct BackwardTask {
     if (!more) return;
     loaded += C::kStreamed;
     stream.rows -= C::kStreamed;
-    stream.a.data += int64_t{C::kStreamed} * stream.a.stride;
-    stream.g.data += int64_t{C::kStreamed} * stream.g.stride;
+    stream.from.data += int64_t{C::kStreamed} * stream.from.stride;
     if constexpr (C::kKeepsKeys) {
       block += block_step;
-      if (loaded == head_end) {
+      if (!C::kHead && loaded == head_end) {
         const FW_CONSTANT Params& again = arguments_again().params;
         const int in_head = here(count);  // or what follows would be computed before the loop, and kept
         const int64_t back = int64_t{in_head} * C::kStreamed;
         loaded -= int(back);
         stream.rows += int(back);
-        stream.a.data += again.q.stride[2] * 2 - back * stream.a.stride;
-        stream.g.data += again.d_o.stride[2] * 2 - back * stream.g.stride;
+        const bool has_g = Stream<C>::has_g(C::load_wave(here(wave)));
+        stream.from.data += (has_g ? again.d_o : again.q).stride[2] * 2 - back * stream.from.stride;
         ++loaded_head;
         block += kBlockBytes - in_head * block_step;
       }
@@ -143,8 +157,8 @@ struct BackwardTask {
   }
 
   // X and Y as operands: lane = row. Rows past the end and columns past the head dim are 0.
-  FW_METHOD Fragment kept_operand(const HeadRows& from, const Buffer& b, int step) const {
-    const int row = C::score_x(wave) * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
+  FW_METHOD Fragment kept_operand(const HeadRows& from, const Buffer& b, int w, int step) const {
+    const int row = C::score_x(wave, w) * 16 + (lane & 15), column = step * 32 + (kRdna4 ? (lane >> 4) * 16 : 0);
     const auto unit = [&](int at) {
       const bool there = at < from.columns && row < kept_rows();
       return buffer_load16(b, there ? row * from.stride + at : kNowhere);
@@ -156,13 +170,13 @@ struct BackwardTask {
 #endif
   }
 
-  // Queries kept: the numbers of this lane's. `block` is then the sequence's first.
-  FW_METHOD void load_numbers() {
-    const int query = least(C::score_x(wave) * 16 + (lane & 15), kept_rows() - 1) + at.x0;
+  // Queries kept: -lse / scale (or, with modifiers, -lse; which = 0) or -delta (1) of this lane's. `block` is then the
+  // sequence's first.
+  FW_METHOD float number(int w, int which) const {
+    const int query = least(C::score_x(wave, w) * 16 + (lane & 15), kept_rows() - 1) + at.x0;
     const float* const of_block =
         reinterpret_cast<const float*>(block + int64_t{query / C::kStreamed} * p.heads_q * kBlockBytes);
-    const int place = row_place(query % C::kStreamed);
-    minus_lse = of_block[place], minus_delta = of_block[C::kStreamed + place];
+    return of_block[which * C::kStreamed + row_place(query % C::kStreamed)];
   }
 
   // ----------------------------------------------------------------------------------------------------------- scores
@@ -174,8 +188,8 @@ struct BackwardTask {
     int mine = lane;
     hold(mine);
     const int own = here(wave);  // or the sums below would be kept in scalar registers
-    const int row = C::score_x(own) * 16 + (mine & 15);
-    const int first = now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register;
+    const int row = C::score_x(own, w) * 16 + (mine & 15);
+    const int first = now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register;
     const int least_row = lower + row - first;
     int last_row = upper + row - first;
     if constexpr (C::kKeepsKeys) {
@@ -198,15 +212,14 @@ struct BackwardTask {
     int mine = lane;
     hold(mine);
     const int own = here(wave);
-    const Modifiers<C, N> modify = {
-        parameters_again(p),
-        here(at.batch),
-        here(head),
-        here(queries),
-        here(keys),
-        here(at.x0) + C::score_x(own) * 16 + (mine & 15),
-        now + C::score_a(own, w) * 16 + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
-        mine};
+    const Modifiers<C, N> modify = {parameters_again(p),
+                                    here(at.batch),
+                                    here(head),
+                                    here(queries),
+                                    here(keys),
+                                    here(at.x0) + C::score_x(own, w) * 16 + (mine & 15),
+                                    now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
+                                    mine};
     Vec<float, N> cap_gradients;
     modify.scores(s, cap_gradients);
     hold(s);
@@ -227,7 +240,10 @@ struct BackwardTask {
     } else {
       use(s);
     }
-    if (modify.p.softcap > 0.f) s *= cap_gradients;
+    if (modify.p.softcap > 0.f) {
+      hold(s);  // a branch: without a softcap there are none
+      s *= cap_gradients;
+    }
     hold(s);
   }
   // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p). s becomes P times the derivative.
@@ -247,89 +263,132 @@ struct BackwardTask {
   }
   FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
 
-  // Where this lane's kept row is in dS^T: an element of unit u of 16 rows.
+  // Where this lane's kept row is in its fragment of dS^T: an element of unit u of 16 rows.
   FW_METHOD uint32_t ds_t_place() const {
     const int i = lane & 15, half = lane >> 4;
     const int unit = kRdna4 ? i >> 3 : i & 1, element = kRdna4 ? i & 7 : i >> 1;
     const int row = kRdna4 ? 8 * half ^ 4 * unit ^ 2 * half : half ^ 4 * unit;
-    return unit * 256 + row * 16 + element * 2 + C::score_x(wave) * kFragmentBytes;
+    return unit * 256 + row * 16 + element * 2;
   }
 
-  // Tiles of 16 x 16 of dA, added to the sums of dQ in a block: tile n has the rows from 16 row_tile(n) on and the
-  // columns from 16 column_tile(n) on.
-  template <int N, class RowTile, class ColumnTile>
-  FW_METHOD void add_da(F32x8 (&da)[N], const char* of_block, const RowTile& row_tile,
-                        const ColumnTile& column_tile) const {
+  // Tiles of 16 x 16 of dA, of consecutive columns, added to the sums of dQ in a block.
+  template <int N>
+  FW_METHOD void add_da(F32x8 (&da)[N], const char* of_block, int first_column) const {
     int mine = lane;
     if (C::kTight) hold(mine);
     const int column = kRdna4 ? mine & 15 : (mine >> 3 & 1) | (mine >> 1 & 2) | (mine << 1 & 4) | (mine << 3 & 8);
     uint32_t to = (mine >> 4) * kRowsOfHalf * C::kDim * 4 + column * 4;
     if (C::kTight) hold(to);
     constexpr int kPer = kRdna4 ? 8 : 512 / C::kDim;  // registers within the reach of an immediate
-    FW_UNROLL for (int n = 0; n < N; ++n) {
-      hold(da[n]);
-      FW_UNROLL for (int r = 0; r < 8; ++r) {
-        const int row = row_tile(n) * 16 + r / kPer * kPer * 2;
-        const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + row * C::kDim * 4 + column_tile(n) * 64;
-        add_to_memory(make_buffer(sums, 16 * C::kDim * 4), to + r % kPer * kRowsOfRegister * C::kDim * 4, da[n][r]);
+    FW_UNROLL for (int n = 0; n < N; ++n) hold(da[n]);
+    FW_UNROLL for (int r0 = 0; r0 < 8; r0 += kPer) {
+      const char* const sums = of_block + abi::backward_dq_at(C::kStreamed) + r0 * 2 * C::kDim * 4 + first_column * 4;
+      const Buffer b = make_buffer(sums, 16 * C::kDim * 4);
+      FW_UNROLL for (int n = 0; n < N; ++n) {
+        FW_UNROLL for (int r = 0; r < kPer; ++r) {
+          add_to_memory(b, to + r * kRowsOfRegister * C::kDim * 4 + n * 64, da[n][r0 + r]);
+        }
       }
     }
   }
 
   // ----------------------------------------------------------------------------------------------------------- the end
   FW_METHOD void clear_sums() {
-    FW_UNROLL for (int t = 0; t < 2; ++t) {
-      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) dx[t][d] = dy[t][d] = F32x8(0.f);
-    }
-  }
-  FW_METHOD void hold_sums() {
-    FW_UNROLL for (int t = 0; t < 2; ++t) {
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) {
       FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
-        hold(dx[t][d]);
-        if (C::kKeepsKeys) hold(dy[t][d]);
+        dx[t][d] = dy[t][d] = F32x8(0.f);
+        hold(dx[t][d]);  // zeros by pairs
       }
     }
   }
   // A lane has 8 contiguous columns of one kept row in each accumulator.
   FW_METHOD void store_sums(const abi::Tensor& t, int64_t offset, int dim, int rows, float factor,
-                            const F32x8 (&sums)[2][C::kSumTiles]) const {
+                            const F32x8 (&sums)[C::kSumRows][C::kSumTiles]) const {
     const uint32_t stride = uint32_t(t.stride[1] * 2);
     const Buffer b = make_buffer(static_cast<char*>(t.data) + offset * 2, t.data ? span_of(rows, stride, dim * 2) : 0);
-    FW_UNROLL for (int i = 0; i < 2; ++i) {
-      const int row = C::sum_x(wave) * 32 + i * 16 + (lane & 15);
+    FW_UNROLL for (int i = 0; i < C::kSumRows; ++i) {
+      const int row = (C::sum_x(wave) * C::kSumRows + i) * 16 + (lane & 15);
+      F32x8 scaled[C::kSumTiles];
+      FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
+        scaled[d] = sums[i][d] * factor;
+        hold(scaled[d]);
+      }
+      U32x4 packed[C::kSumTiles];
+      pack_columns(scaled, packed);
       FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) {
         const int column = (C::sum_column(wave) * C::kSumTiles + d) * 16 + (lane >> 4) * 8;
-        const auto value = [&](int c) { return sums[i][d][column_register(c)] * factor; };
-        U32x4 packed;
-        FW_UNROLL for (int c = 0; c < 4; ++c) packed[c] = T::pack(value(2 * c), value(2 * c + 1));
-        buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed);
+        buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed[d]);
       }
+    }
+  }
+  // dQ of the tile that is loaded: a lane has 8 contiguous columns of one query in each accumulator.
+  template <int N>
+  FW_METHOD void store_queries(F32x8 (&sums)[N], int first_column) const {
+    const FW_CONSTANT Params& again = arguments_again().params;
+    const abi::Tensor& t = *(const abi::Tensor*)&again.dq;
+    const uint32_t stride = uint32_t(t.stride[1] * 2);
+    const int dim = again.dim_qk;
+    char* const to = static_cast<char*>(t.data) + query_offset(t, seq, loaded, at.head) * 2;
+    const int rows = least(queries - loaded, C::kStreamed), row = lane & 15;
+    const Buffer b = make_buffer(to, t.data ? span_of(rows, stride, dim * 2) : 0);
+    const float factor = again.softmax_scale;
+    FW_UNROLL for (int d = 0; d < N; ++d) {
+      sums[d] *= factor;
+      hold(sums[d]);
+    }
+    U32x4 packed[N];
+    pack_columns(sums, packed);
+    FW_UNROLL for (int d = 0; d < N; ++d) {
+      const int column = first_column + d * 16 + (lane >> 4) * 8;
+      buffer_store16(b, row < rows && column < dim ? row * stride + column * 2 : kNowhere, packed[d]);
+    }
+  }
+  // Columns of accumulators, rounded. Numbers beyond the range of quick rounding show in a sum of products, each of two
+  // of them (as in fwd.h).
+  template <int N>
+  FW_METHOD static void pack_columns(F32x8 (&x)[N], U32x4 (&packed)[N]) {
+    constexpr auto place = column_register;
+    if constexpr (T::kQuickRounding) {
+      float all[4] = {};
+      FW_UNROLL for (int i = 0; i < N; ++i) {
+        const F32x8 y = T::rounded(x[i]);
+        FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::high_halves(y[place(2 * c)], y[place(2 * c + 1)]);
+        FW_UNROLL for (int r = 0; r < 4; ++r) all[r] = __builtin_fmaf(y[r], y[r + 4], all[r]);
+      }
+      const float sum = (all[0] + all[1]) + (all[2] + all[3]);
+      if (__builtin_expect(ballot(!(__builtin_fabsf(sum) < kInf)) == 0, 1)) return;
+    }
+    FW_UNROLL for (int i = 0; i < N; ++i) {
+      hold(x[i]);  // not computed before the branch
+      FW_UNROLL for (int c = 0; c < 4; ++c) packed[i][c] = T::pack(x[i][place(2 * c)], x[i][place(2 * c + 1)]);
     }
   }
   // Column 8 * half + c of a fragment is in this register (Stream::start).
   FW_METHOD static constexpr int column_register(int c) {
     return kRdna4 ? c : (c & 1) * 4 + (c >> 1 & 1) * 2 + (c >> 2);
   }
-  // Behind stores and atomics the compiler loads lengths through the vector unit: `uniform` brings them back.
-  FW_METHOD void store() {
-    const Params& again = parameters_again(p);
-    const Place to = place_of(again);
+  // Of dX (`of_x`: dK or dQ) or dY (dV). Behind stores and atomics the compiler loads lengths through the vector unit:
+  // `uniform` brings them back.
+  FW_METHOD void store(bool of_x, const F32x8 (&sums)[C::kSumRows][C::kSumTiles]) {
+    const Params& again = parameters_again();
+    Place to = place_of(again);
+    if constexpr (C::kHead) to.x0 = at.x0;
     const Sequence own = sequence_of(again, to.batch);
-    if constexpr (C::kKeepsKeys) {
-      const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
-      const int64_t dk = uniform(key_offset(again, again.dk, own, to.x0, to.head_k));
-      const int64_t dv = uniform(key_offset(again, again.dv, own, to.x0, to.head_k));
-      store_sums(again.dk, dk, again.dim_qk, rows, again.softmax_scale, dx);
-      store_sums(again.dv, dv, again.dim_v, rows, C::kGeneral ? kept_factor() : 1.f, dy);
-    } else {
+    if constexpr (!C::kKeepsKeys) {
       const int rows = uniform(least(int(own.queries) - to.x0, C::kKept));
       const int64_t dq = uniform(query_offset(again.dq, own, to.x0, to.head));
-      store_sums(again.dq, dq, again.dim_qk, rows, again.softmax_scale, dx);
+      store_sums(again.dq, dq, again.dim_qk, rows, again.softmax_scale, sums);
+      return;
     }
+    const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
+    const abi::Tensor& tensor = of_x ? again.dk : again.dv;
+    const int64_t offset = uniform(key_offset(again, tensor, own, to.x0, to.head_k));
+    const float factor = of_x ? again.softmax_scale : C::kGeneral ? kept_factor() : 1.f;
+    store_sums(tensor, offset, of_x ? again.dim_qk : again.dim_v, rows, factor, sums);
   }
   // dK and dV of the rows before key 0, which no query sees, come with the first tile: 0.
   FW_METHOD void clear_pad(const Schedule& schedule) const {
-    const Params& again = parameters_again(p);
+    const Params& again = parameters_again();
     if (!C::kKeepsKeys || !again.leftpad_k || task_index() >= schedule.tasks) return;
     const Place to = place_of(again);
     if (to.x0 != 0 || to.batch >= again.batch) return;
@@ -337,6 +396,10 @@ struct BackwardTask {
     const int pad = left_pad(again, to.batch), rows = least(pad, stored_rows(again, to.batch));
     clear_rows(again.dk, again.dim_qk, key_offset(again, again.dk, own, -pad, to.head_k), rows);
     clear_rows(again.dv, again.dim_v, key_offset(again, again.dv, own, -pad, to.head_k), rows);
+  }
+  // A head's dQ of queries that see no key.
+  FW_METHOD static void clear_queries(const Params& p, const Sequence& seq, int head, int from, int to) {
+    clear_rows(p.dq, p.dim_qk, query_offset(p.dq, seq, from, head), least(to, int(seq.queries)) - from);
   }
   FW_METHOD static void clear_rows(const abi::Tensor& t, int dim, int64_t offset, int rows) {
     if (!t.data) return;

@@ -9,11 +9,12 @@ namespace flashwave {
 template <class T, class C>
 struct WideBackward : BackwardTask<T, C> {
   using Base = BackwardTask<T, C>;
-  using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::minus_delta,
-      Base::minus_lse, Base::p, Base::stream, Base::wave, Base::x, Base::y;
+  using Base::block, Base::current, Base::dx, Base::dy, Base::kept_rows, Base::lane, Base::lds, Base::p, Base::stream,
+      Base::wave, Base::x, Base::y;
   static constexpr int kOwnSteps = C::kOwnSteps, kSumTiles = C::kSumTiles;
 
   Fragment xf[kOwnSteps], yf[kOwnSteps], xt[C::kKeptTiles][C::kDaTiles];
+  float minus[2];  // queries kept: -lse and -delta of this lane's
 
   FW_METHOD WideBackward(const GpuArguments& args, char* shared) : Base(args, shared) {}
 
@@ -23,8 +24,8 @@ struct WideBackward : BackwardTask<T, C> {
   FW_METHOD void load_kept() {
     const Buffer from_x = x.buffer(kept_rows()), from_y = y.buffer(kept_rows());
     FW_UNROLL for (int i = 0; i < kOwnSteps; ++i) {
-      xf[i] = this->kept_operand(x, from_x, share() * kOwnSteps + i);
-      yf[i] = this->kept_operand(y, from_y, share() * kOwnSteps + i);
+      xf[i] = this->kept_operand(x, from_x, 0, share() * kOwnSteps + i);
+      yf[i] = this->kept_operand(y, from_y, 0, share() * kOwnSteps + i);
     }
   }
   // The wave's columns of X^T, for dA: lane = column. RDNA3 takes them through the place of the stream's transposes.
@@ -38,10 +39,11 @@ struct WideBackward : BackwardTask<T, C> {
       }
     }
 #else
-    HeadRows second = x;
-    second.data += int64_t{16} * x.stride;
-    stream.template load_transposes_of<true>(x, kept_rows(), second, kept_rows() - 16, wave);
-    stream.template store_transposes_to<true>(lds, C::kAt, wave);
+    const int tile = Stream<C>::has_g(wave);
+    HeadRows rows = x;
+    rows.data += int64_t{tile} * 16 * x.stride;
+    stream.load_transposes_of(rows, kept_rows() - 16 * tile, wave);
+    stream.store_transposes_to(lds + C::kAt);
     workgroup_barrier();
     FW_UNROLL for (int t = 0; t < C::kKeptTiles; ++t) {
       FW_UNROLL for (int d = 0; d < C::kDaTiles; ++d) {
@@ -54,14 +56,14 @@ struct WideBackward : BackwardTask<T, C> {
 
   // -lse / scale (or, with modifiers, -lse; which = 0) or -delta (1) of the two queries in the wave's registers.
   FW_METHOD F32x2 numbers(int which) const {
-    if constexpr (!C::kKeepsKeys) return F32x2(which ? minus_delta : minus_lse);
+    if constexpr (!C::kKeepsKeys) return F32x2(minus[which]);
     const Buffer b = make_buffer(current + which * C::kStreamed * 4, 64);
     return __builtin_bit_cast(F32x2, buffer_load8(b, (lane & 16) * 2 + share() * C::kOwnRegisters * 4));
   }
 
   // Parts of S and dP over the wave's columns, stored by pairs of registers.
   FW_METHOD int part_at(int which, int of) const {
-    return C::kParts + (which * C::kWaves + C::score_x(wave) * C::kSharing + of) * C::kPartBytes + lane * 8;
+    return C::kParts + (which * C::kWaves + C::score_x(wave, 0) * C::kSharing + of) * C::kPartBytes + lane * 8;
   }
   FW_METHOD void store_part(int which, const Fragment (&kept)[kOwnSteps]) {
     F32x8 sum;
@@ -84,7 +86,7 @@ struct WideBackward : BackwardTask<T, C> {
   // P and dS of two registers.
   FW_METHOD void store_scores(F32x2 lse, F32x2 delta) {
     F32x2 s = sum_of_parts(0), dp = sum_of_parts(1);
-    char* const to = lds + C::score_x(wave) * kFragmentBytes + lane * 16 + share() * 4;
+    char* const to = lds + C::score_x(wave, 0) * kFragmentBytes + lane * 16 + share() * 4;
     const auto use = [&](F32x2 weights) {
       if constexpr (C::kKeepsKeys) *reinterpret_cast<uint32_t*>(to + C::kP) = T::pack(weights[0], weights[1]);
     };
@@ -105,7 +107,7 @@ struct WideBackward : BackwardTask<T, C> {
     *reinterpret_cast<uint32_t*>(to + C::kDs) = packed;
     if constexpr (C::kFused) {
       // As in bwd.h: registers 2 share() and the next.
-      const uint32_t place = this->ds_t_place();
+      const uint32_t place = this->ds_t_place() + C::score_x(wave, 0) * kFragmentBytes;
       const uint32_t at = kRdna4 ? place ^ share() * 32 : (place ^ (share() & 1) * 64) + (share() >> 1) * 128;
       *reinterpret_cast<uint16_t*>(lds + C::kDsT + at) = uint16_t(packed);
       *reinterpret_cast<uint16_t*>(lds + C::kDsT + at + (kRdna4 ? 16 : 32)) = uint16_t(packed >> 16);
@@ -119,6 +121,14 @@ struct WideBackward : BackwardTask<T, C> {
     FW_UNROLL for (int d = 0; d < kSumTiles; ++d) {
       const Fragment a = operand(transposed + (wave * kSumTiles + d) * kFragmentBytes);
       FW_UNROLL for (int t = 0; t < 2; ++t) sums[t][d] = T::multiply(a, b[t], sums[t][d]);
+    }
+  }
+  FW_METHOD void hold_sums() {
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) {
+      FW_UNROLL for (int d = 0; d < kSumTiles; ++d) {
+        hold(dx[t][d]);
+        if (C::kKeepsKeys) hold(dy[t][d]);
+      }
     }
   }
   FW_METHOD Fragment ds_transposed(int t) const {
@@ -137,10 +147,9 @@ struct WideBackward : BackwardTask<T, C> {
       FW_UNROLL for (int d = 0; d < C::kDaTiles; ++d) da[d] =
           t ? T::multiply(a, xt[t][d], da[d]) : T::multiply(a, xt[t][d]);
     }
-    this->add_da(da, current, [](int) { return 0; }, [&](int d) { return wave * C::kDaTiles + d; });
+    this->add_da(da, current, wave * C::kDaTiles * 16);
   }
 
-  FW_METHOD void store_rows() { stream.store_rows(lds, lane * 16 + wave * C::kRowLoads * kFragmentBytes, wave, lane); }
   FW_METHOD void tile(bool more) {
     this->start_tile();
     const F32x2 lse = numbers(0), delta = numbers(1);
@@ -149,14 +158,14 @@ struct WideBackward : BackwardTask<T, C> {
     store_part(0, xf);
     store_part(1, yf);
     workgroup_barrier();  // the parts are there, and all is read that the stores below replace
-    stream.store_transposes(lds, lane * 16 + wave * (C::kTransposes / 2) * kFragmentBytes, wave);
+    stream.store_transposes(lds, wave);
     store_scores(lse, delta);
-    store_rows();
+    stream.store_rows(lds, wave, lane);
     workgroup_barrier();  // P, dS, the transposes and the next rows are there
     stream.load_transposes(wave, lane);
     if constexpr (C::kKeepsKeys) add_sums(C::kP, C::kGt, dy);
     add_sums(C::kDs, C::kAt, dx);
-    this->hold_sums();
+    hold_sums();
     if constexpr (C::kFused) sum_da();
   }
 
@@ -165,19 +174,23 @@ struct WideBackward : BackwardTask<T, C> {
     this->clear_pad(args.schedule);
   }
   FW_METHOD void attend(const GpuArguments& args) {
-    this->start_stream(args.shared);
+    this->start_stream(args);
+    stream.start(wave, lane);
     this->clear_sums();
     if (this->all_tiles() > 0) {
       load_kept();
       if constexpr (C::kFused) load_kept_transposed();
-      if constexpr (!C::kKeepsKeys) this->load_numbers();
+      if constexpr (!C::kKeepsKeys) {
+        FW_UNROLL for (int which = 0; which < 2; ++which) minus[which] = this->number(0, which);
+      }
       stream.load_rows();
       stream.load_transposes(wave, lane);
-      store_rows();
+      stream.store_rows(lds, wave, lane);
       workgroup_barrier();
       FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
     }
-    this->store();
+    this->store(true, dx);
+    if constexpr (C::kKeepsKeys) this->store(false, dy);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/abi/features.h"
+#include "kernels/common/elements.h"
 #include "kernels/rdna/isa.h"
 
 namespace flashwave {
@@ -15,12 +16,14 @@ enum class Rounding { kNearest, kTruncate };
 
 template <Rounding kRounding>
 struct BF16 {
+  using Storage = BFloat16;
   // The mean of log2(x / trunc(x)) over 7 mantissa bits.
   static constexpr float gain = kRounding == Rounding::kTruncate ? 0.0040600f : 0.f;
   static constexpr float headroom = 0.f, limit = 0x1p40f;
 
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_bf16(a, b, c); }
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b) { return wmma_bf16(a, b); }
+  FW_METHOD static F32x8 multiply_keeping(Fragment a, Fragment b, F32x8 c) { return wmma_bf16_keeping(a, b, c); }
 
   FW_METHOD static uint32_t high_halves(float a, float b) { return permute_bytes(bits_of(b), bits_of(a), 0x07060302); }
 
@@ -52,6 +55,7 @@ struct BF16 {
 };
 
 struct F16 {
+  using Storage = _Float16;
   static constexpr bool kQuickRounding = false;
   static constexpr float gain = 0.f;
   // Weights of 2^-32 of the reference's are still subnormal halves rather than 0.
@@ -59,6 +63,7 @@ struct F16 {
 
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b, F32x8 c) { return wmma_f16(a, b, c); }
   FW_METHOD static F32x8 multiply(Fragment a, Fragment b) { return wmma_f16(a, b); }
+  FW_METHOD static F32x8 multiply_keeping(Fragment a, Fragment b, F32x8 c) { return wmma_f16_keeping(a, b, c); }
 
   FW_METHOD static uint32_t pack(float a, float b) {
     return __builtin_bit_cast(uint32_t, F16x2{_Float16(a), _Float16(b)});

@@ -50,6 +50,18 @@ FW_DEVICE F32x8 wmma_f16(Fragment a, Fragment b, F32x8 c) {
 #endif
 }
 
+// C stays as it is: the compiler would copy it to where the result goes.
+FW_DEVICE F32x8 wmma_bf16_keeping(Fragment a, Fragment b, F32x8 c) {
+  F32x8 d;
+  asm("v_wmma_f32_16x16x16_bf16 %0, %1, %2, %3" : "=&v"(d) : "v"(a), "v"(b), "v"(c));
+  return d;
+}
+FW_DEVICE F32x8 wmma_f16_keeping(Fragment a, Fragment b, F32x8 c) {
+  F32x8 d;
+  asm("v_wmma_f32_16x16x16_f16 %0, %1, %2, %3" : "=&v"(d) : "v"(a), "v"(b), "v"(c));
+  return d;
+}
+
 // With C = 0. RDNA3: the compiler would copy eight zeros from scalar registers that it keeps for them.
 #if defined(__GFX12__)
 FW_DEVICE F32x8 wmma_bf16(Fragment a, Fragment b) { return wmma_bf16(a, b, F32x8(0.f)); }

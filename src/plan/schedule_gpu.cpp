@@ -182,11 +182,16 @@ abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
 bool by_heads(const KernelRow& row) {
   return row.op == Op::kBackward && row.work == Work::kQueryBlocks && !is_slow_path(row);
 }
-abi::Schedule whole_heads(const Problem& problem) {
+abi::Schedule whole_heads(const Problem& problem, const KernelRow& row) {
   const fw_attention& a = problem.a;
-  abi::Schedule s = one_part(problem, abi::kHeadBlock, a.heads_q * a.batch);
+  const int32_t block = std::min(row.tile_q, abi::kHeadBlock);
+  abi::Schedule s = one_part(problem, block, a.heads_q * a.batch);
+  // Where queries pass by tiles of keys, dQ is summed over the tiles.
+  const bool sums = row.tile_q < row.max_seqlen_q && a.seqlen_k > row.tile_k;
+  s.dq_columns = static_cast<int16_t>(sums ? row.max_dim_qk : 0);
+  s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
-  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), abi::kHeadBlock, 0);
+  s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), block, s.dq_columns);
   return s;
 }
 
@@ -239,7 +244,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
   const fw_attention& a = problem.a;
   switch (row.work) {
     case Work::kQueryBlocks: {
-      if (by_heads(row)) return whole_heads(problem);
+      if (by_heads(row)) return whole_heads(problem, row);
       abi::Schedule s = one_part(problem, row.tile_q, ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch);
       if (row.op == Op::kBackward) s.workspace_bytes = abi::generic_backward_bytes(params_of(problem));
       return s;

@@ -29,7 +29,6 @@ SCALARS_IN_LANES = [
     (r" \w+_bwd_d(bias|slopes)$", 6),
     (r"^gfx908 cdna1_bwd_dq_", 3),
     (r"^gfx90a cdna_bwd_(dkdv|dq)_", 5),
-    (r"^gfx1100 rdna3_bwd_\w*_d128_", 10),  # in the mask, in clearing columns past the head dim, in the epilogue
     (r" amd_generic_", 300),
 ]
 GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32
@@ -39,7 +38,8 @@ GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32
 PLANNED_WAVES = [
     (r"^gfx9(0a|42|50) cdna_fwd_\w*_d(64|96|128)_", 2),  # 8 waves on 4 SIMDs
     (r"^gfx1100 rdna3_fwd_\w*_d(64|96|128)_", 4),
-    (r"^gfx1(100 rdna3|201 rdna4)_bwd_", 4),  # 8 waves on 2 SIMDs
+    (r"^gfx1(100 rdna3|201 rdna4)_bwd_(head_)?b?f16_d(64|128)_", 5),  # 10 waves on 2 SIMDs
+    (r"^gfx1(100 rdna3|201 rdna4)_bwd_", 4),  # 8
     (r"^gfx1201 rdna4_fwd_\w*_general$", 4),
     (r"^gfx1201 rdna4_fwd_\w*_d(64|128)_", 8),
     (r"^gfx908 amd_tiny_\w*_d(64|128)_k2$", 4),  # half the registers

@@ -39,7 +39,7 @@ NO_WINDOW = 1 << 40
 
 # Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
 CHOSEN = (
-    r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
+    r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((head|dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
     r"|^cdna_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+$|_bwd_d(bias|slopes)$"
 )
 HEAD_BLOCK, SCORE_WAVES = 32, 4  # kernels/abi/head_backward.h, score_gradients.h
@@ -139,11 +139,13 @@ class BackwardLaunch:
 
     def run(self, session, code):
         row, rng = self.row, np.random.default_rng(1)
-        of_keys, whole = row.work == "kKeyBlocks", row.name.startswith("cdna_bwd_head")
+        of_keys, whole = row.work == "kKeyBlocks", "_bwd_head_" in row.name
         scores = row.op in ("kDBias", "kDSlopes")
         passing, kept = (row.tile_q, row.tile_k) if of_keys else (row.tile_k, row.tile_q)
-        if whole:
-            passing = HEAD_BLOCK
+        sums = "kNeedsAnyOrder" in row.needs
+        if whole:  # those whose queries pass by tiles of keys sum dQ over the tiles
+            passing, kept = min(row.tile_q, HEAD_BLOCK), self.queries
+            sums = row.tile_q < row.seqlen_q and self.keys > row.tile_k
         key_heads = 2 if whole else 1
         args = Arguments(
             window_left=self.window[0], window_right=self.window[1], batch=1, heads_q=2, heads_k=key_heads, splits=1
@@ -152,7 +154,7 @@ class BackwardLaunch:
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
         args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
         args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
-        args.dq_columns = row.dim_qk if "kNeedsAnyOrder" in row.needs else 0
+        args.dq_columns = row.dim_qk if sums else 0
         args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * 2
         for name in ("q", "o", "d_o", "dq", "k", "v", "dk", "dv"):
             heads, length = (2, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)

@@ -72,8 +72,8 @@ TEST(Catalog, CpuHasACompleteSlowPath) {
 // of the backward by mma.sync, three head dims in two types, plain and with modifiers, for three sizes of shared
 // memory, and of the gradient of a bias: on all GPUs but Hopper there was the slow path alone, and everywhere for that
 // gradient. AMD: the backward on matrix cores where there was the slow path alone; on RDNA 36 rows, three head dims in
-// two types, each fused and as a pair that always gives the same bits, plain and with modifiers; on CDNA rows for dims
-// 96, 192 and 192/128, for short sequences, and a truncating one.
+// two types, each fused and as a pair that always gives the same bits, plain and with modifiers, and 4 for short
+// sequences; on CDNA rows for dims 96, 192 and 192/128, for short sequences, and a truncating one.
 constexpr int kMostRowsOfAnAmdGpu = 120, kMostRowsOfAnNvidiaGpu = 202;
 
 int rows_of(std::string_view device, uint32_t isa) {
