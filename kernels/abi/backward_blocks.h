@@ -30,7 +30,7 @@ constexpr int64_t backward_dq_at(int64_t tile_q) { return tile_q * 8 + kBackward
 // Sequence b begins with this block of queries; a block number times heads_q plus the head is the block's place.
 // Sequences of a ragged batch begin at the next whole block, and each has at least one.
 constexpr int64_t backward_first_block(const Params& p, int32_t b, int64_t tile_q) {
-  if (p.cu_seqlens_q) return p.cu_seqlens_q[b] / tile_q + b;
+  if (p.cu_seqlens_q) return at_most(p.cu_seqlens_q[b], p.q.most) / tile_q + b;
   const int64_t blocks = (p.seqlen_q + tile_q - 1) / tile_q;
   return b * (blocks > 0 ? blocks : 1);
 }

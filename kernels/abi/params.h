@@ -9,16 +9,24 @@ namespace flashwave::abi {
 
 enum DType : int32_t { kNone = 0, kF16 = 1, kBF16 = 2, kF32 = 3 };
 
-// Same layout and stride orders as fw_tensor in flashwave.h.
+// Same layout and stride orders as fw_tensor in flashwave.h, where the last field is 0.
 struct Tensor {
   void* data;
   int64_t stride[4];
   int32_t dtype;
-  int32_t reserved;
+  // The most that numbers in a device's memory may say of this tensor (at_most). q and k: the rows of a packed tensor,
+  // else the last row of a cache or its last page; rotary_cos: the last position. 0 in all others.
+  int32_t most;
 };
 
 // "No limit" for a window side. Far from overflow when a position is added to it.
 inline constexpr int64_t kNoWindow = int64_t{1} << 40;
+
+// A number from a device's memory, where nobody has looked at it: one below 0 or beyond `most` counts as that. One
+// comparison, of unsigned numbers.
+__attribute__((always_inline)) constexpr int32_t at_most(int32_t x, int32_t most) {
+  return uint32_t(x) < uint32_t(most) ? x : most;
+}
 
 struct Params {
   Tensor q, k, v, o, lse;

@@ -41,6 +41,7 @@ struct KeyRows {
   static constexpr int kKeys = 16 * kTiles;
   int32_t keys, first_row, page_size;
   uint32_t page_inverse;  // floor((2^32 - 1) / page_size)
+  int32_t last_page;      // that there is
   bool paged;
   uint64_t k_data, v_data, table;
   int64_t k_row, v_row, k_page, v_page;  // bytes from a row, or page, to the next
@@ -52,7 +53,7 @@ struct KeyRows {
     k_row = p.k.stride[1] * 2, v_row = p.v.stride[1] * 2, k_page = p.k.stride[0] * 2, v_page = p.v.stride[0] * 2;
     k_data = address_of(p.k.data) + head * p.k.stride[2] * 2;
     v_data = address_of(p.v.data) + head * p.v.stride[2] * 2;
-    page_inverse = 0, table = 0;
+    page_inverse = 0, table = 0, last_page = p.k.most;
     if (paged) {
       page_inverse = uniform(int32_t(0xFFFFFFFFu / uint32_t(page_size)));
       table = address_of(p.block_table) + seq.b * p.block_table_stride * 4;
@@ -75,7 +76,7 @@ struct KeyRows {
   // A key past the end is the last one again, which is masked. Unsigned: a step or two past 2^31 is no key either.
   FW_METHOD int32_t key_or_last(int32_t key) const { return uint32_t(key) < uint32_t(keys) ? key : keys - 1; }
 
-  // Pages of keys lane_key() of the step's tiles; to be asked for well before locate().
+  // What the table says of keys lane_key() of the step's tiles; to be asked for well before locate().
   FW_METHOD void find_pages(int32_t first_key, int32_t (&page)[kTiles]) const {
     if (!paged) return;
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
@@ -95,14 +96,15 @@ struct KeyRows {
     }
     if (step.all_in_order()) {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
-        const int64_t in_page = paged ? uniform(page[t]) : 0;
+        const int64_t in_page = paged ? abi::at_most(uniform(page[t]), last_page) : 0;
         step.k[t] = k_data + in_page * k_page + slot[t] * k_row + k_lane;
         step.v[t] = v_data + in_page * v_page + slot[t] * v_row + v_lane;
       }
     } else {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
         const int32_t row = first_row + key_or_last(first_key + 16 * t + lane_key);
-        const int64_t in_page = paged ? page[t] : 0, in_slot = paged ? row - page_of(row) * page_size : row;
+        const int64_t in_page = paged ? abi::at_most(page[t], last_page) : 0;
+        const int64_t in_slot = paged ? row - page_of(row) * page_size : row;
         step.k[t] = k_data + in_page * k_page + in_slot * k_row;
         step.v[t] = v_data + in_page * v_page + in_slot * v_row;
       }

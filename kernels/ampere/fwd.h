@@ -124,11 +124,12 @@ struct Forward {
     base += mine.chunk * 16;
     if (p.block_table) {
       const int32_t* const table = p.block_table + batch * p.block_table_stride;
-      const uint32_t pad = p.leftpad_k ? uint32_t(p.leftpad_k[batch]) : 0, size = uint32_t(p.page_size);
+      const uint32_t pad = uint32_t(left_pad(p, batch)), size = uint32_t(p.page_size);
       load_rows<C::kKeys, kGeneral>(mine, to, keys - first, dim, vectors, [&](int i) {
         const int key = first + mine.row + i * Rows::kRows;
         const uint32_t row = pad + uint32_t(key < keys ? key : first), page = row / size;
-        return base + (table[page] * t.stride[0] + int64_t(row - page * size) * t.stride[1]) * 2;
+        return base +
+               (abi::at_most(table[page], p.k.most) * t.stride[0] + int64_t(row - page * size) * t.stride[1]) * 2;
       });
     } else {
       const char* const from = base + (first + mine.row) * t.stride[1] * 2;

@@ -16,15 +16,4 @@ FW_DEVICE void add_to_memory(float* to, float x) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
 
-// A counter that CTAs wait for and raise (8.7 release and acquire patterns).
-FW_DEVICE void wait_until_equal(const int* counter, int value) {
-  int x;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
-  } while (x != value);
-}
-FW_DEVICE void raise(int* counter) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
-}
-
 }  // namespace flashwave

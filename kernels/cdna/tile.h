@@ -163,7 +163,7 @@ struct TileStream {
   }
   // Where the page is, or one after it. The load may go through the vector unit; the descriptor needs a scalar.
   FW_METHOD int32_t entry(const Params& p, int after) const {
-    return uniform(p.block_table[batch * p.block_table_stride + page + after]);
+    return abi::at_most(uniform(p.block_table[batch * p.block_table_stride + page + after]), p.k.most);
   }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>

@@ -17,12 +17,6 @@ FW_FN Edges edges_of(const abi::Params& p, const Sequence& s) {
   return {edge(shift - p.window_left), edge(shift + p.window_right)};
 }
 
-// Rows of k and v that the sequence has in memory: its left pad, its keys, and what follows them.
-FW_FN int32_t stored_rows(const abi::Params& p, int32_t b) {
-  return p.cu_seqlens_k ? p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b] : p.seqlen_k;
-}
-FW_FN int32_t left_pad(const abi::Params& p, int32_t b) { return p.leftpad_k ? p.leftpad_k[b] : 0; }
-
 // Tiles of queries, each of `tile` from a multiple of it on: those in which some query sees one of the keys from, ...,
 // to - 1, and of those the ones in which every query, past the end of the sequence or not, sees all of them.
 struct QueryTiles {

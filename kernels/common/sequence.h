@@ -17,34 +17,66 @@ struct Sequence {
   int64_t keys;  // visible to the mask: after left pad, with appended keys
 };
 
+// What a GPU's memory says of lengths and places is nobody's to check before a kernel reads it, and must not lead out
+// of what the caller has allocated: every number goes through abi::at_most (docs/semantics.md).
+//
+// Rows of sequence b in a packed tensor of `total` rows, in which no sequence has more than `longest`.
+struct PackedRows {
+  int32_t first, count;
+};
+FW_FN PackedRows packed_rows(const int32_t* offsets, int32_t b, int32_t total, int32_t longest) {
+  const int32_t first = abi::at_most(offsets[b], total), end = abi::at_most(offsets[b + 1], total);
+  return {first, abi::at_most((end > first ? end : first) - first, longest)};
+}
+// Of k and v. In pages only the lengths count.
+FW_FN PackedRows packed_keys(const abi::Params& p, int32_t b) {
+  return packed_rows(p.cu_seqlens_k, b, p.block_table ? INT32_MAX : p.k.most, p.seqlen_k);
+}
+
+// Rows of k and v that the sequence has in memory: its left pad, its keys, and what follows them.
+FW_FN int32_t stored_rows(const abi::Params& p, int32_t b) {
+  return p.cu_seqlens_k ? packed_keys(p, b).count : p.seqlen_k;
+}
+// Of these: the left pad, and with seqused_k those in use before new keys are appended.
+FW_FN int32_t left_pad(const abi::Params& p, int32_t b, int32_t stored) {
+  return p.leftpad_k ? abi::at_most(p.leftpad_k[b], stored) : 0;
+}
+FW_FN int32_t left_pad(const abi::Params& p, int32_t b) { return p.leftpad_k ? left_pad(p, b, stored_rows(p, b)) : 0; }
+FW_FN int32_t used_rows(const abi::Params& p, int32_t b, int32_t stored) {
+  return abi::at_most(p.seqused_k[b], stored - int32_t(p.seqlen_new));
+}
+
 FW_FN Sequence sequence_of(const abi::Params& p, int32_t b) {
   Sequence s;
   s.b = b;
   if (p.cu_seqlens_q) {
+    const PackedRows rows = packed_rows(p.cu_seqlens_q, b, p.q.most, p.seqlen_q);
     s.q_batch = 0;
-    s.q_row = p.cu_seqlens_q[b];
-    s.queries = p.cu_seqlens_q[b + 1] - p.cu_seqlens_q[b];
+    s.q_row = rows.first;
+    s.queries = rows.count;
   } else {
     s.q_batch = b;
     s.q_row = 0;
     s.queries = p.seqlen_q;
   }
-  int64_t stored = p.seqlen_k, first = 0;
-  s.k_batch = p.cache_batch_idx ? p.cache_batch_idx[b] : b;
+  int32_t stored = p.seqlen_k;
+  int64_t first = 0;
+  s.k_batch = p.cache_batch_idx ? abi::at_most(p.cache_batch_idx[b], p.k.most) : b;
   if (p.cu_seqlens_k) {
-    stored = p.cu_seqlens_k[b + 1] - p.cu_seqlens_k[b];
+    const PackedRows rows = packed_keys(p, b);
+    stored = rows.count;
     s.k_batch = 0;
-    if (!p.block_table) first = p.cu_seqlens_k[b];
+    if (!p.block_table) first = rows.first;
   }
-  if (p.seqused_k) stored = p.seqused_k[b];
-  const int64_t leftpad = p.leftpad_k ? p.leftpad_k[b] : 0;
+  const int64_t leftpad = left_pad(p, b, stored), used = p.seqused_k ? used_rows(p, b, stored) : stored;
   s.k_row = first + leftpad;
-  s.keys = stored + p.seqlen_new - leftpad;
+  s.keys = used + p.seqlen_new - leftpad;
   if (s.keys < 0) s.keys = 0;
   return s;
 }
 
-// Element offset of key j (0 <= j < s.keys) of head h in tensor t, which is k, v, dk or dv.
+// Element offset of key j (0 <= j < s.keys) of head h in tensor t, which is k, v, dk or dv. A page is taken as the
+// table names it: for CPUs, where that has been checked, and for kernels that are given no pages.
 FW_FN int64_t key_offset(const abi::Params& p, const abi::Tensor& t, const Sequence& s, int64_t j, int64_t h) {
   const int64_t row = s.k_row + j;
   if (p.block_table) {
@@ -52,6 +84,13 @@ FW_FN int64_t key_offset(const abi::Params& p, const abi::Tensor& t, const Seque
     return page * t.stride[0] + (row % p.page_size) * t.stride[1] + h * t.stride[2];
   }
   return s.k_batch * t.stride[0] + row * t.stride[1] + h * t.stride[2];
+}
+// The same for GPUs: a page that is not there does not lead out of the cache.
+FW_FN int64_t bounded_key_offset(const abi::Params& p, const abi::Tensor& t, const Sequence& s, int64_t j, int64_t h) {
+  if (!p.block_table) return key_offset(p, t, s, j, h);
+  const int64_t row = s.k_row + j;
+  const int32_t page = abi::at_most(p.block_table[s.b * p.block_table_stride + row / p.page_size], p.k.most);
+  return page * t.stride[0] + (row % p.page_size) * t.stride[1] + h * t.stride[2];
 }
 
 // Element offset of row i of head h in tensor t, which is q, o, lse, d_o, d_lse or dq.

@@ -92,9 +92,9 @@ struct GenericBackward {
   FW_METHOD void dkdv_pass(int64_t task) {
     const TaskBlock block(task, p.seqlen_k, p.heads_k);
     const Sequence seq = sequence_of(p, block.b);
-    const int64_t stored = p.cu_seqlens_k ? p.cu_seqlens_k[block.b + 1] - p.cu_seqlens_k[block.b] : p.seqlen_k;
+    const int32_t stored = stored_rows(p, block.b);
     if (block.begin >= stored) return;
-    const int64_t first_key = block.begin - (p.leftpad_k ? p.leftpad_k[block.b] : 0);  // of this block; may be negative
+    const int64_t first_key = block.begin - left_pad(p, block.b, stored);  // of this block; may be negative
     const int64_t key_begin = greatest(first_key, 0), key_end = least(first_key + kRows, seq.keys);
     Accumulator dk = {}, dv = {};
     if (key_begin < key_end) {

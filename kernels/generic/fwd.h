@@ -69,8 +69,8 @@ struct GenericForward {
       const Params& p = parameters_again(this->p);
       const int count = int(least(kColumns, key_end - j0));
       set_offsets(
-          memory.column_offset, count, [&](int64_t j) { return key_offset(p, p.k, seq, j0 + j, h_k); },
-          [&](int64_t j) { return key_offset(p, p.v, seq, j0 + j, h_k); });
+          memory.column_offset, count, [&](int64_t j) { return bounded_key_offset(p, p.k, seq, j0 + j, h_k); },
+          [&](int64_t j) { return bounded_key_offset(p, p.v, seq, j0 + j, h_k); });
       row_dots(memory, elements<const T>(p.q), memory.row_offset[0], elements<const T>(p.k), memory.column_offset[0],
                count, p.dim_qk, working_rows > 0, memory.first);
       FW_NO_UNROLL for (int r = 0; r < working_rows; ++r) softmax_step(r, j0 + lane_index(), last && p.probs.data);

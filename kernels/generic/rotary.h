@@ -42,9 +42,10 @@ FW_DEVICE void copy_heads(HeadRows<const T> in, HeadRows<T> out, int heads, int 
 }
 
 // The first rotary_dim elements of each head turned, the others copied. In and out may be the same row: each pair is
-// read and written by one thread.
+// read and written by one thread. A position that cos and sin do not have counts as the nearest that they have.
 template <class T>
-FW_DEVICE void rotate_heads(const Params& p, int64_t position, HeadRows<const T> in, HeadRows<T> out, int heads) {
+FW_DEVICE void rotate_heads(const Params& p, int64_t at, HeadRows<const T> in, HeadRows<T> out, int heads) {
+  const int64_t position = at < 0 ? 0 : at > p.rotary_cos.most ? p.rotary_cos.most : at;
   const int rotary_dim = int(p.rotary_dim), pairs = rotary_dim / 2, fours = (pairs + 3) / 4;
   for (int n = thread_index(); n < heads * fours; n += kRotaryThreads) {
     const int h = n / fours, i = n % fours * 4;

@@ -23,11 +23,11 @@ FW_DEVICE void rotary(const GpuArguments& args) {
   const int64_t task = task_index();
   if (task >= args.schedule.tasks) return;
   const bool packed = p.cu_seqlens_q != nullptr;
-  const int64_t rows = packed ? p.cu_seqlens_q[p.batch] : int64_t{p.batch} * p.seqlen_q;
+  const int64_t rows = packed ? abi::at_most(p.cu_seqlens_q[p.batch], p.q.most) : int64_t{p.batch} * p.seqlen_q;
   int64_t row = task * args.schedule.rows_per_task;
   const int64_t end = row + args.schedule.rows_per_task < rows ? row + args.schedule.rows_per_task : rows;
   if (row >= end) return;
-  for (int32_t b = packed ? sequence_at(p, row) : int32_t(row / p.seqlen_q); row < end; ++b) {
+  for (int32_t b = packed ? sequence_at(p, row) : int32_t(row / p.seqlen_q); row < end && b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, b);
     const int64_t first = packed ? seq.q_row : int64_t{b} * p.seqlen_q;
     for (; row < end && row < first + seq.queries; ++row) rotate_query<T>(p, seq, row - first);

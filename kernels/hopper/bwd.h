@@ -142,7 +142,7 @@ struct KeyWarpgroup {
   // room.
   template <int N>
   FW_METHOD void become(uint32_t (&operand_registers)[N], const uint32_t (&x)[N]) const {
-    FW_UNROLL for (int i = 0; i < N; ++i) operand_registers[i] = x[i] + p.q.reserved;  // 0, which ptxas does not know
+    FW_UNROLL for (int i = 0; i < N; ++i) operand_registers[i] = x[i] + p.o.most;  // 0, which ptxas does not know
   }
 };
 

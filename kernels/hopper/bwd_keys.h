@@ -114,7 +114,7 @@ FW_DEVICE void store_unseen(const Params& p, const BackwardTask& task, int first
     store_zeros(p, p.dv, p.dim_v, task, first, end, thread);
   }
   if (pads && p.leftpad_k) {
-    const int pad = p.leftpad_k[task.batch];
+    const int pad = left_pad(p, task.batch);
     store_zeros(p, p.dk, p.dim_qk, task, -pad, min(0, task.rows), thread);
     store_zeros(p, p.dv, p.dim_v, task, -pad, min(0, task.rows), thread);
   }

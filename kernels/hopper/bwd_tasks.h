@@ -95,7 +95,7 @@ struct KeyTileOrder {
     return {int32_t((backwards ? of - 1 - step : step) * tile_keys), head, batch};
   }
   FW_METHOD Place at_varlen(uint32_t index) const {
-    const RaggedTile t = ragged_tile(p.cu_seqlens_k, p.batch, p.heads_k, tile_keys, index);
+    const RaggedTile t = ragged_tile(p.cu_seqlens_k, p.k.most, p.seqlen_k, p.batch, p.heads_k, tile_keys, index);
     return place(t.tile, t.tiles, t.head, t.batch);
   }
 };

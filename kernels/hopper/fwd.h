@@ -281,7 +281,47 @@ struct Consumer {
     issue_scores(block);
   }
 
-  // All blocks of the task but the last output.
+  // The first block of a task, whose scores were asked for before: there is no output to compute beside it.
+  FW_METHOD void first_block(int block, bool last) {
+    draw(block);
+    wgmma_wait<0>();
+    hold(s);
+    release_k(done);
+    if constexpr (C::kQSlots == 1)
+      if (last) release_queries(task_number);
+    first_output = true;
+    m0 = m1 = -kInf, l0 = l1 = 0;
+    modify(block);
+    raise_reference();
+    add(exponentials(pa));
+    drop();
+    if (C::kQSlots > 1 && task_number > 0) {
+      if (speaks) tma_wait_stores_read();
+      release_queries(task_number - 1);
+    }
+  }
+
+  // Blocks j, j - 1, ... down to `end`. `first` is the last of the task.
+  FW_METHOD void checked_blocks(int& j, int end, int first) {
+    FW_NO_UNROLL for (; j >= end; --j) checked_block(j, j == first);
+  }
+  FW_METHOD void optimistic_blocks(int& j, int end, int first) {
+    if constexpr (C::kTwoWeights) {  // two at a time, so that no weights are moved
+      FW_NO_UNROLL while (j > end) {
+        optimistic_block(pa, pb, j == first), --j;
+        optimistic_block(pb, pa, j == first), --j;
+      }
+      if (j == end) {
+        optimistic_block(pa, pb, j == first), --j;
+        FW_UNROLL for (int i = 0; i < kWeights; ++i) pa[i] = pb[i];
+      }
+    } else {
+      FW_NO_UNROLL for (; j >= end; --j) optimistic_block(pa, pa, j == first);
+    }
+  }
+
+  // All blocks of the task, from last to first, but the last output: those that end with hidden keys, those that all
+  // rows see, which are most, and those that begin with hidden keys.
   FW_METHOD void attend() {
     const ForwardTask task = task_again();
     int j = uniform(task.last_block);
@@ -290,42 +330,13 @@ struct Consumer {
     open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
     open_last = uniform(seen.all_last / C::kTileK);
 
-    draw(j);
-    wgmma_wait<0>();
-    hold(s);
-    release_k(done);
-    if constexpr (C::kQSlots == 1)
-      if (j == first) release_queries(task_number);
-    first_output = true;
-    m0 = m1 = -kInf, l0 = l1 = 0;
-    modify(j);
-    raise_reference();
-    add(exponentials(pa));
-    drop();
-    if (C::kQSlots > 1 && task_number > 0) {
-      if (speaks) tma_wait_stores_read();
-      release_queries(task_number - 1);
-    }
+    first_block(j, j == first);
     if (--j >= first) wait_k(done + 1);
-
-    const int checked = C::kGeneral ? first : max(first, open_last);
-    FW_NO_UNROLL for (; j >= checked; --j) checked_block(j, j == first);
-    if constexpr (C::kGeneral) {
-    } else if constexpr (C::kTwoWeights) {
-      FW_NO_UNROLL while (j > open_first) {
-        optimistic_block(pa, pb, j == first), --j;
-        optimistic_block(pb, pa, j == first), --j;
-      }
-      if (j == open_first) {
-        optimistic_block(pa, pb, j == first), --j;
-        FW_UNROLL for (int i = 0; i < kWeights; ++i) pa[i] = pb[i];
-      }
-    } else {
-      FW_NO_UNROLL for (; j >= open_first; --j) optimistic_block(pa, pa, j == first);
-    }
     if constexpr (!C::kGeneral) {
-      FW_NO_UNROLL for (; j >= first; --j) checked_block(j, j == first);
+      checked_blocks(j, max(first, open_last), first);
+      optimistic_blocks(j, open_first, first);
     }
+    checked_blocks(j, first, first);
   }
 
   // Normalises O and stores it; rows past the last query are not written.

@@ -234,16 +234,6 @@ FW_DEVICE float4 load_shared_floats(uint32_t at) {
 FW_DEVICE void add_to_memory(float* to, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-// A counter that CTAs wait for and raise.
-FW_DEVICE void wait_until_equal(const int* counter, int value) {
-  int x;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
-  } while (x != value);
-}
-FW_DEVICE void raise(int* counter) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
-}
 FW_DEVICE uint32_t clock_now() {
   uint32_t x;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(x));

@@ -99,7 +99,8 @@ struct Producer {
     const int32_t map_rows = int32_t(abi::key_map_rows(p)), page = row / map_rows;
     const int32_t used = min(int32_t(seq.keys) - page * map_rows, map_rows);
     if (used <= 0) return {map_rows, 0, 0};  // all out of bounds
-    MapPlace at = abi::map_place(t, map_rows, used, p.block_table[seq.b * p.block_table_stride + page] * t.stride[0]);
+    const int64_t place = abi::at_most(p.block_table[seq.b * p.block_table_stride + page], p.k.most);
+    MapPlace at = abi::map_place(t, map_rows, used, place * t.stride[0]);
     at.row -= page * map_rows;
     return at;
   }

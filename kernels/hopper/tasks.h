@@ -51,13 +51,13 @@ struct RaggedTile {
   uint32_t tile, tiles;  // of one head of the sequence
   int32_t head, batch;   // batch < 0: there is none of this number
 };
-FW_DEVICE RaggedTile ragged_tile(const int32_t* cu_seqlens, int32_t batch, int32_t heads, uint32_t rows,
-                                 uint32_t index) {
+FW_DEVICE RaggedTile ragged_tile(const int32_t* cu_seqlens, int32_t total, int32_t longest, int32_t batch,
+                                 int32_t heads, uint32_t rows, uint32_t index) {
   const int lane = lane_index();
   for (int first = 0; first < batch; first += kWave) {  // 32 sequences at a time, one to a lane
     const int b = first + lane;
     uint32_t mine = 0;
-    if (b < batch) mine = (uint32_t(cu_seqlens[b + 1] - cu_seqlens[b]) + rows - 1) / rows;
+    if (b < batch) mine = (uint32_t(packed_rows(cu_seqlens, b, total, longest).count) + rows - 1) / rows;
     uint32_t end = mine * heads;
     FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
       const uint32_t before = __shfl_up_sync(kAllLanes, end, apart);
@@ -113,7 +113,7 @@ struct TaskOrder {
  private:
   FW_METHOD uint32_t heads() const { return uint32_t(p.heads_q) / heads_of_tile; }
   FW_METHOD Place at_varlen(uint32_t index) const {
-    const RaggedTile t = ragged_tile(p.cu_seqlens_q, p.batch, heads(), tile_q, index);
+    const RaggedTile t = ragged_tile(p.cu_seqlens_q, p.q.most, p.seqlen_q, p.batch, heads(), tile_q, index);
     return {t.tiles - 1 - t.tile, int32_t(t.head * heads_of_tile), t.batch};
   }
 };

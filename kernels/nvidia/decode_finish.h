@@ -18,7 +18,7 @@ struct UnitRows {
 
   FW_METHOD UnitRows(const Params& p, const Unit& unit, int group_size, int rows_per_unit) : group(group_size) {
     q_batch = unit.b, q_row = 0, first_query = first_rest = 0;
-    if (p.cu_seqlens_q) q_batch = 0, q_row = p.cu_seqlens_q[unit.b];
+    if (p.cu_seqlens_q) q_batch = 0, q_row = abi::at_most(p.cu_seqlens_q[unit.b], p.q.most);
     const int first_row = unit.block * rows_per_unit;
     if (first_row > 0) first_query = first_row / group, first_rest = first_row - first_query * group;
     first_head = unit.head * group, count = unit.queries * group - first_row, per_group = rcp_fast(float(group));

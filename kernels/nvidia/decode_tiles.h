@@ -68,7 +68,9 @@ struct TileRequests {
     if (p.block_table) {
       const uint32_t size = uint32_t(p.page_size), page = uint32_t(request.row) / size;
       request.row -= int(page * size);
-      request.page = mine < request.count ? __ldg(p.block_table + unit.b * p.block_table_stride + page) : 0;
+      request.page = mine < request.count
+                         ? abi::at_most(__ldg(p.block_table + unit.b * p.block_table_stride + page), p.k.most)
+                         : 0;
     }
     tile += kTeams;
     return request;

@@ -78,6 +78,17 @@ FW_DEVICE uint64_t either(const uint64_t* at, int i, const uint64_t& otherwise) 
   return result;
 }
 
+// A counter in memory that workgroups wait for and raise (PTX ISA, "Release and Acquire Patterns").
+FW_DEVICE void wait_until_equal(const int* counter, int value) {
+  int x;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+  } while (x != value);
+}
+FW_DEVICE void raise(int* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
 // Bare instructions (PTX ISA, "Floating Point Instructions"): ex2 and rcp to 1 ulp or little more, lg2 (base 2) to
 // 2^-22 where the result is small; denormals flushed.
 FW_DEVICE float exp2_fast(float x) {

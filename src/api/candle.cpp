@@ -2,6 +2,7 @@
 #include "flashwave/candle.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -85,10 +86,10 @@ fw_status run_mha_rocm_0_11(const void* q_ptr, const void* k_ptr, const void* v_
   a.cu_seqlens_q = cu_seqlens_q_ptr;
   a.cu_seqlens_k = cu_seqlens_k_ptr;
   a.total_q = varlen_q ? total_q : 0;
-  // The caller does not say how many rows or pages there are. Only the checks of addresses would ask, which are left
-  // out for it; here it matters only that there is more than one, for their strides to count.
-  a.total_k = varlen_k && !paged && seqlen_k > 0 ? 2 : 0;
-  a.batch_k = paged ? 2 : 0;
+  // The caller does not say how many rows or pages there are. The checks of addresses, which would ask, are left out
+  // for it, and kernels are to take every number of a row or page as it is: there may be as many as there are numbers.
+  a.total_k = varlen_k && !paged && seqlen_k > 0 ? INT32_MAX : 0;
+  a.batch_k = paged ? INT32_MAX : 0;
   a.block_table = block_table_ptr;
   a.block_table_stride = block_table_batch_stride;
   a.page_size = paged ? page_block_size : 0;

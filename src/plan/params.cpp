@@ -13,9 +13,12 @@ namespace {
 static_assert(sizeof(abi::Tensor) == sizeof(fw_tensor));
 static_assert(offsetof(abi::Tensor, stride) == offsetof(fw_tensor, stride));
 static_assert(offsetof(abi::Tensor, dtype) == offsetof(fw_tensor, dtype));
+static_assert(offsetof(abi::Tensor, most) == offsetof(fw_tensor, reserved));
 abi::Tensor tensor(const fw_tensor& t) { return std::bit_cast<abi::Tensor>(t); }
 
 int64_t window(int64_t limit) { return limit < 0 ? abi::kNoWindow : std::min(limit, abi::kNoWindow); }
+
+int32_t most_of(int64_t extent) { return static_cast<int32_t>(std::clamp<int64_t>(extent, 0, INT32_MAX)); }
 
 }  // namespace
 
@@ -29,6 +32,9 @@ abi::Params params_of(const Problem& problem) {
   p.dq = tensor(g.dq), p.dk = tensor(g.dk), p.dv = tensor(g.dv), p.d_bias = tensor(g.d_bias);
   p.d_sinks = g.d_sinks, p.d_slopes = g.d_slopes;
 
+  // What the numbers in these arrays may say.
+  p.q.most = most_of(a.total_q);
+  p.k.most = most_of(problem.varlen_k() && !problem.paged() ? a.total_k : a.batch_k > 0 ? a.batch_k - 1 : a.batch - 1);
   p.cu_seqlens_q = a.cu_seqlens_q, p.cu_seqlens_k = a.cu_seqlens_k;
   p.seqused_k = a.seqused_k, p.leftpad_k = a.leftpad_k;
   p.cache_batch_idx = a.cache_batch_idx;
@@ -42,6 +48,7 @@ abi::Params params_of(const Problem& problem) {
 
   p.k_new = tensor(a.k_new), p.v_new = tensor(a.v_new);
   p.rotary_cos = tensor(a.rotary_cos), p.rotary_sin = tensor(a.rotary_sin);
+  p.rotary_cos.most = most_of(a.rotary_seqlen - 1);
   p.rotary_dim = a.rotary_dim;
   p.rotary_interleaved = (a.flags & FW_ROTARY_INTERLEAVED) != 0;
   p.rotary_per_row = problem.causal() || a.window_left >= 0 || a.window_right >= 0;
@@ -83,11 +90,13 @@ abi::Params params_of(const Rotary& rotary) {
   abi::Params p{};
   p.q = tensor(r.x), p.q_rotated = tensor(r.out);
   p.rotary_cos = tensor(r.cos), p.rotary_sin = tensor(r.sin);
+  p.rotary_cos.most = most_of(r.rotary_seqlen - 1);
   p.rotary_dim = r.rotary_dim;
   p.rotary_offset = r.seqlen_offset;
   p.rotary_interleaved = (r.flags & FW_ROTARY_INTERLEAVED) != 0;
   p.rotary_conjugate = (r.flags & FW_ROTARY_CONJUGATE) != 0;
   p.rotary_per_row = 1;
+  p.q.most = most_of(r.total);
   p.cu_seqlens_q = r.cu_seqlens, p.seqused_k = r.seqlen_offsets;
   p.batch = static_cast<int32_t>(r.batch), p.seqlen_q = static_cast<int32_t>(r.seqlen);
   p.heads_q = static_cast<int32_t>(r.heads), p.dim_qk = static_cast<int32_t>(r.dim);

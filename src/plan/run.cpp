@@ -72,6 +72,14 @@ Status launch(Device& device, const KernelRow& row, const abi::Params& params, c
   return device.launch(row, params, schedule, options);
 }
 
+LaunchOptions launch_options(const Plan& plan, const RunOptions& options) {
+  LaunchOptions how;
+  how.stream = options.stream;
+  how.threads = plan.threads;
+  how.executor = options.executor;
+  return how;
+}
+
 }  // namespace
 
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options) {
@@ -83,14 +91,12 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   if (params.dropout_state != nullptr && device.info().host_memory) {  // kernels of CPUs have the numbers by value
     params.dropout_seed = params.dropout_state[0], params.dropout_offset = params.dropout_state[1];
   }
-  LaunchOptions how;
-  how.stream = options.stream;
-  how.threads = plan.threads;
-  how.executor = options.executor;
+  LaunchOptions how = launch_options(plan, options);
 
   if (plan.append != nullptr) {
     if (plan.q_rotated_bytes > 0) {
       params.q_rotated = dense_rows(problem, problem.a.dim_qk, problem.a.q.dtype, workspace.data());
+      params.q_rotated.most = params.q.most;
     }
     const abi::Schedule schedule = append_schedule(problem, *plan.append);
     if (Status status = launch(device, *plan.append, params, schedule, how); !status.ok()) return status;
@@ -123,19 +129,11 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
 }
 
 Status run(Device& device, const Merging& merging, const Plan& plan, const RunOptions& options) {
-  LaunchOptions how;
-  how.stream = options.stream;
-  how.threads = plan.threads;
-  how.executor = options.executor;
-  return launch(device, *plan.selection.row, params_of(merging), plan.schedule, how);
+  return launch(device, *plan.selection.row, params_of(merging), plan.schedule, launch_options(plan, options));
 }
 
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options) {
-  LaunchOptions how;
-  how.stream = options.stream;
-  how.threads = plan.threads;
-  how.executor = options.executor;
-  return launch(device, *plan.selection.row, params_of(rotary), plan.schedule, how);
+  return launch(device, *plan.selection.row, params_of(rotary), plan.schedule, launch_options(plan, options));
 }
 
 }  // namespace flashwave

@@ -55,7 +55,7 @@ def named(kind, names):
 
 I64, I32, U64, F32 = ctypes.c_int64, ctypes.c_int32, ctypes.c_uint64, ctypes.c_float
 # kernels/abi/params.h, gpu_launch.h
-Tensor = structure("Tensor", ("data", U64), ("stride", I64 * 4), ("dtype", I32), ("reserved", I32))
+Tensor = structure("Tensor", ("data", U64), ("stride", I64 * 4), ("dtype", I32), ("most", I32))
 Arguments = structure(
     "Arguments",
     *named(Tensor, "q k v o lse bias probs d_o d_lse dq dk dv d_bias"),

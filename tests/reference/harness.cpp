@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 
@@ -93,6 +94,7 @@ Problem::Problem(const Case& c) : case_(c) {
   p.v_new = input("v_new", case_.v_new, type);
   p.rotary_cos = input("cos", case_.cos, c.rotary_f32 ? abi::kF32 : type);
   p.rotary_sin = input("sin", case_.sin, c.rotary_f32 ? abi::kF32 : type);
+  p.q.most = p.k.most = INT32_MAX;  // lengths and places of the cases are right
 
   Array probs;
   probs.stride = {c.heads_q * c.seqlen_q * c.seqlen_k, c.seqlen_q * c.seqlen_k, c.seqlen_k, 1};
@@ -101,6 +103,7 @@ Problem::Problem(const Case& c) : case_(c) {
   p.lse = tensor("lse", case_.lse, abi::kF32);
   p.probs = tensor("probs", probs, abi::kF32);
   p.q_rotated = tensor("q_rotated", case_.q, type);
+  p.q_rotated.most = p.q.most;
   p.dq = tensor("dq", case_.q, type);
   p.dk = tensor("dk", case_.k, type);
   p.dv = tensor("dv", case_.v, type);
