@@ -46,7 +46,11 @@ struct BackwardConfig {
   static constexpr uint32_t kColumnBytes = kColumns * kQueryTile * 2, kTransposedBytes = 2 * kColumnBytes;
   static constexpr uint32_t kRows = 2 * kTransposedBytes, kDs = kRows + 2 * kMatrixBytes;
   static constexpr int kDsRowBytes = 2 * kTileK;
-  static constexpr int kLdsBytes = kDs + (kFused ? kQueryTile * kDsRowBytes : 0);
+  // Where S and dP start with -lse and -delta, each wave has those of a tile (bwd_numbers.h). Head dims above 128 leave
+  // no room; on gfx950 LDS is what limits.
+  static constexpr bool kStarts = !kGeneral && kWalks == 1 && !kIsGfx950;
+  static constexpr uint32_t kNumbers = kDs + (kFused ? kQueryTile * kDsRowBytes : 0), kWaveNumbers = 2 * kQueryTile * 4;
+  static constexpr int kLdsBytes = kNumbers + (kStarts ? kWaves * kWaveNumbers : 0);
 
   // Fragments (16 bytes of a lane, an MFMA operand), in the order of their products: S = Q K^T, dP = dO V^T,
   // dQ = dS K, dV^T += dO^T P, dK^T += Q^T dS.
