@@ -19,25 +19,18 @@
 // each.
 #pragma once
 
+#include "kernels/cdna/bwd_lds.h"
 #include "kernels/cdna/bwd_modify.h"
 #include "kernels/cdna/bwd_numbers.h"
 #include "kernels/cdna/bwd_plan.h"
-#include "kernels/cdna/bwd_stream.h"
-#include "kernels/cdna/bwd_tile.h"
 
 namespace flashwave {
 
 template <class C>
 struct Backward {
   using E = typename C::Element;
-  using Columns = BackwardColumns;
-  using Carry = Carried<C::kPadded, C::kWaves>;
-  using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
-  using DsRows = BackwardRows<C::kDsRowBytes, false>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
-  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
-  static_assert(kSets == 2 && kCount * kGroups == kStaged && kGroups == C::kWalks);
-  static constexpr bool kSameRows = C::kDsRowBytes == C::kRowBytes;  // dS is laid out as Q and dO are
+  static_assert(kSets == 2);
   template <bool kMasked>
   using Plan = BackwardPlan<C, kMasked>;
   template <bool kMasked>
@@ -49,18 +42,14 @@ struct Backward {
   const int first_key;  // of the workgroup; negative where its first rows are left pad
 
   BackwardStream<C> stream;
+  BackwardLds<C> lds;
   BackwardModifier<C> modifier;
   BackwardNumbers<C> numbers;
   U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqFragments : 1];
   F32x16 dk[C::kQkBlocks], dv[C::kVBlocks];
-  U32x4 ahead[kAhead];                  // the first fragments of the next tile
-  uint32_t staged[kSets][2 * kStaged];  // rows of Q, then of dO
-  uint32_t firsts[kCount], seconds[kCount];
-  float key_bias;  // of exponents: -infinity for lanes without a key
-  uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
-  uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[4];
-  uint32_t q_source[kGroups], d_o_source[kGroups], dq_target;
-  uint32_t first_selector, second_selector;
+  U32x4 ahead[kAhead];  // the first fragments of the next tile
+  float key_bias;       // of exponents: -infinity for lanes without a key
+  uint32_t dq_target;
 
   QueryTiles range;          // that see the workgroup's keys
   int all_first, all_end;    // of those, the ones that see all keys of the wave
@@ -77,53 +66,15 @@ struct Backward {
         first_key(key),
         modifier(params) {}
 
-  // ---- from memory to LDS ----
-
-  template <int kSet>
-  FW_METHOD void load_row(int i) {
-    const int group = i % kStaged / kCount, rows = Carry::rows_on(i % kCount);
-    if (i < kStaged) {
-      staged[kSet][i] = buffer_load4(stream.q_tile, q_source[group], rows * stream.q_stride);
-    } else {
-      staged[kSet][i] = buffer_load4(stream.d_o_tile, d_o_source[group], rows * stream.d_o_stride);
-    }
-  }
-  template <int kSet>
-  FW_METHOD void carry_row(int i) {
-    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
-    lds_write4(
-        (group == 0 ? row_write : other_write)[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes,
-        staged[kSet][i]);
-  }
-  template <int kSet>
-  FW_METHOD void swap_columns(int i) {  // of the first group: the columns of this walk
-    const uint32_t* const two = staged[kSet] + i / (kCount / 2) * kStaged + i % (kCount / 2) * 2;
-    firsts[i] = permute_bytes(two[1], two[0], first_selector);
-    seconds[i] = permute_bytes(two[1], two[0], second_selector);
-  }
-  template <int kBuffer>
-  FW_METHOD void carry_columns(int matrix) {
-    write_columns<kCount>(column_write + matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes,
-                          firsts + matrix * (kCount / 2), seconds + matrix * (kCount / 2));
-  }
-
-  // Fragment f of a tile whose columns are in kBuffer.
+  // Fragment f of a tile in kBuffer.
   template <int kBuffer>
   FW_METHOD U32x4 fragment(int f) const {
-    if (f < C::kFirstDq) {
-      const int matrix = f < C::kFirstDp ? 0 : 1, walk = (matrix ? C::kColumnsV : C::kColumnsQk) / 16;
-      const int n = f - matrix * C::kFirstDp, i = n / walk * (C::kColumns / 16) + n % walk;
-      return lds_read16(row_read[i % Rows::kAddresses] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
-    }
-    if (f < C::kFirstDv) {
-      const int i = f - C::kFirstDq;
-      const uint32_t at = kSameRows ? row_read[i % 4] + (C::kDs - C::kRows) : ds_read[i % 4];
-      return lds_read16(at + DsRows::fragment_offset(i));
-    }
+    if (f < C::kFirstDp) return lds.template row_fragment<kBuffer>(0, f);
+    if (f < C::kFirstDq) return lds.template row_fragment<kBuffer>(1, f - C::kFirstDp);
+    if (f < C::kFirstDv) return lds.template ds_fragment<kBuffer>(f - C::kFirstDq);
     const int matrix = f < C::kFirstDk ? 1 : 0, blocks = matrix ? C::kVBlocks : C::kQkBlocks;
     const int i = f - (matrix ? C::kFirstDv : C::kFirstDk);
-    return lds_read16(column_read[i / blocks] + i % blocks * (32 * Columns::kLineBytes) + matrix * C::kColumnBytes +
-                      kBuffer * C::kTransposedBytes);
+    return lds.template column_fragment<kBuffer>(matrix, i / blocks, i % blocks);
   }
 
   // ---- one tile ----
@@ -151,11 +102,6 @@ struct Backward {
     z.x[kRegister] *= numbers.template difference<kRegister>(modifier.kept(z.dp[kRegister], kRegister));
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
-  FW_METHOD void share_ds(int pair, uint32_t ds) const {  // two queries
-    const int rows = (pair >> 1) * 8 * C::kDsRowBytes;
-    lds_write_low(ds_write[pair % 2 * 2] + rows, ds);
-    lds_write_high(ds_write[pair % 2 * 2 + 1] + rows, ds);
-  }
   FW_METHOD void add_dq(int i, float x) {
     constexpr int kNear = 4096;  // what an instruction can add by itself
     const int at = query_of_register(i) * C::kDimQk * 4;
@@ -175,11 +121,11 @@ struct Backward {
     if constexpr (op == kPackP) pack_weights(z, i);
     if constexpr (op == kGradient) gradient<2 * i>(z), gradient<2 * i + 1>(z);
     if constexpr (op == kPackDs) z.ds[i] = Near<E>::pack(Near<E>::round(z.x[2 * i]), Near<E>::round(z.x[2 * i + 1]));
-    if constexpr (op == kShareDs) share_ds(i, z.ds[i]);
-    if constexpr (op == kCarryRow) carry_row<kSet>(i);
-    if constexpr (op == kSwapColumns) swap_columns<kSet>(i);
-    if constexpr (op == kCarryColumns) carry_columns<kBuffer ^ 1>(i);
-    if constexpr (op == kLoadRow) load_row<kSet>(i);
+    if constexpr (op == kShareDs) lds.template share_ds<kBuffer>(i, z.ds);
+    if constexpr (op == kCarryRow) lds.template carry_row<kSet, kBuffer ^ 1>(i);
+    if constexpr (op == kSwapColumns) lds.template swap_columns<kSet>(i);
+    if constexpr (op == kCarryColumns) lds.template carry_columns<kBuffer ^ 1>(i);
+    if constexpr (op == kLoadRow) lds.template load<kSet>(stream, i);
     if constexpr (op == kLoadNumbers) numbers.template load<kSet>(stream.numbers_tile);
     if constexpr (op == kAdvance) stream.template advance<i>();
     if constexpr (op == kAddDq) add_dq(i, z.dq[i]);
@@ -213,8 +159,10 @@ struct Backward {
     using S = Plan<kMasked>;
     constexpr auto& plan = schedule<kMasked>;
     constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
-    constexpr bool kBegins = part == 0, kBarrier = kBegins && (f == S::kFirstBarrier || f == S::kSecondBarrier);
-    constexpr bool kLate = f == S::kFirstBarrier - 1 || f == S::kSecondBarrier - 1;
+    constexpr auto is_barrier = [](int at) {
+      return (!S::kOneBarrier && at == S::kFirstBarrier) || at == S::kSecondBarrier;
+    };
+    constexpr bool kBegins = part == 0, kBarrier = kBegins && is_barrier(f), kLate = is_barrier(f + 1);
     if constexpr (kBarrier) {
       workgroup_barrier();
       schedule_fence();
@@ -293,50 +241,12 @@ struct Backward {
 
   // ---- the whole ----
 
-  // Of a walk: the columns of its dK and dV are the first group that a lane carries.
-  FW_METHOD void set_addresses(uint32_t lds, int walk) {
-    FW_UNROLL for (int i = 0; i < Rows::kAddresses; ++i) row_read[i] = lds + C::kRows + Rows::read_address(lane, i);
-    FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] = lds + Columns::read_address(lane, i);
-    const Carry carry(lane, wave);
-    FW_UNROLL for (int i = 0; i < 4; ++i) {
-      row_write[i] = lds + C::kRows + Rows::write_address(carry.row(i), carry.dword) + walk * Carry::kGroupBytes;
-      if constexpr (kGroups > 1) other_write[i] = row_write[i] + Carry::kGroupBytes - 2 * walk * Carry::kGroupBytes;
-    }
-    column_write = lds + carry.column_address();
-    first_selector = carry.first_selector(), second_selector = carry.second_selector();
-    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-      const uint32_t group = g == 0 ? walk : 1 - walk;
-      q_source[g] = carry.source(stream.q_stride, stream.q_row, group, C::kColumnsQk * 2);
-      d_o_source[g] = carry.source(stream.d_o_stride, stream.d_o_row, group, C::kColumnsV * 2);
-    }
-    numbers.set_addresses(lds, lane, wave);
-    if constexpr (C::kFused) {
-      const int block = wave % C::kDqBlocks;
-      [[maybe_unused]] const int keys = wave / C::kDqBlocks * C::kDqKeys;
-      if constexpr (!kSameRows) {
-        FW_UNROLL for (int i = 0; i < 4; ++i) ds_read[i] = lds + C::kDs + DsRows::read_address(lane, i) + keys * 2;
-      }
-      const int key = wave * kWaveKeys + (lane & 31);
-      FW_UNROLL for (int i = 0; i < 4; ++i) {
-        ds_write[i] = lds + C::kDs + DsRows::write_address(4 * half + i, key >> 1) + (key & 1) * 2;
-      }
-      const int at = 4 * half * C::kDimQk + 32 * block + (lane & 31);
-      dq_target = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
-    }
-    hold_addresses();
-  }
-  // Each in one register from here on: clang would keep what it is the sum of, in two, and add in the loop.
-  FW_METHOD void hold_addresses() {
-    FW_UNROLL for (int i = 0; i < Rows::kAddresses; ++i) hold(row_read[i]);
-    FW_UNROLL for (int i = 0; i < 2; ++i) hold(column_read[i]);
-    FW_UNROLL for (int i = 0; i < 4; ++i) {
-      hold(row_write[i]);
-      if constexpr (kGroups > 1) hold(other_write[i]);
-      if constexpr (C::kFused) hold(ds_write[i]);
-      if constexpr (C::kFused && !kSameRows) hold(ds_read[i]);
-    }
-    hold(column_write);
-    numbers.hold_addresses();
+  FW_METHOD void set_addresses(uint32_t shared, int walk) {
+    const int block = wave % C::kDqBlocks;
+    lds.set_addresses(stream, shared, lane, wave, walk, wave / C::kDqBlocks * C::kDqKeys);
+    numbers.set_addresses(shared, lane, wave);
+    const int at = 4 * half * C::kDimQk + 32 * block + (lane & 31);
+    dq_target = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
   }
 
   FW_METHOD bool is_key(int key) const { return (key >= 0) & (key < int(seq.keys)); }
@@ -393,7 +303,7 @@ struct Backward {
     all_first = uniform(begin < end ? own.all_first : 0), all_end = uniform(begin < end ? own.all_end : 1 << 30);
   }
 
-  FW_METHOD void run(const GpuArguments& args, uint32_t lds, int rows) {
+  FW_METHOD void run(const GpuArguments& args, uint32_t shared, int rows) {
     const int begin = first_key < 0 ? 0 : first_key;
     const int end = first_key + C::kTileK < int(seq.keys) ? first_key + C::kTileK : int(seq.keys);
     range = query_tiles(edges_of(p, seq), int(seq.queries), begin, end, kQueryTile);
@@ -403,7 +313,7 @@ struct Backward {
     FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
       if (range.first < range.end) {
         stream.start(args, seq, head, range);
-        set_addresses(lds, walk);
+        set_addresses(shared, walk);
         loop();
       } else {
         clear();
@@ -419,21 +329,27 @@ struct Backward {
     FW_UNROLL for (int i = 0; i < C::kVBlocks; ++i) dv[i] = 0.f;
   }
   FW_METHOD void loop() {
+    const auto load = [&]<int kSet>(Indices<int, kSet>) {
+      FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) lds.template load<kSet>(stream, i);
+    };
     stream.next_tile();
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
+    load(Indices<int, 0>());
     stream.next_tile();
     numbers.template load<1>(stream.numbers_tile);
     numbers.begin();
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row<0>(i);
-    FW_UNROLL for (int i = 0; i < kCount; ++i) swap_columns<0>(i);
-    carry_columns<0>(0), carry_columns<0>(1);
-    if constexpr (C::kFused) {
-      FW_UNROLL for (int i = 0; i < 8; ++i) share_ds(i, 0);
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) lds.template carry_row<0, 0>(i);
+    if constexpr (!C::kTransposing) {
+      FW_UNROLL for (int i = 0; i < kStaged / C::kWalks; ++i) lds.template swap_columns<0>(i);
+      lds.template carry_columns<0>(0), lds.template carry_columns<0>(1);
     }
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<1>(i);
+    if constexpr (C::kFused) {  // of the tile before the first
+      constexpr uint32_t kZeros[8] = {};
+      FW_UNROLL for (int i = 0; i < 8; ++i) lds.template share_ds<1>(i, kZeros);
+    }
+    load(Indices<int, 1>());
     stream.next_tile();
     if constexpr (C::kStarts) numbers.template load<0>(stream.numbers_tile);
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
+    load(Indices<int, 0>());
     if constexpr (C::kFused) {
       // Dropped; but as many memory operations are younger than the loads as in the loop, and the waits are the same.
       stream.one_sum_behind();
@@ -443,7 +359,7 @@ struct Backward {
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
     // On gfx950 clang 22 spills with it at head dim 128, without it at 256.
-    if constexpr (C::kPadded > (kIsGfx950 ? 128 : 64)) {
+    if constexpr (C::kPadded > 64) {
       FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) keep_in_accumulators(k[i]);
       FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {

@@ -21,8 +21,8 @@ struct BackwardNumbers {
 
   FW_METHOD void set_addresses(uint32_t, int lane, int) {
     source = (8 * (lane >> 2 & 3) + (lane & 3) + 4 * (lane >> 5)) * 4;
+    hold(source);
   }
-  FW_METHOD void hold_addresses() { hold(source); }
   FW_METHOD void set_scale(float softmax_scale) { scale = softmax_scale * kLog2e; }
 
   template <int kSet>
@@ -60,8 +60,8 @@ struct BackwardNumbers<C, true> {
     const uint32_t own = lds + C::kNumbers + wave * C::kWaveNumbers;
     source = lane * 4, to = own + lane * 4, from = own + (lane >> 5) * 16;
     static_assert(abi::backward_delta_at(kQueryTile) == 32 * 4 && kQueryTile == 32);
+    hold(source), hold(to), hold(from);  // each in one register: clang would keep what it is the sum of
   }
-  FW_METHOD void hold_addresses() { hold(source), hold(to), hold(from); }
   FW_METHOD void set_scale(float softmax_scale) {
     // Beside lse / scale, scores lose what 2^-100 of them is; and the quotient is finite where the scale is 0.
     constexpr float kLeast = 0x1p-100f;

@@ -197,6 +197,9 @@ FW_DEVICE void load_to_lds(Buffer buffer, uint32_t address, uint32_t offset) {
 FW_DEVICE uint32_t buffer_load4(Buffer b, uint32_t at, uint32_t further) {
   return __builtin_amdgcn_raw_buffer_load_b32(b, at, further, 0);
 }
+FW_DEVICE U32x4 buffer_load16(Buffer b, uint32_t at, uint32_t further) {
+  return __builtin_amdgcn_raw_buffer_load_b128(b, at, further, 0);
+}
 FW_DEVICE uint16_t buffer_load2(Buffer b, uint32_t at, uint32_t further) {
   return __builtin_amdgcn_raw_buffer_load_b16(b, at, further, 0);
 }
