@@ -10,7 +10,8 @@
 // queries: P and dS stay where they are. Only dQ is summed over keys, which are spread over lanes and waves: dS crosses
 // LDS once, and each wave makes 32 columns of dQ from the keys of all.
 //
-// lse and delta come from the pass before (bwd_numbers.h). Masks are minima with bounds of +-2^64 (kHuge), not comparisons, which would need wait states.
+// lse and delta come from the pass before (bwd_numbers.h). Masks are minima with bounds of +-2^64 (kHuge), not
+// comparisons, which would need wait states.
 //
 // Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows
 // and columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
@@ -358,7 +359,7 @@ struct Backward {
     if constexpr (!C::kStarts) numbers.template load<0>(stream.numbers_tile);
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
-    // On gfx950 clang 22 spills with it at head dim 128, without it at 256.
+    // Head dim 64 has vector registers enough.
     if constexpr (C::kPadded > 64) {
       FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) keep_in_accumulators(k[i]);
       FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) keep_in_accumulators(v[i]);

@@ -1,8 +1,8 @@
 // What the kernel of dK and dV has in LDS: tiles of Q and dO as rows and as columns, and dS. On the way from memory to
 // LDS, tiles spend C::kSets steps in registers.
 //
-// gfx950 reads columns from the rows, transposed, and so it does with dS, which is written as it is, a line of 32 queries
-// for each key. Two buffers of each: one barrier for a tile. The others write rows and columns, and dS as rows.
+// gfx950 reads columns from the rows, transposed, and so it does with dS, which is written as it is, a line of 32
+// queries for each key. Two buffers of each: one barrier for a tile. The others write rows and columns, and dS as rows.
 #pragma once
 
 #include "kernels/cdna/bwd_stream.h"
@@ -134,7 +134,8 @@ struct BackwardLds<C, true> {
   static_assert(kStaged * kRowsAtOnce == kQueryTile);
 
   U32x4 staged[C::kSets][2 * kStaged];  // units of rows of Q, then of dO
-  uint32_t row_read[Rows::kAddresses], q_columns[kBlocks][2], d_o_columns[C::kColumnsQk == C::kColumnsV ? 1 : kBlocks][2];
+  uint32_t row_read[Rows::kAddresses], q_columns[kBlocks][2],
+      d_o_columns[C::kColumnsQk == C::kColumnsV ? 1 : kBlocks][2];
   uint32_t row_write[kWrites], q_source, d_o_source, ds_read[2], ds_write[4];
 
   FW_METHOD void set_addresses(const BackwardStream<C>& stream, uint32_t lds, int lane, int wave, int walk, int keys) {

@@ -37,8 +37,8 @@ struct BackwardPlan {
   static constexpr int kDp = C::kFirstDp * kSteps, kDq = C::kFirstDq * kSteps, kDv = C::kFirstDv * kSteps,
                        kDk = C::kFirstDk * kSteps;
   // The barriers stand before these fragments. First, where there are not two buffers of everything: all have read the
-  // rows of this tile and dS of the one before, and both get overwritten. Second: the rows of the next tile, its columns
-  // and dS of this one are complete. The reads behind a barrier are late by one fragment.
+  // rows of this tile and dS of the one before, and both get overwritten. Second: the rows of the next tile, its
+  // columns and dS of this one are complete. The reads behind a barrier are late by one fragment.
   static constexpr bool kOneBarrier = C::kTransposing;
   static constexpr int kFirstBarrier = C::kFirstDv - C::kAhead + 1, kSecondBarrier = C::kFragments - C::kAhead + 1;
   static constexpr int kFrom = kOneBarrier ? 0 : kFirstBarrier * kSteps, kUntil = kSecondBarrier * kSteps;
@@ -73,7 +73,7 @@ struct BackwardPlan {
       s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, 0, kDk + first_use(pair, C::kQkBlocks));
       if (C::kFused) s.add(kVectorQueue, kShareDs, pair, 0, 2, kFrom, kUntil);
     }
-    constexpr int kPairs = C::kStaged / C::kWalks / 2;  // of the columns of this walk
+    constexpr int kPairs = C::kStaged / C::kWalks / 2;          // of the columns of this walk
     for (int i = 0; i < 2 * kPairs && !C::kTransposing; ++i) {  // the next tile to its columns, as late as possible
       s.add(kVectorQueue, kSwapColumns, i, 2, 2, kFrom, kUntil);
       if (i % kPairs == kPairs - 1) s.add(kVectorQueue, kCarryColumns, i / kPairs, 0, 2, 0, kUntil);
