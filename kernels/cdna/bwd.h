@@ -10,8 +10,8 @@
 // queries: P and dS stay where they are. Only dQ is summed over keys, which are spread over lanes and waves: dS crosses
 // LDS once, and each wave makes 32 columns of dQ from the keys of all.
 //
-// lse and delta of 32 queries take one register each: lane n of 16 has the number of accumulator register n, and gives
-// it by a DPP operand. Masks are minima with bounds of +-2^64 (kHuge), not comparisons, which would need wait states.
+// lse and delta come from the pass before (bwd_numbers.h). Masks are minima with bounds of +-2^64 (kHuge), not
+// comparisons, which would need wait states.
 //
 // Step t of the loop: S(t), dP(t), dQ(t - 1), dV(t), dK(t). P(t) is made behind dP and dQ, dS(t) behind dV. The rows
 // and columns of t + 1 go from registers to LDS, and the tile kSets behind it is loaded. Two barriers (bwd_plan.h).
@@ -20,24 +20,18 @@
 // each.
 #pragma once
 
+#include "kernels/cdna/bwd_lds.h"
 #include "kernels/cdna/bwd_modify.h"
+#include "kernels/cdna/bwd_numbers.h"
 #include "kernels/cdna/bwd_plan.h"
-#include "kernels/cdna/bwd_stream.h"
-#include "kernels/cdna/bwd_tile.h"
 
 namespace flashwave {
 
 template <class C>
 struct Backward {
   using E = typename C::Element;
-  using Columns = BackwardColumns;
-  using Carry = Carried<C::kPadded, C::kWaves>;
-  using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
-  using DsRows = BackwardRows<C::kDsRowBytes, false>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
-  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
-  static_assert(kSets == 2 && kCount * kGroups == kStaged && kGroups == C::kWalks);
-  static constexpr bool kSameRows = C::kDsRowBytes == C::kRowBytes;  // dS is laid out as Q and dO are
+  static_assert(kSets == 2);
   template <bool kMasked>
   using Plan = BackwardPlan<C, kMasked>;
   template <bool kMasked>
@@ -49,20 +43,14 @@ struct Backward {
   const int first_key;  // of the workgroup; negative where its first rows are left pad
 
   BackwardStream<C> stream;
+  BackwardLds<C> lds;
   BackwardModifier<C> modifier;
+  BackwardNumbers<C> numbers;
   U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqFragments : 1];
   F32x16 dk[C::kQkBlocks], dv[C::kVBlocks];
-  U32x4 ahead[kAhead];                  // the first fragments of the next tile
-  uint32_t staged[kSets][2 * kStaged];  // rows of Q, then of dO
-  uint32_t firsts[kCount], seconds[kCount];
-  float next_lse[kSets], next_delta[kSets];
-  float lse, delta;  // of 16 queries, by lane
-  float scale;       // softmax_scale * log2(e)
-  float key_bias;    // of exponents: -infinity for lanes without a key
-  uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
-  uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[2];
-  uint32_t q_source[kGroups][4], d_o_source[kGroups][4], numbers_source, dq_target[4];
-  uint32_t first_selector, second_selector, ds_selector;
+  U32x4 ahead[kAhead];  // the first fragments of the next tile
+  float key_bias;       // of exponents: -infinity for lanes without a key
+  uint32_t dq_target;
 
   QueryTiles range;          // that see the workgroup's keys
   int all_first, all_end;    // of those, the ones that see all keys of the wave
@@ -79,61 +67,15 @@ struct Backward {
         first_key(key),
         modifier(params) {}
 
-  // ---- from memory to LDS ----
-
-  template <int kSet>
-  FW_METHOD void load_row(int i) {
-    const int group = i % kStaged / kCount, row = i % kCount, far = (row >> 2) * 8;
-    if (i < kStaged) {
-      const uint32_t at = q_source[group][row & 3] + far * stream.q_stride;
-      staged[kSet][i] = buffer_load4(stream.q_tile, at);
-    } else {
-      const uint32_t at = d_o_source[group][row & 3] + far * stream.d_o_stride;
-      staged[kSet][i] = buffer_load4(stream.d_o_tile, at);
-    }
-  }
-  template <int kSet>
-  FW_METHOD void load_numbers() {
-    next_lse[kSet] = float_of(buffer_load4(stream.numbers_tile, numbers_source));
-    next_delta[kSet] =
-        float_of(buffer_load4(stream.numbers_tile, numbers_source + uint32_t(abi::backward_delta_at(kQueryTile))));
-  }
-  template <int kSet>
-  FW_METHOD void carry_row(int i) {
-    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
-    lds_write4(
-        (group == 0 ? row_write : other_write)[row & 3] + (row >> 2) * 8 * C::kRowBytes + matrix * C::kMatrixBytes,
-        staged[kSet][i]);
-  }
-  template <int kSet>
-  FW_METHOD void swap_columns(int i) {  // of the first group: the columns of this walk
-    const uint32_t* const two = staged[kSet] + i / (kCount / 2) * kStaged + i % (kCount / 2) * 2;
-    firsts[i] = permute_bytes(two[1], two[0], first_selector);
-    seconds[i] = permute_bytes(two[1], two[0], second_selector);
-  }
-  template <int kBuffer>
-  FW_METHOD void carry_columns(int matrix) {
-    write_columns<kCount>(column_write + matrix * C::kColumnBytes + kBuffer * C::kTransposedBytes,
-                          firsts + matrix * (kCount / 2), seconds + matrix * (kCount / 2));
-  }
-
-  // Fragment f of a tile whose columns are in kBuffer.
+  // Fragment f of a tile in kBuffer.
   template <int kBuffer>
   FW_METHOD U32x4 fragment(int f) const {
-    if (f < C::kFirstDq) {
-      const int matrix = f < C::kFirstDp ? 0 : 1, walk = (matrix ? C::kColumnsV : C::kColumnsQk) / 16;
-      const int n = f - matrix * C::kFirstDp, i = n / walk * (C::kColumns / 16) + n % walk;
-      return lds_read16(row_read[i % Rows::kAddresses] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
-    }
-    if (f < C::kFirstDv) {
-      const int i = f - C::kFirstDq;
-      const uint32_t at = kSameRows ? row_read[i % 4] + (C::kDs - C::kRows) : ds_read[i % 4];
-      return lds_read16(at + DsRows::fragment_offset(i));
-    }
+    if (f < C::kFirstDp) return lds.template row_fragment<kBuffer>(0, f);
+    if (f < C::kFirstDq) return lds.template row_fragment<kBuffer>(1, f - C::kFirstDp);
+    if (f < C::kFirstDv) return lds.template ds_fragment<kBuffer>(f - C::kFirstDq);
     const int matrix = f < C::kFirstDk ? 1 : 0, blocks = matrix ? C::kVBlocks : C::kQkBlocks;
     const int i = f - (matrix ? C::kFirstDv : C::kFirstDk);
-    return lds_read16(column_read[i / blocks] + i % blocks * (32 * Columns::kLineBytes) + matrix * C::kColumnBytes +
-                      kBuffer * C::kTransposedBytes);
+    return lds.template column_fragment<kBuffer>(matrix, i / blocks, i % blocks);
   }
 
   // ---- one tile ----
@@ -149,8 +91,7 @@ struct Backward {
   FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
   template <int kRegister>
   FW_METHOD void exponent(Tile& z) const {
-    const float s = C::kGeneral ? z.s[kRegister] + key_bias : __builtin_fmaf(z.s[kRegister], scale, key_bias);
-    z.x[kRegister] = s - of_sixteen<kRegister>(lse);
+    z.x[kRegister] = numbers.template exponent<kRegister>(z.s[kRegister], key_bias);
   }
   FW_METHOD static void mask(Tile& z, int r) {
     const float i = kHuge * float(query_of_register(r));
@@ -159,15 +100,13 @@ struct Backward {
   FW_METHOD void weight(Tile& z, int r) const { z.x[r] = exp2_fast(modifier.bounded(z.x[r])); }
   template <int kRegister>
   FW_METHOD void gradient(Tile& z) const {
-    z.x[kRegister] *= modifier.kept(z.dp[kRegister], kRegister) - of_sixteen<kRegister>(delta);
+    z.x[kRegister] *= numbers.template difference<kRegister>(modifier.kept(z.dp[kRegister], kRegister));
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
-  FW_METHOD void share_ds(int pair, uint32_t ds) const {  // lanes 2i, 2i + 1: from keys by queries to queries by keys
-    lds_write4(ds_write[pair & 1] + (pair >> 1) * 8 * C::kDsRowBytes,
-               permute_bytes(other_of_pair(ds), ds, ds_selector));
-  }
   FW_METHOD void add_dq(int i, float x) {
-    add_to_memory(stream.sums_tile, dq_target[i >> 2] + (i & 3) * C::kDimQk * 4, x);
+    constexpr int kNear = 4096;  // what an instruction can add by itself
+    const int at = query_of_register(i) * C::kDimQk * 4;
+    add_to_memory(stream.sums_tile, dq_target + at % kNear, at / kNear * kNear, x);
   }
 
   template <int kItem, int kBuffer, bool kMasked>
@@ -183,14 +122,17 @@ struct Backward {
     if constexpr (op == kPackP) pack_weights(z, i);
     if constexpr (op == kGradient) gradient<2 * i>(z), gradient<2 * i + 1>(z);
     if constexpr (op == kPackDs) z.ds[i] = Near<E>::pack(Near<E>::round(z.x[2 * i]), Near<E>::round(z.x[2 * i + 1]));
-    if constexpr (op == kShareDs) share_ds(i, z.ds[i]);
-    if constexpr (op == kCarryRow) carry_row<kSet>(i);
-    if constexpr (op == kSwapColumns) swap_columns<kSet>(i);
-    if constexpr (op == kCarryColumns) carry_columns<kBuffer ^ 1>(i);
-    if constexpr (op == kLoadRow) load_row<kSet>(i);
-    if constexpr (op == kLoadNumbers) load_numbers<kSet>();
+    if constexpr (op == kShareDs) lds.template share_ds<kBuffer>(i, z.ds);
+    if constexpr (op == kCarryRow) lds.template carry_row<kSet, kBuffer ^ 1>(i);
+    if constexpr (op == kSwapColumns) lds.template swap_columns<kSet>(i);
+    if constexpr (op == kCarryColumns) lds.template carry_columns<kBuffer ^ 1>(i);
+    if constexpr (op == kLoadRow) lds.template load<kSet>(stream, i);
+    if constexpr (op == kLoadNumbers) numbers.template load<kSet>(stream.numbers_tile);
     if constexpr (op == kAdvance) stream.template advance<i>();
     if constexpr (op == kAddDq) add_dq(i, z.dq[i]);
+    if constexpr (op == kStartDp) numbers.start_dp(z.dp, i);
+    if constexpr (op == kShareNumber) numbers.share();
+    if constexpr (op == kStartNextS) numbers.start_next_s(i);
   }
   FW_METHOD void round_weights(Tile& z, int i) const {
     z.rounded[0] = Near<E>::round(z.x[2 * i]), z.rounded[1] = Near<E>::round(z.x[2 * i + 1]);
@@ -218,8 +160,10 @@ struct Backward {
     using S = Plan<kMasked>;
     constexpr auto& plan = schedule<kMasked>;
     constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
-    constexpr bool kBegins = part == 0, kBarrier = kBegins && (f == S::kFirstBarrier || f == S::kSecondBarrier);
-    constexpr bool kLate = f == S::kFirstBarrier - 1 || f == S::kSecondBarrier - 1;
+    constexpr auto is_barrier = [](int at) {
+      return (!S::kOneBarrier && at == S::kFirstBarrier) || at == S::kSecondBarrier;
+    };
+    constexpr bool kBegins = part == 0, kBarrier = kBegins && is_barrier(f), kLate = is_barrier(f + 1);
     if constexpr (kBarrier) {
       workgroup_barrier();
       schedule_fence();
@@ -262,28 +206,25 @@ struct Backward {
     Tile z;
     FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
     z.s = z.dp = z.dq = 0.f;
+    if constexpr (C::kStarts) z.s = numbers.next_s;
     if constexpr (kMasked) {
       const int lane_again = lane_index_again(), query = tile * kQueryTile + 4 * (lane_again >> 5);
       const int apart = first_key + wave * kWaveKeys + (lane_again & 31) - query;
       z.right = room(edges.right, apart), z.left = room(apart, edges.left);
     }
     // Sums with these stay in the loop, where many are part of the instructions.
-    FW_UNROLL for (int i = 0; i < 4; ++i) {
-      FW_UNROLL for (int g = 0; g < kGroups; ++g) { hold(q_source[g][i]), hold(d_o_source[g][i]); }
-      if constexpr (C::kFused) hold(dq_target[i]);
-    }
+    if constexpr (C::kFused) hold(dq_target);
     schedule_fence();
     steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
     next(kBuffer);
   }
-  // Numbers of a tile that is not there are 0; it must have no weights.
   FW_METHOD void next(int set) {
     ++done;
     const bool wraps = ++tile == range.end;
     tile = wraps ? range.first : tile;
     in_group += wraps ? 1 : 0;
-    lse = next_lse[set] + (done < stream.total ? 0.f : kInf), delta = next_delta[set];
+    numbers.next(set, done < stream.total);
   }
   FW_METHOD bool is_masked(int t) const { return t < all_first || t >= all_end; }
   FW_METHOD bool two_are_masked() const {  // this tile or the next
@@ -301,49 +242,19 @@ struct Backward {
 
   // ---- the whole ----
 
-  // Of a walk: the columns of its dK and dV are the first group that a lane carries.
-  FW_METHOD void set_addresses(uint32_t lds, int walk) {
-    FW_UNROLL for (int i = 0; i < Rows::kAddresses; ++i) row_read[i] = lds + C::kRows + Rows::read_address(lane, i);
-    FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] = lds + Columns::read_address(lane, i);
-    const Carry carry(lane, wave);
-    FW_UNROLL for (int i = 0; i < 4; ++i) {
-      row_write[i] = lds + C::kRows + Rows::write_address(carry.row(i), carry.dword) + walk * Carry::kGroupBytes;
-      if constexpr (kGroups > 1) other_write[i] = row_write[i] + Carry::kGroupBytes - 2 * walk * Carry::kGroupBytes;
-    }
-    column_write = lds + carry.column_address();
-    first_selector = carry.first_selector(), second_selector = carry.second_selector();
-    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-      const uint32_t group = g == 0 ? walk : 1 - walk;
-      q_source[g][0] = carry.source(stream.q_stride, stream.q_row, group, C::kColumnsQk * 2);
-      d_o_source[g][0] = carry.source(stream.d_o_stride, stream.d_o_row, group, C::kColumnsV * 2);
-      FW_UNROLL for (int i = 1; i < 4; ++i) {
-        q_source[g][i] = q_source[g][0] + i * stream.q_stride;
-        d_o_source[g][i] = d_o_source[g][0] + i * stream.d_o_stride;
-      }
-    }
-    numbers_source = (query_of_register(lane & 15) + 4 * half) * 4;
-    if constexpr (C::kFused) {
-      const int block = wave % C::kDqBlocks;
-      [[maybe_unused]] const int keys = wave / C::kDqBlocks * C::kDqKeys;
-      if constexpr (!kSameRows) {
-        FW_UNROLL for (int i = 0; i < 4; ++i) ds_read[i] = lds + C::kDs + DsRows::read_address(lane, i) + keys * 2;
-      }
-      ds_selector = lane & 1 ? 0x03020706 : 0x05040100;
-      FW_UNROLL for (int i = 0; i < 2; ++i) {
-        const int query = 4 * half + 2 * i + (lane & 1), key = wave * kWaveKeys + (lane & 31);
-        ds_write[i] = lds + C::kDs + DsRows::write_address(query, key >> 1);
-      }
-      FW_UNROLL for (int i = 0; i < 4; ++i) {
-        const int at = (8 * i + 4 * half) * C::kDimQk + 32 * block + (lane & 31);
-        dq_target[i] = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
-      }
-    }
+  FW_METHOD void set_addresses(uint32_t shared, int walk) {
+    const int block = wave % C::kDqBlocks;
+    lds.set_addresses(stream, shared, lane, wave, walk, wave / C::kDqBlocks * C::kDqKeys);
+    numbers.set_addresses(shared, lane, wave);
+    const int at = 4 * half * C::kDimQk + 32 * block + (lane & 31);
+    dq_target = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
   }
 
   FW_METHOD bool is_key(int key) const { return (key >= 0) & (key < int(seq.keys)); }
   FW_METHOD Buffer rows_of(const abi::Tensor& t, int rows, int dim) const {
-    const char* const first = static_cast<const char*>(t.data) + key_offset(p, t, seq, first_key, head) * 2;
-    return make_buffer(first, t.data ? uint32_t(rows - 1) * uint32_t(t.stride[1]) * 2 + uint32_t(dim) * 2 : 0);
+    const char* const first = static_cast<const char*>(t.data) + uniform(key_offset(p, t, seq, first_key, head) * 2);
+    const bool exists = t.data && rows > 0;
+    return make_buffer(first, exists ? uint32_t(uniform(rows) - 1) * uint32_t(t.stride[1]) * 2 + uint32_t(dim) * 2 : 0);
   }
   FW_METHOD void load_keys(int rows) {
     const Buffer k_rows = rows_of(p.k, rows, p.dim_qk), v_rows = rows_of(p.v, rows, p.dim_v);
@@ -359,19 +270,26 @@ struct Backward {
       const int column = 16 * i + 8 * half;
       v[i] = buffer_load16(v_rows, (exists & (column < p.dim_v)) ? row * v_stride + column * 2 : kNowhere);
     }
-    if constexpr (C::kFused) {
-      const int column = 32 * (wave % C::kDqBlocks) + (lane & 31), first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
-      FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {
-        FW_UNROLL for (int e = 0; e < 4; ++e) {
-          uint32_t both[2];
-          FW_UNROLL for (int n = 0; n < 2; ++n) {
-            const int key = first + 16 * i + 2 * e + n;
-            const uint32_t at =
-                (is_key(first_key + key) & (column < p.dim_qk)) ? key * k_stride + column * 2 : kNowhere;
-            both[n] = uint16_t(buffer_load2(k_rows, at));
-          }
-          k_columns[i][e] = both[0] | both[1] << 16;
-        }
+    if constexpr (C::kFused) load_columns(rows, k_stride);
+  }
+  FW_METHOD void load_columns(int rows, uint32_t stride) {
+    const int column = 32 * (wave % C::kDqBlocks) + (lane & 31), first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
+    const int keys = int(seq.keys) - first_key;
+    const Buffer k_rows = rows_of(p.k, rows < keys ? rows : keys, p.dim_qk);
+    const uint32_t source = column < p.dim_qk ? first * stride + column * 2 : kNowhere;
+    FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {
+      FW_UNROLL for (int e = 0; e < 4; ++e) {
+        const uint32_t key = 16 * i + 2 * e;
+        const uint32_t low = buffer_load2(k_rows, source, key * stride),
+                       high = buffer_load2(k_rows, source, (key + 1) * stride);
+        k_columns[i][e] = low | high << 16;
+      }
+    }
+    if (first_key >= 0) return;
+    FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {  // left pad
+      FW_UNROLL for (int e = 0; e < 4; ++e) {
+        const int key = first_key + first + 16 * i + 2 * e;
+        k_columns[i][e] &= (key < 0 ? 0 : 0xFFFFu) | (key + 1 < 0 ? 0 : 0xFFFF0000u);
       }
     }
   }
@@ -386,20 +304,20 @@ struct Backward {
     all_first = uniform(begin < end ? own.all_first : 0), all_end = uniform(begin < end ? own.all_end : 1 << 30);
   }
 
-  FW_METHOD void run(const GpuArguments& args, uint32_t lds, int rows) {
+  FW_METHOD void run(const GpuArguments& args, uint32_t shared, int rows) {
     const int begin = first_key < 0 ? 0 : first_key;
     const int end = first_key + C::kTileK < int(seq.keys) ? first_key + C::kTileK : int(seq.keys);
     range = query_tiles(edges_of(p, seq), int(seq.queries), begin, end, kQueryTile);
     range.first = uniform(range.first), range.end = uniform(range.end);
-    scale = p.softmax_scale * kLog2e;
+    numbers.set_scale(p.softmax_scale);
     if (range.first < range.end) load_keys(rows), set_mask();
     FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
-      FW_UNROLL for (int i = 0; i < C::kQkBlocks; ++i) dk[i] = 0.f;
-      FW_UNROLL for (int i = 0; i < C::kVBlocks; ++i) dv[i] = 0.f;
       if (range.first < range.end) {
         stream.start(args, seq, head, range);
-        set_addresses(lds, walk);
+        set_addresses(shared, walk);
         loop();
+      } else {
+        clear();
       }
       store<C::kVBlocks>(dv, p.dv, rows, p.dim_v, walk * C::kColumnsV, modifier.weight_scale());
       store<C::kQkBlocks>(dk, p.dk, rows, p.dim_qk, walk * C::kColumnsQk, p.softmax_scale);
@@ -407,39 +325,49 @@ struct Backward {
     }
   }
 
+  FW_METHOD void clear() {
+    FW_UNROLL for (int i = 0; i < C::kQkBlocks; ++i) dk[i] = 0.f;
+    FW_UNROLL for (int i = 0; i < C::kVBlocks; ++i) dv[i] = 0.f;
+  }
   FW_METHOD void loop() {
+    const auto load = [&]<int kSet>(Indices<int, kSet>) {
+      FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) lds.template load<kSet>(stream, i);
+    };
     stream.next_tile();
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
+    load(Indices<int, 0>());
     stream.next_tile();
-    load_numbers<1>();
-    // Waited for here: clang 22 forgets a load that more operations follow than a wait can count.
-    lse = next_lse[1], delta = next_delta[1];
-    hold(lse), hold(delta);
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row<0>(i);
-    FW_UNROLL for (int i = 0; i < kCount; ++i) swap_columns<0>(i);
-    carry_columns<0>(0), carry_columns<0>(1);
-    if constexpr (C::kFused) {
-      FW_UNROLL for (int i = 0; i < 8; ++i) share_ds(i, 0);
+    numbers.template load<1>(stream.numbers_tile);
+    numbers.begin();
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) lds.template carry_row<0, 0>(i);
+    if constexpr (!C::kTransposing) {
+      FW_UNROLL for (int i = 0; i < kStaged / C::kWalks; ++i) lds.template swap_columns<0>(i);
+      lds.template carry_columns<0>(0), lds.template carry_columns<0>(1);
     }
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<1>(i);
+    if constexpr (C::kFused) {  // of the tile before the first
+      constexpr uint32_t kZeros[8] = {};
+      FW_UNROLL for (int i = 0; i < 8; ++i) lds.template share_ds<1>(i, kZeros);
+    }
+    load(Indices<int, 1>());
     stream.next_tile();
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row<0>(i);
+    if constexpr (C::kStarts) numbers.template load<0>(stream.numbers_tile);
+    load(Indices<int, 0>());
     if constexpr (C::kFused) {
       // Dropped; but as many memory operations are younger than the loads as in the loop, and the waits are the same.
       stream.one_sum_behind();
       FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, 0.f);
     }
-    load_numbers<0>();
+    if constexpr (!C::kStarts) numbers.template load<0>(stream.numbers_tile);
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment<0>(i);
-    // On gfx950 clang 22 spills with it at head dim 128, without it at 256.
-    if constexpr (C::kPadded > (kIsGfx950 ? 128 : 64)) {
+    // Head dim 64 has vector registers enough.
+    if constexpr (C::kPadded > 64) {
       FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) keep_in_accumulators(k[i]);
       FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {
         FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
       }
     }
+    clear();
     tile = range.first, done = in_group = 0;
     while (done < stream.total) {  // a tile more where their number is odd
       while (done < stream.total && two_are_masked()) body<0, true>(), body<1, true>();

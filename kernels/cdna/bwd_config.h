@@ -41,12 +41,19 @@ struct BackwardConfig {
   static_assert(!kFused || kWalks == 1);
 
   static constexpr int kRowBytes = 2 * kPadded, kMatrixBytes = kQueryTile * kRowBytes;
-  // LDS: the columns of a walk at multiples of kColumns. Two buffers of the transposed tiles of Q and dO, rows of Q and
-  // dO, dS.
+  // LDS: two buffers of the transposed tiles of Q and dO, rows of Q and dO, the columns of a walk at multiples of
+  // kColumns, dS. kTransposing: two buffers of rows of Q and dO, two of dS (bwd_lds.h).
+  static constexpr bool kTransposing = kIsGfx950;
   static constexpr uint32_t kColumnBytes = kColumns * kQueryTile * 2, kTransposedBytes = 2 * kColumnBytes;
-  static constexpr uint32_t kRows = 2 * kTransposedBytes, kDs = kRows + 2 * kMatrixBytes;
-  static constexpr int kDsRowBytes = 2 * kTileK;
-  static constexpr int kLdsBytes = kDs + (kFused ? kQueryTile * kDsRowBytes : 0);
+  static constexpr uint32_t kRows = kTransposing ? 0 : 2 * kTransposedBytes;
+  static constexpr uint32_t kDs = kRows + (kTransposing ? 4 : 2) * kMatrixBytes;
+  static constexpr int kDsRowBytes = 2 * kTileK, kDsBytes = kQueryTile * kDsRowBytes;
+  // Where S and dP start with -lse and -delta, each wave has those of a tile (bwd_numbers.h). Head dims above 128 leave
+  // no room; on gfx950 LDS is what limits.
+  static constexpr bool kStarts = !kGeneral && kWalks == 1 && !kIsGfx950;
+  static constexpr uint32_t kNumbers = kDs + (kFused ? (kTransposing ? 2 : 1) * kDsBytes : 0);
+  static constexpr uint32_t kWaveNumbers = 2 * kQueryTile * 4;
+  static constexpr int kLdsBytes = kNumbers + (kStarts ? kWaves * kWaveNumbers : 0);
 
   // Fragments (16 bytes of a lane, an MFMA operand), in the order of their products: S = Q K^T, dP = dO V^T,
   // dQ = dS K, dV^T += dO^T P, dK^T += Q^T dS.
@@ -59,8 +66,8 @@ struct BackwardConfig {
                        kFirstDk = kFirstDv + 2 * kVBlocks, kFragments = kFirstDk + 2 * kQkBlocks;
   static constexpr int kAhead = 4;  // fragments read ahead of their use
 
-  // Dwords of Q, and as many of dO, that a lane carries from memory to LDS for each tile.
-  static constexpr int kStaged = kQueryTile * kPadded / 2 / kThreads;
+  // Dwords (kTransposing: units) of Q, and as many of dO, that a lane carries from memory to LDS for each tile.
+  static constexpr int kStaged = kMatrixBytes / (kTransposing ? 16 : 4) / kThreads;
   static constexpr int kSets = 2;  // tiles in registers on their way to LDS
 
   static constexpr int64_t kBlockBytes = abi::backward_block_bytes(kQueryTile, kFused ? kDimQk : 0);

@@ -24,6 +24,9 @@ enum BackwardOp {
   kLoadNumbers,   // lse and delta
   kAdvance,       // a step of the walk along the queries (BackwardStream)
   kAddDq,
+  kStartDp,      // four registers of what dP begins with
+  kShareNumber,  // lse and delta of the next tile to LDS
+  kStartNextS,
 };
 
 template <class C, bool kMasked>
@@ -33,11 +36,12 @@ struct BackwardPlan {
   static constexpr int kGaps = C::kFragments * kSteps;
   static constexpr int kDp = C::kFirstDp * kSteps, kDq = C::kFirstDq * kSteps, kDv = C::kFirstDv * kSteps,
                        kDk = C::kFirstDk * kSteps;
-  // The barriers stand before these fragments. First: all have read the rows of this tile and dS of the one before, and
-  // both get overwritten. Second: the rows of the next tile, its columns and dS of this one are complete. The reads
-  // behind a barrier are late by one fragment.
+  // The barriers stand before these fragments. First, where there are not two buffers of everything: all have read the
+  // rows of this tile and dS of the one before, and both get overwritten. Second: the rows of the next tile, its
+  // columns and dS of this one are complete. The reads behind a barrier are late by one fragment.
+  static constexpr bool kOneBarrier = C::kTransposing;
   static constexpr int kFirstBarrier = C::kFirstDv - C::kAhead + 1, kSecondBarrier = C::kFragments - C::kAhead + 1;
-  static constexpr int kFrom = kFirstBarrier * kSteps, kUntil = kSecondBarrier * kSteps;
+  static constexpr int kFrom = kOneBarrier ? 0 : kFirstBarrier * kSteps, kUntil = kSecondBarrier * kSteps;
   static constexpr int kSlack = kSteps;  // gaps between the end of a product and the use of its result
   static constexpr int kRound = Near<E>::kRoundSlots, kPack = E::kPackSlots;
   static constexpr int kAdvances = C::kFused ? 10 : 7;
@@ -48,9 +52,15 @@ struct BackwardPlan {
 
   static constexpr Schedule with_room(int slots, int instructions) {
     Schedule s(slots, instructions, kSteps);
+    constexpr int kDifference = C::kStarts ? 2 : 4;  // of two scores and lse, of two dP and delta
+    if (C::kStarts) {
+      for (int i = 0; i < 4; ++i) s.add(kStartQueue, kStartDp, i, 0, 1, i + 1, kDp);
+      s.add(kStartQueue, kShareNumber, 0, 1, 2, kDv);
+      for (int i = 0; i < 4; ++i) s.add(kStartQueue, kStartNextS, i, 0, 1, kUntil - 2 + i);
+    }
     if (C::kGeneral) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
     for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
-      if (pair < 8) s.add(kVectorQueue, kExponent, pair, 4, 4, kDp + kSlack);
+      if (pair < 8) s.add(kVectorQueue, kExponent, pair, kDifference, kDifference, kDp + kSlack);
       if (pair > 0 && kRound)
         s.add(kVectorQueue, kRoundP, pair - 1, kRound, kRound, 0, kDv + first_use(pair - 1, C::kVBlocks));
       if (pair < 8 && kMasked) s.add(kVectorQueue, kMaskScore, pair, 6, 6);
@@ -59,31 +69,30 @@ struct BackwardPlan {
       if (pair < 8) s.add(kVectorQueue, kExpOdd, pair, 4, 1);
     }
     for (int pair = 0; pair < 8; ++pair) {
-      s.add(kVectorQueue, kGradient, pair, 4, 4, kDq + kSlack, kDk + first_use(pair, C::kQkBlocks));
+      s.add(kVectorQueue, kGradient, pair, kDifference, kDifference, kDq + kSlack, kDk + first_use(pair, C::kQkBlocks));
       s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, 0, kDk + first_use(pair, C::kQkBlocks));
-      // One pair later: the exchange between lanes needs two instructions distance from what made its operand.
-      if (C::kFused && pair > 0) s.add(kVectorQueue, kShareDs, pair - 1, 2, 3, kFrom, kUntil);
+      if (C::kFused) s.add(kVectorQueue, kShareDs, pair, 0, 2, kFrom, kUntil);
     }
-    if (C::kFused) s.add(kVectorQueue, kShareDs, 7, 2, 3, s.position[kVectorQueue] + 1, kUntil);
-    constexpr int kPairs = C::kStaged / C::kWalks / 2;  // of the columns of this walk
-    for (int i = 0; i < 2 * kPairs; ++i) {              // the next tile to its columns, as late as possible
+    constexpr int kPairs = C::kStaged / C::kWalks / 2;          // of the columns of this walk
+    for (int i = 0; i < 2 * kPairs && !C::kTransposing; ++i) {  // the next tile to its columns, as late as possible
       s.add(kVectorQueue, kSwapColumns, i, 2, 2, kFrom, kUntil);
       if (i % kPairs == kPairs - 1) s.add(kVectorQueue, kCarryColumns, i / kPairs, 0, 2, 0, kUntil);
     }
     for (int i = 0; i < kAdvances; ++i) s.add(kMemoryQueue, kAdvance, i, 0, 4, i + 1);
     // Youngest load first: one wait for all.
     for (int i = 2 * C::kStaged - 1; i >= 0; --i) s.add(kMemoryQueue, kCarryRow, i, 0, 1, kFrom, kUntil);
-    for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kLoadRow, i, 1, 2, s.position[kVectorQueue] + 1);
+    if (C::kStarts) s.add(kMemoryQueue, kLoadNumbers, 0, 0, 1, s.position[kVectorQueue] + 1);
+    for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kLoadRow, i, 0, 1, s.position[kVectorQueue] + 1);
     // After the loads: waiting for those does not wait for sums in memory.
     if (C::kFused)
       for (int i = 0; i < 16; ++i) s.add(kMemoryQueue, kAddDq, i, 0, 1, kDv + kSlack);
     // Last of all: fewer operations than a wait can count are younger when they are used.
-    s.add(kMemoryQueue, kLoadNumbers, 0, 0, 2);
+    if (!C::kStarts) s.add(kMemoryQueue, kLoadNumbers, 0, 0, 2);
     s.sort();
     return s;
   }
   static constexpr Schedule find() {
-    for (int room = 7;; ++room) {
+    for (int room = 5;; ++room) {
       const Schedule s = with_room(room, room - 1);
       if (s.fits) return s;
     }

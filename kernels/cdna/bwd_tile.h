@@ -89,4 +89,35 @@ FW_DEVICE void write_columns(uint32_t address, const uint32_t* first, const uint
   }
 }
 
+// gfx950: 32 rows of queries that are read as rows and, transposed, as columns. Unit u of row r lies at u ^ key(r): 16
+// rows in a row have their unit u in different banks, and 4 of them each 4 units from a multiple of 4.
+template <int kRowBytes>
+struct BothWays {
+  static constexpr int kPeriod = 16, kAddresses = kRowBytes >= 256 ? 8 : 4;  // rows after which keys repeat
+  FW_METHOD static constexpr uint32_t key(uint32_t row) {
+    return (row >> 2 & 3) | (kRowBytes >= 256 ? (row & 3) << 2 : (row & 2) << 1);
+  }
+  FW_METHOD static uint32_t address(uint32_t row, uint32_t unit) { return row * kRowBytes + ((unit ^ key(row)) << 4); }
+  FW_METHOD static uint32_t read_address(uint32_t lane, int i) { return address(lane & 31, 2 * i + (lane >> 5)); }
+  static constexpr int fragment_offset(int f) { return f / kAddresses * kAddresses * 32; }
+  // Of 32 columns, rows 4h + (0..3), or those + 8 (far): column d in lane i, as swap_bits_2_3 has it.
+  FW_METHOD static uint32_t column_address(uint32_t lane, uint32_t block, uint32_t far) {
+    const uint32_t row = 8 * far + 4 * (lane >> 5) + (lane >> 2 & 3), piece = (lane & 1) << 1 | (lane >> 1 & 1);
+    return address(row, 4 * block + 2 * (lane >> 4 & 1) + (piece >> 1)) + 8 * (piece & 1);
+  }
+};
+
+// gfx950: dS, a line of 32 queries for each key; piece c of it, queries 4c to 4c + 3, lies at c ^ key.
+struct DsLines {
+  static constexpr int kLineBytes = 64;
+  FW_METHOD static uint32_t address(uint32_t key, uint32_t piece) {
+    return key * kLineBytes + ((piece ^ (key >> 1 & 7)) << 3);
+  }
+  // Query i in lane i; keys 8h + (0..3), or those + 4 (far).
+  FW_METHOD static uint32_t read_address(uint32_t lane, uint32_t first_key, uint32_t far) {
+    const uint32_t key = first_key + 8 * (lane >> 5) + 4 * far + (lane >> 2 & 3);
+    return address(key, 4 * (lane >> 4 & 1) + (lane & 3));
+  }
+};
+
 }  // namespace flashwave

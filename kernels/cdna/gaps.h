@@ -12,14 +12,14 @@ struct GapItem {
   int16_t op, index, gap;
 };
 
-enum GapQueue { kVectorQueue, kMemoryQueue };
+enum GapQueue { kVectorQueue, kMemoryQueue, kStartQueue, kQueues };
 
 template <int kGaps, int kMaxItems = 160>
 struct Gaps {
   GapItem item[kMaxItems] = {};
   int items = 0;
   int slots_used[kGaps] = {}, instructions_used[kGaps] = {};
-  int position[2] = {};
+  int position[kQueues] = {};
   int slots, instructions;  // room of a gap: vector issue slots, instructions
   bool fits = true;
 

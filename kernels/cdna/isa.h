@@ -168,6 +168,8 @@ FW_DEVICE U32x4 lds_read16(uint32_t address) { return *(const FW_LDS U32x4*)addr
 FW_DEVICE void lds_write16(uint32_t address, U32x4 x) { *(FW_LDS U32x4*)address = x; }
 FW_DEVICE void lds_write4(uint32_t address, uint32_t x) { *(FW_LDS uint32_t*)address = x; }
 FW_DEVICE void lds_write8(uint32_t address, U32x2 x) { *(FW_LDS U32x2*)address = x; }
+FW_DEVICE void lds_write_low(uint32_t address, uint32_t x) { *(FW_LDS uint16_t*)address = uint16_t(x); }
+FW_DEVICE void lds_write_high(uint32_t address, uint32_t x) { *(FW_LDS uint16_t*)address = uint16_t(x >> 16); }
 
 // Transposes while reading (gfx950): in each group of 16 lanes, lane l gives the address of elements 4(l & 3) .. + 3 of
 // row l >> 2 and receives column l of the 4 rows.
@@ -189,6 +191,20 @@ FW_DEVICE void load_to_lds(Buffer buffer, uint32_t address, uint32_t offset) {
   }
 #endif
   __builtin_amdgcn_raw_ptr_buffer_load_lds(buffer, (FW_LDS void*)address, 4, int(offset), 0, 0, 0);
+}
+
+// As without `further`, a uniform offset that takes no vector instruction to add. It counts in the check of the range.
+FW_DEVICE uint32_t buffer_load4(Buffer b, uint32_t at, uint32_t further) {
+  return __builtin_amdgcn_raw_buffer_load_b32(b, at, further, 0);
+}
+FW_DEVICE U32x4 buffer_load16(Buffer b, uint32_t at, uint32_t further) {
+  return __builtin_amdgcn_raw_buffer_load_b128(b, at, further, 0);
+}
+FW_DEVICE uint16_t buffer_load2(Buffer b, uint32_t at, uint32_t further) {
+  return __builtin_amdgcn_raw_buffer_load_b16(b, at, further, 0);
+}
+FW_DEVICE void add_to_memory(Buffer buffer, uint32_t offset, uint32_t further, float x) {
+  __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(x, buffer, int(offset), int(further), 0);
 }
 
 // x, which only matrix instructions read, in accumulation registers: elsewhere it would be copied back and forth.
