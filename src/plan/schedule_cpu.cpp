@@ -40,7 +40,8 @@ struct Shape {
 bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
 
 abi::CpuTile tile_of(const KernelRow& row) {
-  return abi::cpu_tile(row.tile_q, (row.isa & (kIsaAvx512 | kIsaAmx | kIsaNeon)) != 0 ? 32 : 16);
+  const bool many_registers = row.tile_q == 32 || (row.isa & kIsaNeon) != 0;  // two of AVX-512, or NEON
+  return abi::cpu_tile(row.tile_q, many_registers ? 32 : 16);
 }
 
 abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
