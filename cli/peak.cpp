@@ -147,11 +147,10 @@ void spin(VectorWidth width, int64_t turns) {
 // reason, and zero.
 #define FW_FMLA(N) "fmla v" #N ".4s, v24.4s, v25.4s\n"
 #define FW_ZERO(N) "movi v" #N ".4s, #0\n"
-#define FW_ALL24(F)                                                                                               \
-  F(0)                                                                                                            \
-  F(1)                                                                                                            \
-  F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15) F(16) F(17) F(18) F(19) F(20) F(21) \
-      F(22) F(23)
+#define FW_FIRST8(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+#define FW_SECOND8(F) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
+#define FW_THIRD8(F) F(16) F(17) F(18) F(19) F(20) F(21) F(22) F(23)
+#define FW_ALL24(F) FW_FIRST8(F) FW_SECOND8(F) FW_THIRD8(F)
 
 double flops_per_turn(VectorWidth) { return 24 * 4 * 2; }
 

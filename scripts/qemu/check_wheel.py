@@ -44,7 +44,9 @@ def main():
     error = np.abs(half - expected["out"]).max()
     print(f"out in fp16: largest error {error:.1e}")
     assert half.dtype == np.float16 and error < 4e-3
-    print(f"flashwave {flashwave.__version__}, {arch}, Python {platform.python_version()}, {' '.join(platform.libc_ver())}")
+    print(
+        f"flashwave {flashwave.__version__}, {arch}, Python {platform.python_version()}, {' '.join(platform.libc_ver())}"
+    )
 
 
 main()

@@ -25,7 +25,7 @@ class PlanOf : public testing::Test {
   std::string_view device_;
 };
 
-inline char somewhere[64];
+alignas(64) inline char somewhere[64];
 
 inline fw_tensor tensor(fw_dtype dtype, int64_t s0, int64_t s1, int64_t s2, int64_t s3 = 1) {
   return {somewhere, {s0, s1, s2, s3}, dtype, 0};
