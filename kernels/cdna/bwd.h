@@ -214,6 +214,7 @@ struct Backward {
     }
     // Sums with these stay in the loop, where many are part of the instructions.
     if constexpr (C::kFused) hold(dq_target);
+    lds.hold_sources();
     schedule_fence();
     steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];

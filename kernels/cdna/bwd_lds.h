@@ -24,7 +24,8 @@ struct BackwardLds {
   uint32_t firsts[kCount], seconds[kCount];
   uint32_t row_read[Rows::kAddresses], column_read[2], ds_read[kSameRows ? 1 : 4];
   uint32_t row_write[4], other_write[kGroups > 1 ? 4 : 1], column_write, ds_write[4];
-  uint32_t q_source[kGroups], d_o_source[kGroups];
+  static constexpr int kSources = kGroups > 1 ? 4 : 1;  // with two walks, no scalar registers are left
+  uint32_t q_source[kGroups][kSources], d_o_source[kGroups][kSources];
   uint32_t first_selector, second_selector;
 
   // Of a walk: the columns of its dK and dV are the first group that a lane carries. keys: the first that the wave's
@@ -42,8 +43,12 @@ struct BackwardLds {
     first_selector = carry.first_selector(), second_selector = carry.second_selector();
     FW_UNROLL for (int g = 0; g < kGroups; ++g) {
       const uint32_t group = g == 0 ? walk : 1 - walk;
-      q_source[g] = carry.source(stream.q_stride, stream.q_row, group, C::kColumnsQk * 2);
-      d_o_source[g] = carry.source(stream.d_o_stride, stream.d_o_row, group, C::kColumnsV * 2);
+      q_source[g][0] = carry.source(stream.q_stride, stream.q_row, group, C::kColumnsQk * 2);
+      d_o_source[g][0] = carry.source(stream.d_o_stride, stream.d_o_row, group, C::kColumnsV * 2);
+      FW_UNROLL for (int i = 1; i < kSources; ++i) {
+        q_source[g][i] = q_source[g][0] + i * stream.q_stride;
+        d_o_source[g][i] = d_o_source[g][0] + i * stream.d_o_stride;
+      }
     }
     if constexpr (C::kFused) {
       const int key = wave * kWaveKeys + (lane & 31), half = lane >> 5;
@@ -56,14 +61,25 @@ struct BackwardLds {
   }
 
   template <int kSet>
-  FW_METHOD void load(const BackwardStream<C>& stream, int i) {
+  FW_METHOD void load(BackwardStream<C>& stream, int i) {
     const int group = i % kStaged / kCount, rows = Carry::rows_on(i % kCount);
-    if (i < kStaged) {
-      staged[kSet][i] = buffer_load4(stream.q_tile, q_source[group], rows * stream.q_stride);
+    uint32_t& stride = i < kStaged ? stream.q_stride : stream.d_o_stride;
+    const Buffer tile = i < kStaged ? stream.q_tile : stream.d_o_tile;
+    const uint32_t* const source = (i < kStaged ? q_source : d_o_source)[group];
+    if constexpr (kSources == 1) {
+      stride = here(stride);  // multiples of it are made where they are used: scalar registers are few
+      staged[kSet][i] = buffer_load4(tile, source[0], rows * stride);
     } else {
-      staged[kSet][i] = buffer_load4(stream.d_o_tile, d_o_source[group], rows * stream.d_o_stride);
+      staged[kSet][i] = buffer_load4(tile, source[rows & 3] + (rows & 8) * stride);
     }
   }
+  FW_METHOD void hold_sources() {  // sums with these stay in the loop
+    if constexpr (kSources == 1) return;
+    FW_UNROLL for (int i = 0; i < kGroups * kSources; ++i) {
+      hold(q_source[i / kSources][i % kSources]), hold(d_o_source[i / kSources][i % kSources]);
+    }
+  }
+
   template <int kSet, int kBuffer>
   FW_METHOD void carry_row(int i) const {
     const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
@@ -107,8 +123,10 @@ struct BackwardLds {
   }
 
  private:
-  // Each in one register from here on: clang would keep what it is the sum of, in two, and add in the loop.
+  // Each in one register from here on: clang would keep what it is the sum of, in two, and add in the loop. With two
+  // walks that takes more registers, not fewer.
   FW_METHOD void hold_addresses() {
+    if constexpr (kGroups > 1) return;
     FW_UNROLL for (int i = 0; i < Rows::kAddresses; ++i) hold(row_read[i]);
     FW_UNROLL for (int i = 0; i < 2; ++i) hold(column_read[i]);
     FW_UNROLL for (int i = 0; i < 4; ++i) {
@@ -173,6 +191,7 @@ struct BackwardLds<C, true> {
     lds_write16(row_write[pass % kWrites] + pass / kWrites * (Rows::kPeriod * C::kRowBytes) + place(matrix, kBuffer),
                 staged[kSet][i]);
   }
+  FW_METHOD void hold_sources() {}
   template <int kSet>
   FW_METHOD void swap_columns(int) {}
   template <int kBuffer>
