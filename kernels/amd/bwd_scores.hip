@@ -277,13 +277,16 @@ FW_DEVICE void d_bias(const GpuArguments& args, int64_t wave) {
   ScoreTile sum = {};
   FW_NO_UNROLL for (int each_b = b; each_b < b_end; ++each_b) {
     const Params& now = parameters_again();
-    const Sequence seq = sequence_of(now, each_b);
-    const Edges edges = edges_of(now, seq);
-    const int query_end = now.d_bias.stride[2] ? first_query + 1 : uniform(int(seq.queries));
-    const int key_end = now.d_bias.stride[3] ? first_key + 1 : uniform(int(seq.keys));
+    const Sequence all = sequence_of(now, each_b);
+    const int query_end = now.d_bias.stride[2] ? first_query + 1 : uniform(int(all.queries));
+    const int key_end = now.d_bias.stride[3] ? first_key + 1 : uniform(int(all.keys));
     FW_NO_UNROLL for (int each_h = h; each_h < h_end; ++each_h) {
       FW_NO_UNROLL for (int i = first_query; i < query_end; i += kTile) {
         FW_NO_UNROLL for (int j = first_key; j < key_end; j += kTile) {
+          // Found again for each tile, which is little work beside it: scalar registers are scarce.
+          const Params& params = parameters_again();
+          const Sequence seq = sequence_of(params, each_b);
+          const Edges edges = edges_of(params, seq);
           const DsTile<T> tile(args, seq, each_h, i, j);
           if (!tile.is_seen(edges)) continue;
           const ScoreTile ds = tile.compute(edges);
