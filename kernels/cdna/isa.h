@@ -237,5 +237,11 @@ FW_DEVICE void wait_for_memory() {
   static_assert(kLoads < 64);
   __builtin_amdgcn_s_waitcnt((kLoads & 15) | kLoads >> 4 << 14 | 0x70);
 }
+// Until all but the kLoads youngest vector memory operations are done.
+template <int kLoads>
+FW_DEVICE void wait_for_loads() {
+  static_assert(kLoads < 64);
+  __builtin_amdgcn_s_waitcnt((kLoads & 15) | kLoads >> 4 << 14 | 0xf70);
+}
 
 }  // namespace flashwave
