@@ -217,10 +217,13 @@ struct Backward {
     lds.hold_sources();
     schedule_fence();
     steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
-    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
     // clang may end the loop with copies of what an earlier tile loads, and forgets to wait where more than 63 younger
     // operations follow. A tile has two loads more than dwords are staged.
-    if constexpr (kBuffer == 1 && C::kWalks > 1 && !C::kTransposing) wait_for_loads<2 * kStaged + 2>();
+    if constexpr (kBuffer == 1 && C::kWalks > 1 && !C::kTransposing) {
+      wait_for_loads<2 * kStaged + 2>();
+      schedule_fence();
+    }
+    FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
     next(kBuffer);
   }
   FW_METHOD void next(int set) {
