@@ -44,9 +44,12 @@ def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel):
     there, results, counts = results_of(arch, kernel(arch, 128), SAMPLE)
     assert there > SAMPLE == len(results)
     assert not counts["FALSE"], results
-    assert counts["noticed"] >= LEAST, results
-    # The gradient of bias has waits behind branches that no lane may take, for what the branches waited for themselves.
-    assert counts["unproven"] <= (3 if kernel is bias_gradient else 1), results
+    if kernel is plain:
+        assert counts["noticed"] >= LEAST and counts["unproven"] <= 1, results
+        return
+    # A backward has code for ragged batches and modifiers that no launch here executes, waits for loads that nobody
+    # needs in the end, and waits behind branches for what the branches waited for themselves.
+    assert counts["noticed"] >= LEAST - 1 and counts["unproven"] <= counts["noticed"] // 2 + 1, results
 
 
 @pytest.mark.full
