@@ -55,20 +55,41 @@ FW_INLINE void combine_parts(const abi::Params& p, const abi::CpuLaunch& launch,
 // Whether a task has all that its rows need; else m and l are left in PartialResults.
 FW_INLINE bool in_one_part(const abi::Params& p, int32_t splits) { return splits == 1 && !p.probs.data; }
 
-// Tasks are (row block, part of the keys, sequence, key head); the last row blocks come first, since under a causal
-// mask they are the longest. Task: start(with_sink), attend(first key, last key), finish() or finish_part(...).
+// How the rows and keys of a forward are cut up: tasks are (row block, part of the keys, sequence, key head).
+struct ForwardGrid {
+  int64_t rows_max, heads;  // rows of a key head; key heads of the call
+  int rows_per_task;
+  int32_t splits;
+  int64_t blocks;
+
+  FW_INLINE ForwardGrid(const abi::Params& p, const abi::Schedule& schedule)
+      : rows_max(int64_t{p.seqlen_q} * (p.heads_q / p.heads_k)),
+        heads(int64_t{p.batch} * p.heads_k),
+        rows_per_task(schedule.rows_per_task),
+        splits(schedule.splits),
+        blocks((rows_max + rows_per_task - 1) / rows_per_task) {}
+
+  FW_INLINE int64_t tasks() const { return blocks * splits * heads; }
+  FW_INLINE int64_t head(int64_t task) const { return task % heads; }
+  FW_INLINE int32_t split(int64_t task) const { return int32_t(task / heads % splits); }
+  FW_INLINE int64_t block(int64_t task) const { return task / heads / splits; }
+  FW_INLINE PartialResults parts(char* workspace, int dim_v) const {
+    return PartialResults(workspace, heads * rows_max, splits, dim_v);
+  }
+};
+
+// The last row blocks come first, since under a causal mask they are the longest. Task: start(with_sink), attend(first
+// key, last key), finish() or finish_part(...).
 template <class T, class Task>
 FW_INLINE void forward_tasks(const abi::Params& p, const abi::CpuLaunch& launch) {
-  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
-  const int rows_per_task = launch.schedule.rows_per_task;
-  const int32_t splits = launch.schedule.splits;
-  const int64_t blocks = (rows_max + rows_per_task - 1) / rows_per_task;
-  const PartialResults parts(launch.workspace, heads * rows_max, splits, p.dim_v);
-  launch.for_each_task(blocks * splits * heads, [&](int64_t t, int32_t worker) {
-    const int64_t head = t % heads;
-    const int32_t split = int32_t(t / heads % splits);
+  const ForwardGrid grid(p, launch.schedule);
+  const int rows_per_task = grid.rows_per_task;
+  const int32_t splits = grid.splits;
+  const PartialResults parts = grid.parts(launch.workspace, p.dim_v);
+  launch.for_each_task(grid.tasks(), [&](int64_t t, int32_t worker) {
+    const int64_t head = grid.head(t), row0 = (grid.blocks - 1 - grid.block(t)) * rows_per_task;
+    const int32_t split = grid.split(t);
     const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-    const int64_t row0 = (blocks - 1 - t / heads / splits) * rows_per_task;
     if (row0 >= scope.rows) return;
     const int rows = int(scope.rows - row0 < rows_per_task ? scope.rows - row0 : rows_per_task);
     Task task(p, scope, launch.scratch_of(worker), row0, rows);
@@ -79,8 +100,8 @@ FW_INLINE void forward_tasks(const abi::Params& p, const abi::CpuLaunch& launch)
     if (in_one_part(p, splits)) {
       task.finish();
     } else {
-      task.finish_part(parts, split, head * rows_max);
+      task.finish_part(parts, split, head * grid.rows_max);
     }
   });
-  if (!in_one_part(p, splits)) combine_parts<T>(p, launch, parts, rows_max);
+  if (!in_one_part(p, splits)) combine_parts<T>(p, launch, parts, grid.rows_max);
 }

@@ -121,14 +121,12 @@ struct ProbabilityTask {
 
 template <class T>
 FW_INLINE void write_probabilities(const abi::Params& p, const abi::CpuLaunch& launch) {
-  const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
-  const int rows_per_task = launch.schedule.rows_per_task;
-  const int32_t splits = launch.schedule.splits;
-  const int64_t blocks = (rows_max + rows_per_task - 1) / rows_per_task;
-  const PartialResults parts(launch.workspace, heads * rows_max, splits, p.dim_v);
-  launch.for_each_task(blocks * splits * heads, [&](int64_t t, int32_t worker) {
-    const int64_t head = t % heads, row0 = t / heads / splits * rows_per_task;
-    const int32_t split = int32_t(t / heads % splits);
+  const ForwardGrid grid(p, launch.schedule);
+  const int rows_per_task = grid.rows_per_task;
+  const PartialResults parts = grid.parts(launch.workspace, p.dim_v);
+  launch.for_each_task(grid.tasks(), [&](int64_t t, int32_t worker) {
+    const int64_t head = grid.head(t), row0 = grid.block(t) * rows_per_task;
+    const int32_t split = grid.split(t);
     const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
     const int64_t begin = split * launch.schedule.keys_per_split;
     const int64_t end = begin + launch.schedule.keys_per_split < p.seqlen_k ? begin + launch.schedule.keys_per_split
@@ -136,8 +134,8 @@ FW_INLINE void write_probabilities(const abi::Params& p, const abi::CpuLaunch& l
     if (begin >= end) return;  // more parts were asked for than there are blocks of keys
     const int64_t exist = scope.rows - row0 < rows_per_task ? scope.rows - row0 : rows_per_task;
     ProbabilityTask<T> task(p, scope, launch.scratch_of(worker), row0, int(exist > 0 ? exist : 0), parts,
-                            head * rows_max);
-    const int64_t last = row0 + rows_per_task < rows_max ? row0 + rows_per_task : rows_max;
+                            head * grid.rows_max);
+    const int64_t last = row0 + rows_per_task < grid.rows_max ? row0 + rows_per_task : grid.rows_max;
     for (int64_t row = exist > 0 ? row0 + exist : row0; row < last; ++row) {  // past a ragged sequence
       clear_probabilities(task.matrix_row(row), p.probs.stride[3], begin, end);
     }
