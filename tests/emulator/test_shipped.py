@@ -8,7 +8,6 @@ import hip
 import shipped
 
 SAMPLE = 8  # of each GPU's kernel for head dim 128
-LEAST = 4  # of them are noticed
 
 
 def results_of(arch, row, sample):
@@ -39,17 +38,17 @@ def bias_gradient(arch, _):
     return next(row for row in shipped.rows(arch) if row.op == "kDBias")
 
 
-@pytest.mark.parametrize("kernel", (plain, backward, whole_head, bias_gradient))
-def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel):
+# Of the sample, the least that are noticed, and the most that are neither that nor proven redundant. A kernel for a
+# head waits for loads that nobody needs in the end; the gradient of bias has waits behind branches, for what the
+# branches waited for themselves, and code that no launch here executes.
+@pytest.mark.parametrize(
+    ("kernel", "noticed", "unproven"), ((plain, 4, 1), (backward, 4, 1), (whole_head, 4, 2), (bias_gradient, 3, 3))
+)
+def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel, noticed, unproven):
     there, results, counts = results_of(arch, kernel(arch, 128), SAMPLE)
     assert there > SAMPLE == len(results)
     assert not counts["FALSE"], results
-    if kernel is plain:
-        assert counts["noticed"] >= LEAST and counts["unproven"] <= 1, results
-        return
-    # A backward has code for ragged batches and modifiers that no launch here executes, waits for loads that nobody
-    # needs in the end, and waits behind branches for what the branches waited for themselves.
-    assert counts["noticed"] >= LEAST - 1 and counts["unproven"] <= counts["noticed"] // 2 + 1, results
+    assert counts["noticed"] >= noticed and counts["unproven"] <= unproven, results
 
 
 @pytest.mark.full
