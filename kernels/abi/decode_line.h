@@ -16,7 +16,7 @@ namespace flashwave::abi {
 // part of a unit (a sequence, key head and block of rows) that others have the rest of: 2 slots. With a number of
 // splits given every workgroup has one part of one unit: 1 slot, and none if nothing is split.
 struct DecodeParts {
-  uint64_t* ready;  // [slot]: kReady while the part waits to be read
+  uint64_t* ready;  // [slot]: kReady while the part waits to be read, or kTaken
   float* sums;      // [slot][row]: reference m and l = sum of exp2(s - m), in pairs
   float* o;         // [slot][row][dim_v], sum of exp2(s - m) v
   int64_t bytes;
@@ -33,9 +33,9 @@ struct DecodeParts {
 // Parts of one unit at most: more workgroups are not started, and no more splits can be asked for.
 inline constexpr int64_t kMostDecodeParts = 256;
 
-// Not a value that the memory has by accident: it need not be cleared before a launch. Whoever reads a part clears its
-// flag, so that none is left behind.
-inline constexpr uint64_t kReady = 0xD1B54A32D192ED03u;
+// Not values that the memory has by accident: it need not be cleared before a launch. Whoever reads a part clears its
+// flag, so that none is left behind. kTaken: the first part of a unit, when a workgroup has taken on to add its parts.
+inline constexpr uint64_t kReady = 0xD1B54A32D192ED03u, kTaken = ~kReady;
 
 FW_ABI_FN constexpr int64_t decode_slots(int64_t splits, int64_t tasks) {
   return splits == 0 ? 2 * tasks : splits == 1 ? 0 : tasks;

@@ -7,7 +7,7 @@
 // of 2 or 4 warps on more, each on its own rows of the same tiles; still more rows are further units that read K and V
 // again. So 8 rows waste nothing, and O takes kDimV / 4 registers per 8 rows. decode_line.h says which keys a workgroup
 // has, decode_tiles.h how they come. Teams share the tiles of a unit and are merged in shared memory at its end; where
-// workgroups share a unit, the last of them adds the parts in order.
+// workgroups share a unit, the one that is done last adds the parts in the order of the keys. None waits for another.
 // (NOTES-decode.md)
 #include "kernels/abi/features.h"
 #include "kernels/nvidia/decode_finish.h"
@@ -37,6 +37,12 @@ struct UnitMask {
     const int diagonal = query + unit.keys - unit.queries;
     return key >= window.first(diagonal) && key < window.end(diagonal, unit.keys);
   }
+};
+
+// Which units of a share other workgroups have parts of too: its first, which began in another share, and its last,
+// which begins in this one.
+struct SharedUnits {
+  bool continued = false, begun = false;
 };
 
 // kRowTiles: 8 rows each, of a warp. kTeam: warps of a team.
@@ -238,10 +244,9 @@ struct Decode {
     }
   }
 
-  // unit: the first of the share, then the last. Whether parts of the first are to be combined: this workgroup has the
-  // last of them.
-  FW_METHOD bool run(const abi::DecodeParts& parts, int slots_each, int workgroup, const Line& line, const Share& share,
-                     int blocks, Unit& unit) {
+  // unit: the first of the share, then the last.
+  FW_METHOD SharedUnits run(const abi::DecodeParts& parts, int slots_each, int workgroup, const Line& line,
+                            const Share& share, int blocks, Unit& unit) {
     TileRequests<kTeams> requests(share, team, blocks);
     TileRequest ahead[kAhead] = {};
     uint32_t copy_to = 0, stage = 0;  // offsets in the ring
@@ -256,7 +261,7 @@ struct Decode {
     };
     FW_NO_UNROLL for (int i = -kAhead; i < kStages - 1; ++i) copy_next(i >= 0);
 
-    bool combine = false;
+    SharedUnits with_others;
     for (;;) {
       const UnitMask mask(p, unit);
       start_unit(UnitRows(p, unit, group, Shape::kRows));
@@ -280,16 +285,15 @@ struct Decode {
       const Contributors all(line, unit, workgroup, share.part);
       const int slot = all.first == all.last ? -1 : slots_each * workgroup + (share.begin < unit.start ? 1 : 0);
       merge(UnitRows(p, unit, group, Shape::kRows), parts, slot);
-      if (slot >= 0 && workgroup == all.last) {
-        combine = true;
-      } else if (slot >= 0 && thread_index() == 0) {
-        store_release(parts.ready + slot, abi::kReady);
+      if (slot >= 0) {
+        announce(parts.ready + slot);
+        (share.begin < unit.start ? with_others.begun : with_others.continued) = true;
       }
       if (unit.next_start(p) >= share.end) break;
       unit.next(p, blocks);
     }
     wait_copies<0>();  // none, but the ring may be written to now
-    return combine;
+    return with_others;
   }
 };
 
@@ -313,15 +317,20 @@ FW_DEVICE void decode(const GpuArguments& args) {
     return Decode<Element, Shape, kRowTiles, kTeam>(p, shared, group)
         .run(parts, slots_each, workgroup, line, share, blocks, unit);
   };
-  const bool combine = rows <= 8                      ? run.template operator()<1, 1>()
-                       : rows <= Shape::kWarpRows     ? run.template operator()<kMostTiles, 1>()
-                       : rows <= 2 * Shape::kWarpRows ? run.template operator()<kMostTiles, 2>()
-                                                      : run.template operator()<kMostTiles, 4>();
-  if (!combine) return;
-  if (line.parts == 0) unit = Share(p, line, workgroup, blocks).unit;  // else there was no other
-  combine_parts<Element, Shape::kDimV, Shape::kRows, Shape::kThreads>(
-      p, parts, Contributors(line, unit, workgroup, share.part), slots_each, UnitRows(p, unit, group, Shape::kRows),
-      reinterpret_cast<float*>(shared), reinterpret_cast<float2*>(shared + Shape::kSumsAt));
+  const SharedUnits with_others = rows <= 8                      ? run.template operator()<1, 1>()
+                                  : rows <= Shape::kWarpRows     ? run.template operator()<kMostTiles, 1>()
+                                  : rows <= 2 * Shape::kWarpRows ? run.template operator()<kMostTiles, 2>()
+                                                                 : run.template operator()<kMostTiles, 4>();
+  FW_NO_UNROLL for (int last = 0; last < 2; ++last) {
+    if (!(last ? with_others.begun : with_others.continued)) continue;
+    const Unit own = last || line.parts > 0 ? unit : Share(p, line, workgroup, blocks).unit;
+    const Contributors all(line, own, workgroup, share.part);
+    workgroup_barrier();
+    if (!take_on<Shape::kThreads>(parts, all, slots_each)) continue;
+    combine_parts<Element, Shape::kDimV, Shape::kRows, Shape::kThreads>(
+        p, parts, all, slots_each, UnitRows(p, own, group, Shape::kRows), reinterpret_cast<float*>(shared),
+        reinterpret_cast<float2*>(shared + Shape::kSumsAt));
+  }
 }
 
 // One part of the rows at a time.

@@ -81,21 +81,44 @@ FW_DEVICE void weigh_parts(const abi::DecodeParts& parts, const Contributors& fr
   }
 }
 
-// Adds the parts of a unit in the order of the keys, whoever finishes when. The first reads are under way while the
+// Says that this workgroup's part is there. What it reads of other flags after a workgroup_barrier is younger than
+// that.
+FW_DEVICE void announce(uint64_t* ready) {
+  if (thread_index() == 0) {
+    store_release(ready, abi::kReady);
+    fence_all();
+  }
+}
+
+// Whether this workgroup is to add the parts of a unit, of which it has announced one: all are there, and nobody else
+// has taken it on. Workgroups do not wait for each other, as the ones waited for might not have started: who finds that
+// something is missing leaves, and the last to announce finds nothing missing. Those that find the same, the exchange
+// of the first part's flag tells apart. All threads of the workgroup call it.
+template <int kThreads>
+FW_DEVICE bool take_on(const abi::DecodeParts& parts, const Contributors& from, int slots_each) {
+  bool there = true;
+  for (int i = from.first + thread_index(); i <= from.last; i += kThreads) {
+    there = there && load_acquire(parts.ready + from.slot(i, slots_each)) == abi::kReady;
+  }
+  if (!__syncthreads_and(there)) return false;
+  bool mine = false;
+  if (thread_index() == 0) {
+    auto* const first = reinterpret_cast<unsigned long long*>(parts.ready + from.slot(from.first, slots_each));
+    mine = atomicCAS(first, static_cast<unsigned long long>(abi::kReady),
+                     static_cast<unsigned long long>(abi::kTaken)) == abi::kReady;
+  }
+  if (!__syncthreads_or(mine)) return false;
+  for (int i = from.first + thread_index(); i <= from.last; i += kThreads) parts.ready[from.slot(i, slots_each)] = 0;
+  return true;
+}
+
+// Adds the parts of a unit in the order of the keys, whoever finished when. The first reads are under way while the
 // weights are made.
 template <class Element, int kDimV, int kRows, int kThreads>
 FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, const Contributors& from, int slots_each,
                              const UnitRows& rows, float* weights, float2* totals) {
   constexpr int kAtOnce = 16;
   const int count = from.last - from.first + 1, row_count = min(rows.count, kRows);
-  for (int i = from.first + thread_index(); i < from.last; i += kThreads) {
-    uint64_t* const ready = parts.ready + from.slot(i, slots_each);
-    while (load_acquire(ready) != abi::kReady) {
-    }
-    *ready = 0;
-  }
-  workgroup_barrier();
-
   float2 o[kAtOnce];
   const auto read = [&](int i, int first) {  // pair of columns i of parts first and on
     const int r = i / (kDimV / 2), column = i % (kDimV / 2) * 2;

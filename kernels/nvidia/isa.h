@@ -159,6 +159,8 @@ FW_DEVICE uint64_t load_acquire(const uint64_t* p) {
 FW_DEVICE void store_release(uint64_t* p, uint64_t x) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
 }
+// Of two workgroups that each write, fence and read what the other writes, one reads it (8.8.3 Fence-SC order).
+FW_DEVICE void fence_all() { asm volatile("fence.sc.gpu;" ::: "memory"); }
 
 // Two 16-bit numbers of a word.
 FW_DEVICE void unpack(F16, uint32_t x, float& low, float& high) {
