@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 import torch
 from cuda_cells import OURS, Cell, expect_within, normal, repeats_of
-from cuda_peers import Options, flash_backwards
+from cuda_peers import FLASH2, Options, cudnn_backward, flash2_backward, flash_backwards, sdpa
 
 import flashwave
 from flashwave import dispatch
@@ -165,6 +165,47 @@ def packed(dim: int, causal: bool, dtype: torch.dtype) -> Cell:
     return _backward(title, tensors, options, flops, rows, more)
 
 
+# ------------------------------------------------------------------------------------------------ dropout, as in BERT
+
+_SHAPES_OF_BERT = ((64, 128, 12), (32, 256, 12), (16, 512, 12), (8, 1024, 12), (4, 4096, 16))
+
+
+def dropout(batch: int, seqlen: int, heads: int, backward: bool, dtype: torch.dtype) -> Cell:
+    """Head dim 64, dropout 0.1, against torch's backends, each with its own random numbers."""
+    q, k, v, dout = tensors = [normal((batch, seqlen, heads, 64), dtype, seed) for seed in range(4)]
+    title = f"d=64 s={seqlen} b={batch} h={heads} dropout {'backward' if backward else 'forward'}"
+    more: dict[str, Any] = {"dropout_p": 0.1, "rng_state": _STATE}
+    problem = make_problem(q, k, v, **more)
+    out, lse, _ = dispatch.forward(problem)
+    arguments = problem, dout, None, out, lse, native.DQ_DK_DV
+
+    def of_the_first(exact: torch.dtype) -> list[Tensor]:
+        """out or dq, dk, dv of the first sequence by torch's operations, the same elements dropped."""
+        with flashwave.backend("torch"):
+            few = make_problem(*(x[:1].to(exact) for x in tensors[:3]), **more)
+            out, lse, _ = dispatch.forward(few)
+            if not backward:
+                return [out.double()]
+            found = dispatch.backward(few, dout[:1].to(exact), None, out, lse, native.DQ_DK_DV)[:3]
+            return [x.double() for x in found]
+
+    def right() -> None:
+        ours = dispatch.backward(*arguments)[:3] if backward else [out]
+        for x, exact, naive in zip(ours, of_the_first(torch.float64), of_the_first(dtype)):
+            expect_within(title, x[:1], exact, naive, 2**-9 * float(exact.abs().max()))
+
+    calls: dict[str, Sequence[Call]]
+    if backward:
+        calls = {OURS: [lambda: dispatch.backward(*arguments)]}
+        calls["cuDNN"] = [cudnn_backward(q, k, v, dout, False, 0.1)]
+        calls[FLASH2] = [flash2_backward(q, k, v, dout, False, 0.1)]
+    else:
+        calls = {OURS: [lambda: flashwave.attention(q, k, v, **more)]}
+        calls |= {name: [sdpa(name, q, k, v, dropout=0.1)] for name in ("cuDNN", FLASH2)}
+    flops = (10.0 if backward else 4.0) * batch * heads * 64 * seqlen * seqlen
+    return Cell("dropout", title, flops / 1e12, "TFLOP/s", calls, right, repeats=repeats_of(flops))
+
+
 # --------------------------------------------------------------------------------------------------------------- lists
 
 
@@ -187,3 +228,11 @@ def training(quick: bool, dtype: torch.dtype) -> list[Callable[[], Cell]]:
             todo.append(lambda d=dim, s=seqlen: equal_heads(s, d, dtype, window=1024))
             todo.append(lambda d=dim, s=seqlen: equal_heads(s, d, dtype, softcap=30.0))
     return todo
+
+
+def dropouts(quick: bool, dtype: torch.dtype) -> list[Callable[[], Cell]]:
+    return [
+        lambda b=batch, s=seqlen, h=heads, back=backward: dropout(b, s, h, back, dtype)
+        for backward in (False, True)
+        for batch, seqlen, heads in (_SHAPES_OF_BERT[2:4] if quick else _SHAPES_OF_BERT)
+    ]

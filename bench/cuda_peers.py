@@ -40,31 +40,31 @@ class Options(NamedTuple):
 # --------------------------------------------------------------------------------------------------------------- torch
 
 
-def sdpa(backend: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Call:
+def sdpa(backend: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0) -> Call:
     """torch's attention with one of its backends."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
 
     def call() -> Tensor:
         with sdpa_kernel(BACKENDS[backend]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **grouped)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout, **grouped)
 
     return call
 
 
-def cudnn_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool) -> Call:
+def cudnn_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool, dropout: float = 0.0) -> Call:
     q, k, v, dout = (tensor.transpose(1, 2) for tensor in (q, k, v, dout))
-    results = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False)
+    results = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, dropout, causal, False)
     out, lse, rows_q, rows_k, longest_q, longest_k, seed, offset = results[:8]
-    rest = (out, lse, seed, offset, None, rows_q, rows_k, longest_q, longest_k, 0.0, causal)
+    rest = (out, lse, seed, offset, None, rows_q, rows_k, longest_q, longest_k, dropout, causal)
     return lambda: torch.ops.aten._scaled_dot_product_cudnn_attention_backward(dout, q, k, v, *rest)
 
 
-def flash2_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool) -> Call:
+def flash2_backward(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool, dropout: float = 0.0) -> Call:
     q, k, v, dout = (tensor.transpose(1, 2) for tensor in (q, k, v, dout))
-    results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False)
+    results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, causal, False)
     out, lse, rows_q, rows_k, longest_q, longest_k, seed, offset = results[:8]
-    rest = (out, lse, rows_q, rows_k, longest_q, longest_k, 0.0, causal, seed, offset)
+    rest = (out, lse, rows_q, rows_k, longest_q, longest_k, dropout, causal, seed, offset)
     return lambda: torch.ops.aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest)
 
 

@@ -37,7 +37,7 @@ from flashwave.bench.verify import WrongResult
 from flashwave.bench.workloads import DTYPES
 
 _CUDA = torch.device("cuda")
-_MODIFIED = {"terms": cuda_modified.terms, "training": cuda_modified.training}
+_MODIFIED = {"terms": cuda_modified.terms, "training": cuda_modified.training, "dropout": cuda_modified.dropouts}
 _GROUPS = (*GROUPS, *_MODIFIED)
 
 

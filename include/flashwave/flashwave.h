@@ -126,7 +126,7 @@ typedef struct fw_attention {
   const float* sinks; /* (heads_q): a logit that joins each row's softmax, with value 0 */
   fw_tensor bias;     /* strides (batch, head, query, key), any of them 0 to broadcast; F32 or q's dtype */
 
-  /* Dropout on the softmax, Philox-4x32-10 (docs/semantics.md): the same mask forward and backward, on every device. */
+  /* Dropout on the softmax, Philox-4x32-7 (docs/semantics.md): the same mask forward and backward, on every device. */
   float dropout_p;    /* 0 <= p < 1 */
   int32_t num_splits; /* forward, split-KV: 0 = choose, 1 = never, n <= 256 = exactly n where the kernel splits */
   uint64_t dropout_seed, dropout_offset;

@@ -75,14 +75,17 @@ struct Modified {
                                  uint32_t thread) {
     // Of the lane at `place` (bits e, i, h): in its g-th call query 8 (2 g + h) + e and the i-th 8 keys.
     const uint32_t place = thread % 32 / 4, group = (uint32_t(key) + thread / 32 * 16) / kKeysPerPhilox;
-    const DropoutKey dropout = dropout_key(p);
+    const DropoutTable table = dropout_table(p, ScoreRow(p, sequence(t), head, 0).batch_head);
     const DropoutCompare compare(p.dropout_threshold);
-    uint32_t queries[N / 8], groups[N / 8], keeps = 0;
+    DropoutTable::Row rows[N / 8];
+    DropoutTable::Column columns[N / 8];
     FW_UNROLL for (int g = 0; g < N / 8; ++g) {
-      queries[g] = query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2, groups[g] = group + place / 2 % 2;
+      rows[g] = table.row(query + thread % 4 * 2 + 16 * g + place / 4 * 8 + place % 2);
+      columns[g] = table.column(group + place / 2 % 2);
     }
+    uint32_t keeps = 0;
     Philox4 r[N / 8];
-    dropout_groups(dropout, ScoreRow(p, sequence(t), head, 0).batch_head, queries, groups, r);
+    table.numbers(rows, columns, r);
     FW_UNROLL for (int i = 0; i < N / 2; ++i) keeps = compare.kept(keeps, r[i / 4].word[i % 4]);
     // Word n of the calls has left its bits at 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a
     // key's number in its 8 (half, and two of the word) change places with those of the lane.

@@ -11,22 +11,19 @@ FW_DEVICE float widened(float x) { return x; }
 FW_DEVICE float widened(BFloat16 x) { return to_float(x); }
 FW_DEVICE float widened(Half x) { return float_of_half(x.bits); }
 
-// ScoreRow::dropout_group of several (query, group) of a head, by the instructions it takes, two products and two
-// exclusive ors a round: nvcc alone makes more of them. Side by side, since a round waits for the one before.
-template <int kCalls>
-FW_DEVICE void dropout_groups(const DropoutKey& key, uint32_t batch_head, const uint32_t (&query)[kCalls],
-                              const uint32_t (&group)[kCalls], Philox4 (&r)[kCalls]) {
-  uint32_t key0 = key.low, key1 = key.high;
-  FW_UNROLL for (int i = 0; i < kCalls; ++i) r[i] = {{group[i], query[i], batch_head, key.counter}};
-  FW_UNROLL for (int round = 0; round < kPhiloxRounds; ++round) {
-    FW_UNROLL for (int i = 0; i < kCalls; ++i) {
-      uint32_t low0, high0, low1, high1;
-      wide_product<kPhiloxMul0>(r[i].word[0], low0, high0);
-      wide_product<kPhiloxMul1>(r[i].word[2], low1, high1);
-      r[i] = {{logic<0x96>(high1, r[i].word[1], key0), low1, logic<0x96>(high0, r[i].word[3], key1), low0}};
-    }
-    key0 += kPhiloxWeyl0, key1 += kPhiloxWeyl1;
+// The two products and two exclusive ors of a round, one instruction each: nvcc alone makes more of them.
+struct PhiloxWords {
+  template <uint32_t kFactor>
+  FW_METHOD static void product(uint32_t x, uint32_t& low, uint32_t& high) {
+    wide_product<kFactor>(x, low, high);
   }
+  FW_METHOD static uint32_t xor3(uint32_t a, uint32_t b, uint32_t c) { return logic<0x96>(a, b, c); }
+};
+using DropoutTable = PhiloxTable<PhiloxWords>;
+
+FW_DEVICE DropoutTable dropout_table(const Params& p, uint32_t batch_head) {
+  const DropoutKey key = dropout_key(p);
+  return {key.low, key.high, key.counter, batch_head};
 }
 
 // Which of the two 16-bit numbers of a word are not below a threshold, both at once.
@@ -97,13 +94,16 @@ struct ScoreRows {
   // compares them, and they transpose the outcome, bit by bit: 4 exchanges of a word. Nothing here waits for scores.
   FW_METHOD void draw(uint32_t (&keeps)[2]) const {
     const int lane = lane_index(), group = first / kKeysPerPhilox + lane % 4;
-    const DropoutKey key = dropout_key(p);
+    const DropoutTable table = dropout_table(p, row0.batch_head);
     const DropoutCompare compare(p.dropout_threshold);
+    DropoutTable::Column columns[kCalls];
+    FW_UNROLL for (int i = 0; i < kCalls; ++i) columns[i] = table.column(group + 4 * i);
     FW_UNROLL for (int row = 0; row < 2; ++row) {
-      uint32_t query[kCalls], groups[kCalls], bits = 0;
-      FW_UNROLL for (int i = 0; i < kCalls; ++i) query[i] = (row ? row1 : row0).query, groups[i] = group + 4 * i;
+      DropoutTable::Row rows[kCalls];
+      FW_UNROLL for (int i = 0; i < kCalls; ++i) rows[i] = table.row((row ? row1 : row0).query);
+      uint32_t bits = 0;
       Philox4 r[kCalls];
-      dropout_groups(key, row0.batch_head, query, groups, r);
+      table.numbers(rows, columns, r);
       FW_UNROLL for (int i = 0; i < 4 * kCalls; ++i) bits = compare.kept(bits, r[i / 4].word[i % 4]);
       keeps[row] = exchange_bits<2>(exchange_bits<1>(bits, 1, lane & 1), 2, lane & 2);
     }

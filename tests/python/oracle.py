@@ -15,7 +15,7 @@ MASK32 = 0xFFFFFFFF
 
 def philox(counter, key):
     x, k = list(counter), list(key)
-    for _ in range(10):
+    for _ in range(7):
         left, right = x[0] * 0xD2511F53, x[2] * 0xCD9E8D57
         x = [(right >> 32) ^ x[1] ^ k[0], right & MASK32, (left >> 32) ^ x[3] ^ k[1], left & MASK32]
         k = [(k[0] + 0x9E3779B9) & MASK32, (k[1] + 0xBB67AE85) & MASK32]

@@ -38,11 +38,11 @@ TEST(Documentation, Masks) {
 }
 
 TEST(Documentation, DropoutStream) {
-  const std::array<uint32_t, 4> first = {0x43891be6, 0x98441154, 0xbe4fbe68, 0x027071b6};
-  const std::array<uint32_t, 4> second = {0x4760d2e5, 0xb32dddbd, 0x8445848f, 0xd9fa4348};
+  const std::array<uint32_t, 4> first = {0xad6b0469, 0x734d9591, 0xfe228be8, 0x44208cca};
+  const std::array<uint32_t, 4> second = {0xc57e0fb2, 0xccdb8272, 0x9f419e04, 0x1f6f1a53};
   EXPECT_EQ(philox({0, 3, 6, 7}, {42, 0}), first);
   EXPECT_EQ(philox({1, 3, 6, 7}, {42, 0}), second);
-  constexpr uint32_t kBits[10] = {7142, 17289, 4436, 38980, 48744, 48719, 29110, 624, 53989, 18272};
+  constexpr uint32_t kBits[10] = {1129, 44395, 38289, 29517, 35816, 65058, 36042, 17440, 4018, 50558};
   for (uint32_t j = 0; j < 10; ++j) EXPECT_EQ(flashwave::dropout_bits(42, 7, 1 * 4 + 2, 3, j), kBits[j]) << j;
 
   Case c;
@@ -53,7 +53,7 @@ TEST(Documentation, DropoutStream) {
   problem.run(flashwave::reference_fwd);
   const std::vector<Real> probs = problem.get("probs");
   const int64_t row = ((1 * c.heads_q + 2) * c.seqlen_q + 3) * c.seqlen_k;
-  for (int64_t j = 0; j < 10; ++j) EXPECT_EQ(std::signbit(probs[row + j]), j == 0 || j == 2 || j == 7) << j;
+  for (int64_t j = 0; j < 10; ++j) EXPECT_EQ(std::signbit(probs[row + j]), j == 0 || j == 8) << j;
 }
 
 }  // namespace

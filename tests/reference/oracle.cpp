@@ -222,9 +222,9 @@ Real derivative(Case& c, Real& x) {
   return (above - below) / (2 * kStep);
 }
 
-// Section 3 of the paper: ten rounds of two 32x32 multiplications, the key bumped by Weyl constants between rounds.
+// Section 3 of the paper: seven rounds of two 32x32 multiplications, the key bumped by Weyl constants between rounds.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> x, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 7; ++round) {
     if (round > 0) key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
     const uint64_t left = static_cast<uint64_t>(x[0]) * 0xD2511F53u, right = static_cast<uint64_t>(x[2]) * 0xCD9E8D57u;
     x = {static_cast<uint32_t>(right >> 32) ^ x[1] ^ key[0], static_cast<uint32_t>(right),

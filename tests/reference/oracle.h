@@ -78,7 +78,7 @@ Real derivative(Case& c, Real& x);
 // Position in t (k or v) of row `row` of sequence b's storage, left pad included.
 int64_t storage_position(const Case& c, const Array& t, int64_t b, int64_t row, int64_t h);
 
-// Philox-4x32-10 from the paper.
+// Philox-4x32-7 from the paper.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 // Whether softmax element (b, h, i, j) is dropped.
 bool dropped(const Case& c, int64_t b, int64_t h, int64_t i, int64_t j);

@@ -1,4 +1,4 @@
-"""Which elements dropout keeps: the library's Philox-4x32-10 stream, on the device, as docs/semantics.md defines it.
+"""Which elements dropout keeps: the library's Philox-4x32-7 stream, on the device, as docs/semantics.md defines it.
 
 Words are unsigned 32-bit numbers held in int64. A product of two of them wraps around in int64, whose bits are still
 those of the unsigned product: masking off what a shift of the sign brings in gives both halves.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+_ROUNDS = 7
 _LOW = 0xFFFFFFFF
 _KEYS_PER_CALL = 8
 

@@ -13,6 +13,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 LARGEST = tl.constexpr(3.4028234663852886e38)
 KEYS_PER_PHILOX = tl.constexpr(8)
+PHILOX_ROUNDS = tl.constexpr(7)
 GATHERS = tl.constexpr(hasattr(tl, "gather"))  # from Triton 3.3 on
 
 # Arguments that may be anything: code of its own for lengths of 1 or multiples of 16 would be compiled for nothing.
@@ -186,6 +187,7 @@ def kept(rng_state, batch_head, i, first_key, threshold, KEYS: tl.constexpr, KEY
         i[:, None] + whole,
         batch_head + whole,
         (offset & 0xFFFFFFFF).to(tl.uint32).to(tl.int32, bitcast=True) + whole,
+        n_rounds=PHILOX_ROUNDS,
     )
     # One number holds a bit for each of the call's keys, so that little moves between layouts: half (j % 2) of word
     # (j % 8) / 2 decides over bit j % 8.
