@@ -1,6 +1,6 @@
 // Attention's gradients by TMA and wgmma. A CTA owns a tile of keys and walks over the blocks of queries that see it,
 // and over the heads of its group, so that dK and dV are summed in registers. Four warpgroups:
-//   0     copies (bwd_producer.h); at dim 64 three of its warps draw the random numbers of dropout (bwd_draw.h)
+//   0     copies (bwd_producer.h)
 //   1, 2  64 keys each:  S^T = K Q^T,  dP^T = V dO^T,  dV += P^T dO,  dK += dS^T Q.  Keys are the rows, so P^T and
 //         dS^T leave the accumulators as the register operands of the next products; only dS goes to shared memory, for
 //   3     dQ = dS K, added to fp32 sums in the L2 cache straight from registers. It has no softmax: its products fill
@@ -83,15 +83,6 @@ struct KeyWarpgroup {
     if constexpr (!C::kWide) async_proxy_fence();  // there the other key warpgroup needed it before
     __syncwarp();
     if (lane == 0) barrier_arrive(here + C::kDsFull + 16 * ds_slot() + 8 * w);
-  }
-  // Which of this thread's elements of the n-th block are not dropped (bwd_draw.h).
-  FW_METHOD uint32_t take_bits(uint32_t n) const {
-    const uint32_t slot = n & 1;
-    barrier_wait(here + C::kBitsFull + 8 * slot, n >> 1 & 1);
-    const uint32_t bits = load_shared(here + C::kBits + slot * C::kBitsBytes + w * 4 * kWarpgroup + thread * 4);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(here + C::kBitsFree + 8 * slot);
-    return bits;
   }
   FW_METHOD float4 lse(int i) const { return numbers(C::kLse + q_ring.slot * C::kRowBytes, i); }
   FW_METHOD float4 delta(int i) const { return numbers(C::kDelta + do_ring.slot * C::kRowBytes, i); }
@@ -215,7 +206,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
     // S -> P in x; with score modifiers P is in `probs`, and in x what of it is not dropped.
     uint32_t probs[C::kGeneral ? kTileQ / 4 : 1];
-    const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l, uint32_t number) {
+    const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l, uint32_t keeps) {
       const int query = walk.block * kTileQ;
       if constexpr (C::kGeneral) {
         float c = this->scale;
@@ -226,7 +217,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
         if (walk.masked) mask_unseen(s, task_at, first, query, thread);
         modified.exponentials(*this, s, c, probs);
         if (p.dropout_threshold) {
-          modified.drop(this->take_bits(number), probs, x);
+          modified.drop(keeps, probs, x);
         } else {
           FW_UNROLL for (int i = 0; i < kTileQ / 4; ++i) x[i] = probs[i];
         }
@@ -234,6 +225,11 @@ struct NarrowKeys : KeyWarpgroup<C> {
         if (walk.masked) mask_unseen(s, task_at, first, query, thread);
         this->exponentials(s, this->scale, l, x);
       }
+    };
+    // Which weights of the block at hand are not dropped: drawn while its scores are computed.
+    const auto draw = [&]() -> uint32_t {
+      if (!C::kGeneral || !p.dropout_threshold) return 0;
+      return modified.draw(p, load_backward_task(task_at), walk.head, walk.block * kTileQ, first, thread);
     };
     FW_UNROLL for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
 
@@ -244,8 +240,6 @@ struct NarrowKeys : KeyWarpgroup<C> {
     while ((kTileQ == 64 || C::kPair) && walk.left > 1 && walk.block < some_first) {
       this->wait_ds_free();
       if constexpr (C::kPair) this->wait_q(), this->wait_do();
-      if constexpr (C::kDraws)
-        if (p.dropout_threshold) this->take_bits(block_count);
       this->release_q(q_ring.slot), this->release_do();
       FW_UNROLL for (int k = 0; k < kTileQ / 16; ++k)
           store_matrices_transposed(ds_at + this->ds_slot() * C::kDsBytes + k * 16 * kPanelRowBytes, 0, 0, 0, 0);
@@ -258,7 +252,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
     issue_scores(k_operand(k_slot), q_operand(16, q_ring.slot));
     wgmma_wait<0>();
     hold(s);
-    weigh(weights, this->lse(0), block_count);
+    weigh(weights, this->lse(0), draw());
     this->wait_v();
     this->wait_do();
     uint32_t q_before;
@@ -291,9 +285,10 @@ struct NarrowKeys : KeyWarpgroup<C> {
       issue_sums(dk, q_operand(kPanelBytes, q_before));
       this->publish_ds();
       const float4 l0 = this->lse(0);
+      const uint32_t keeps = draw();
       wgmma_wait<1>();
       hold(s);
-      weigh(x, l0, block_count + 1);
+      weigh(x, l0, keeps);
       this->wait_do();
       wgmma_wait<0>();
       hold(dk);

@@ -28,11 +28,6 @@ struct BackwardConfig {
   static constexpr bool kShortProduct = kTransposedDq && Element::kWideRange;
   // Dim 64 by 64 queries leaves registers for the copies, which otherwise spill.
   static constexpr bool kRoomy = !kWide && kTileQ == 64 && kDim == 64;
-  // The random numbers of dropout are drawn by three warps beside the one that copies, and what they say, a bit for
-  // each of a block's scores, goes through shared memory.
-  static constexpr bool kDraws = kRoomy && kGeneral;
-  static constexpr int kDrawWarps = 3, kBitsBytes = 64 * 128 / 8;
-  static_assert(!kDraws || !kPair);
   static constexpr int kCopyRegisters = kRoomy ? 64 : 32, kDqRegisters = kTransposedDq ? 96 : 64;
   static constexpr int kKeyRegisters = kTransposedDq || kRoomy ? 192 : 208;
   static constexpr uint32_t kPace =
@@ -55,15 +50,14 @@ struct BackwardConfig {
                             kDo = kQ + kQStages * kQueryBytes, kDs = kDo + kDoStages * kQueryBytes,
                             kIn = kDs + 2 * kDsBytes,  // dS of the other CTA
       kP = kIn + (kCtas - 1) * kDsBytes, kLse = kP + (kWide ? kDsBytes : 0), kDelta = kLse + kQStages * kRowBytes,
-                            kTasks = kDelta + kDoStages * kRowBytes, kBits = kTasks + 2 * kTaskBytes;
+                            kTasks = kDelta + kDoStages * kRowBytes;
   // Barriers, 8 bytes each: full and free.
-  static constexpr uint32_t kKFull = kBits + (kDraws ? 2 * kBitsBytes : 0), kKFree = kKFull + 16, kVFull = kKFree + 16,
+  static constexpr uint32_t kKFull = kTasks + 2 * kTaskBytes, kKFree = kKFull + 16, kVFull = kKFree + 16,
                             kVFree = kVFull + 8 * kVSlots, kQFull = kVFree + 8 * kVSlots,
                             kQFree = kQFull + 8 * kQStages, kDoFull = kQFree + 8 * kQStages,
                             kDoFree = kDoFull + 8 * kDoStages, kDsFull = kDoFree + 8 * kDoStages,
                             kDsFree = kDsFull + 32, kInFull = kDsFree + 16, kTaskFull = kInFull + 16,
-                            kTaskFree = kTaskFull + 16, kBitsFull = kTaskFree + 16,
-                            kBitsFree = kBitsFull + (kDraws ? 16 : 0), kEnd = kBitsFree + (kDraws ? 16 : 0);
+                            kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= 232448);
 

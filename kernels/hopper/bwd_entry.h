@@ -4,7 +4,6 @@
 #include "kernels/abi/features.h"
 #include "kernels/common/part.h"
 #include "kernels/hopper/bwd_dq.h"
-#include "kernels/hopper/bwd_draw.h"
 #include "kernels/hopper/bwd_frame.h"
 #include "kernels/hopper/bwd_wide.h"
 #include "kernels/hopper/element.h"
@@ -25,8 +24,6 @@ FW_DEVICE void start_barriers(uint32_t here) {
     barrier_init(here + C::kQFull + 8 * i, 1), barrier_init(here + C::kQFree + 8 * i, 8 * C::kCtas);
   for (uint32_t i = 0; i < C::kDoStages; ++i)
     barrier_init(here + C::kDoFull + 8 * i, 1), barrier_init(here + C::kDoFree + 8 * i, 8 * C::kCtas);
-  for (uint32_t i = 0; C::kDraws && i < 16; i += 8)
-    barrier_init(here + C::kBitsFull + i, 8), barrier_init(here + C::kBitsFree + i, 8);
   barrier_init_done();
 }
 
@@ -47,8 +44,6 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
     if (wave_index() == 0) producer.run(reinterpret_cast<uint32_t*>(args.shared), args.schedule.in_order != 0);
     if (C::kPair && wave_index() == 1) producer.send(0);
     if (C::kPair && wave_index() == 2) producer.send(1);
-    if constexpr (C::kDraws)
-      if (wave_index() > 0) draw_bits<C>(args.params, wave_index() - 1);
   } else if (warpgroup == 3) {
     give_registers<C::kDqRegisters>();
     QueryGradients<C>(args, rank).run();

@@ -31,7 +31,7 @@ FW_DEVICE void release_backward_task(uint32_t n) {
 // Warps that take tasks: 12 that compute, those that draw random numbers, and in a pair two that send in each CTA and
 // the second producer.
 template <class C>
-inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 2) + 1 : 12 + (C::kDraws ? C::kDrawWarps : 0);
+inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 2) + 1 : 12;
 
 template <class C>
 struct BackwardProducer {
