@@ -206,7 +206,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
     // S -> P in x; with score modifiers P is in `probs`, and in x what of it is not dropped.
     uint32_t probs[C::kGeneral ? kTileQ / 4 : 1];
-    const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l, uint32_t keeps) {
+    const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {
       const int query = walk.block * kTileQ;
       if constexpr (C::kGeneral) {
         float c = this->scale;
@@ -217,7 +217,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
         if (walk.masked) mask_unseen(s, task_at, first, query, thread);
         modified.exponentials(*this, s, c, probs);
         if (p.dropout_threshold) {
-          modified.drop(keeps, probs, x);
+          modified.drop(modified.draw(p, load_backward_task(task_at), walk.head, query, first, thread), probs, x);
         } else {
           FW_UNROLL for (int i = 0; i < kTileQ / 4; ++i) x[i] = probs[i];
         }
@@ -225,11 +225,6 @@ struct NarrowKeys : KeyWarpgroup<C> {
         if (walk.masked) mask_unseen(s, task_at, first, query, thread);
         this->exponentials(s, this->scale, l, x);
       }
-    };
-    // Which weights of the block at hand are not dropped: drawn while its scores are computed.
-    const auto draw = [&]() -> uint32_t {
-      if (!C::kGeneral || !p.dropout_threshold) return 0;
-      return modified.draw(p, load_backward_task(task_at), walk.head, walk.block * kTileQ, first, thread);
     };
     FW_UNROLL for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
 
@@ -252,7 +247,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
     issue_scores(k_operand(k_slot), q_operand(16, q_ring.slot));
     wgmma_wait<0>();
     hold(s);
-    weigh(weights, this->lse(0), draw());
+    weigh(weights, this->lse(0));
     this->wait_v();
     this->wait_do();
     uint32_t q_before;
@@ -285,10 +280,9 @@ struct NarrowKeys : KeyWarpgroup<C> {
       issue_sums(dk, q_operand(kPanelBytes, q_before));
       this->publish_ds();
       const float4 l0 = this->lse(0);
-      const uint32_t keeps = draw();
       wgmma_wait<1>();
       hold(s);
-      weigh(x, l0, keeps);
+      weigh(x, l0);
       this->wait_do();
       wgmma_wait<0>();
       hold(dk);

@@ -33,6 +33,8 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
   check_shared_base(here);
   const int warpgroup = __shfl_sync(kAllLanes, thread_index() / kWarpgroup, 0);
   if (thread_index() == 0) start_barriers<C>(here);
+  let_next_start();
+  wait_for_kernel_before();
   if constexpr (C::kPair) {
     cluster_barrier();
   } else {

@@ -29,15 +29,21 @@ struct BackwardFrame {
   }
 
   // lse and delta of each row, and sums of 0. A sequence without queries has a block that the tiles of its keys may
-  // read.
+  // read. The sums come first: nothing is waited for in between.
   FW_METHOD static void prepare(const GpuArguments& args) {
     const Params& p = args.params;
+    let_next_start();
     if (task_index() >= args.schedule.tasks) return;
+    if (task_index() == 0 && thread_index() == 0) *reinterpret_cast<uint32_t*>(args.shared) = 0;  // tiles taken
     const FrameTask task(p, task_index(), kTileQ);
     const Sequence seq = sequence_of(p, task.batch);
     const int first = task.block * kTileQ;
     if (task.block > 0 && first >= seq.queries) return;
     char* const block = block_of(args, task);
+    if (args.schedule.dq_columns > 0) {  // else the main kernel writes dQ itself
+      float4* const dq = reinterpret_cast<float4*>(block + abi::backward_dq_at(kTileQ)) + thread_index();
+      FW_UNROLL for (int i = 0; i < kTileQ * kDim / 4 / kThreads; ++i) dq[i * kThreads] = make_float4(0, 0, 0, 0);
+    }
     constexpr int kLanes = kDim / 8, kRows = kThreads / kLanes;  // lanes of a row, rows at a time
     const int column = thread_index() % kLanes * 8;
     FW_UNROLL for (int i = 0; i < kTileQ / kRows; ++i) {
@@ -69,9 +75,6 @@ struct BackwardFrame {
       numbers[kTileQ] = row < seq.queries ? sum : 0.f;
     }
     if (thread_index() == 0) *reinterpret_cast<int*>(block + abi::backward_turn_at(kTileQ)) = 0;
-    if (args.schedule.dq_columns == 0) return;  // the main kernel writes dQ itself
-    float4* const dq = reinterpret_cast<float4*>(block + abi::backward_dq_at(kTileQ)) + thread_index();
-    FW_UNROLL for (int i = 0; i < kTileQ * kDim / 4 / kThreads; ++i) dq[i * kThreads] = make_float4(0, 0, 0, 0);
   }
 
   // The gradient of a head's sink: each row gives it - e^(sink - lse) delta. A task is a head; the same order of sums
@@ -107,6 +110,7 @@ struct BackwardFrame {
   FW_METHOD static void finish(const GpuArguments& args) {
     __shared__ __align__(16) uint16_t tile[kTileQ][kDim + 8];
     const Params& p = args.params;
+    wait_for_kernel_before();
     if (task_index() >= args.schedule.tasks) return;
     const FrameTask task(p, task_index(), kTileQ);
     const Sequence seq = sequence_of(p, task.batch);

@@ -124,6 +124,10 @@ FW_DEVICE void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 // Ordinary writes to shared memory before this are seen by TMA and wgmma after it ("Async proxy").
+// Programmatic dependent launch (PTX ISA, "griddepcontrol"): the next kernel may start while this one runs; what the
+// kernel before has written is there. Each does nothing where the launch did not ask for it.
+FW_DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+FW_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 FW_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // "Data Movement and Conversion Instructions: Tensor copy". Coordinates as in kernels/abi/tensor_maps.h.

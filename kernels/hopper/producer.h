@@ -23,8 +23,8 @@ struct Producer {
   FW_METHOD Producer(const GpuArguments& args, const TensorMaps& tensor_maps)
       : p(args.params), schedule(args.schedule), maps(tensor_maps), lane(lane_index()) {}
 
-  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts. Packed: tasks are few, and go by
-  // number.
+  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts, and not there where each has one at
+  // most. Packed: tasks are few, and go by number.
   FW_METHOD void tasks_and_queries(uint32_t* taken) const {
     const int tile_queries = C::kConsumers * head_rows<C>(schedule);
     const uint32_t parts = C::kPacked ? schedule.splits : 1;
@@ -54,7 +54,7 @@ struct Producer {
       load_queries(task, n);
       // The next one is asked for when its queries can come in time, not sooner: the CTAs are to end together.
       barrier_wait(C::kAsk, n & 1);
-      if constexpr (C::kPacked) {
+      if (C::kPacked || !taken) {
         index += gridDim.x;
       } else {
         if (lane == 0) index = gridDim.x + atomicAdd(taken, 1u);

@@ -58,6 +58,7 @@ struct LaunchOptions {
   const fw_executor* executor = nullptr;
   char* workspace = nullptr;  // schedule.workspace_bytes of device memory
   char* scratch = nullptr;    // threads * schedule.scratch_bytes of device memory
+  bool early = false;         // may start before what was launched last has ended, for which the kernel waits itself
   // Encoded and passed to the kernel as its second argument, if there are any.
   std::span<const abi::TensorMapDescription> tensor_maps;
 };

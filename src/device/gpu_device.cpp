@@ -100,6 +100,7 @@ class GpuDevice final : public Device {
                                             .threads = static_cast<unsigned>(kernel.threads),
                                             .lds_bytes = static_cast<unsigned>(kernel.lds_bytes),
                                             .stream = options.stream,
+                                            .early = options.early,
                                             .arguments = &arguments,
                                             .maps = options.tensor_maps.empty() ? nullptr : maps.data()});
     if (error) return failure_of(kernel.name, error);

@@ -27,6 +27,7 @@ struct GpuLaunch {
   void* function;
   unsigned columns, rows, threads, lds_bytes;
   void* stream;
+  bool early;  // LaunchOptions
   abi::GpuArguments* arguments;
   abi::TensorMap* maps;  // nullptr: the kernel takes none
 };

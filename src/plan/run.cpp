@@ -66,6 +66,7 @@ class Workspace {
 
 Status launch(Device& device, const KernelRow& row, const abi::Params& params, const abi::Schedule& schedule,
               LaunchOptions options) {
+  options.early = options.early && (row.needs & kStartsEarly) != 0;
   if ((row.needs & (kNeedsTensorMaps | kNeedsGradientMaps)) == 0) return device.launch(row, params, schedule, options);
   const TensorMapDescriptions maps = describe_tensor_maps(row, params);
   options.tensor_maps = maps;
@@ -115,10 +116,12 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   if (plan.scratch_bytes > 0) how.scratch = at + plan.kernel_bytes;
   for (const Step& step : plan.before) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
+    how.early = true;
   }
   if (Status status = launch(device, *plan.selection.row, params, plan.schedule, how); !status.ok()) {
     return status;
   }
+  how.early = true;
   for (const Step& step : plan.after) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }

@@ -146,12 +146,12 @@ bool by_own_tiles(const KernelRow& row) { return row.work == Work::kKeySums; }
 // Whether one tile has all keys of a head, so that the kernel writes dQ at once.
 bool writes_dq(const KernelRow& row) { return row.max_seqlen_k > 0 && row.max_seqlen_k <= row.tile_k; }
 
-// Workgroups take tiles of keys until none is left. At least one starts, and finds that there are none.
+// Workgroups take tiles of keys until none is left, counted where the pass before put a 0. At least one starts, and
+// finds that there are none.
 abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int64_t workgroups) {
   const fw_attention& a = problem.a;
   const int64_t tiles = std::max<int64_t>(ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch, 1);
   abi::Schedule s = one_part(problem, row.tile_q, workgroups * std::min(tiles, device.compute_units / workgroups));
-  s.zeroed_bytes = kCounterBytes;
   s.in_order = problem.deterministic();
   s.dq_columns = static_cast<int16_t>(writes_dq(row) ? 0 : row.max_dim_qk);
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
@@ -256,8 +256,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
     case Work::kPersistent: {
       const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
       abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
-      s.zeroed_bytes = kCounterBytes;  // the next block to take
-      s.workspace_bytes = kCounterBytes;
+      if (blocks > s.tasks) s.zeroed_bytes = s.workspace_bytes = kCounterBytes;  // the next block to take
       return s;
     }
     case Work::kPackedSplits:

@@ -128,11 +128,22 @@ EXPORT int cuModuleGetFunction(void **made, void *from, const char *name) {
 EXPORT int cuFuncSetAttribute(void *which, int attribute, int value) {
   return which == &function && attribute == 8 ? note("shared limit %d\n", value) : 1;
 }
-EXPORT int cuLaunchKernel(void *which, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
-                          unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra) {
-  if (which != &function || z != 1 || threads_y != 1 || threads_z != 1 || extra != NULL || parameters[0] == NULL)
-    return 1;
-  note("launch %u x %u of %u threads, %u bytes, on stream %p\n", x, y, threads, shared, stream);
+typedef struct {
+  int id;
+  char padding[4], value[64];
+} Attribute;
+typedef struct {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  const Attribute *attributes;
+  unsigned count;
+} Config;
+EXPORT int cuLaunchKernelEx(const Config *c, void *which, void **parameters, void **extra) {
+  if (which != &function || c->grid[2] != 1 || c->block[1] != 1 || c->block[2] != 1) return 1;
+  if (extra != NULL || parameters[0] == NULL) return 1;
+  if (c->count > 1 || (c->count == 1 && (c->attributes->id != 6 || c->attributes->value[0] != 1))) return 1;
+  note("launch %u x %u of %u threads, %u bytes, on stream %p%s\n", c->grid[0], c->grid[1], c->block[0], c->shared,
+       c->stream, c->count == 1 ? ", early" : "");
   return outside();
 }
 EXPORT int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *base, const uint64_t *dims,

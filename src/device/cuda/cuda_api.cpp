@@ -37,7 +37,7 @@ std::string find_functions(const Library& library, Api* api) {
   need("cuModuleLoadData", &api->ModuleLoadData);
   need("cuModuleGetFunction", &api->ModuleGetFunction);
   need("cuFuncSetAttribute", &api->FuncSetAttribute);
-  need("cuLaunchKernel", &api->LaunchKernel);
+  need("cuLaunchKernelEx", &api->LaunchKernelEx);
   need("cuTensorMapEncodeTiled", &api->TensorMapEncodeTiled);
   need("cuGetErrorName", &api->GetErrorName);
   need("cuGetErrorString", &api->GetErrorString);

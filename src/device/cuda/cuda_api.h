@@ -25,6 +25,21 @@ inline constexpr int32_t kNotCapturing = 0;           // CU_STREAM_CAPTURE_STATU
 // CU_TENSOR_MAP_*
 inline constexpr int32_t kElements16 = 1, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kFillZeros = 0;
 
+struct LaunchAttribute {  // CUlaunchAttribute
+  int32_t id, padding = 0;
+  union {
+    char bytes[64];
+    int32_t number;
+  } value;
+};
+inline constexpr int32_t kProgrammaticSerialization = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+struct LaunchConfig {                                     // CUlaunchConfig
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+
 struct Api {
   Error (*Init)(unsigned flags);
   Error (*DriverGetVersion)(int* version);
@@ -49,9 +64,7 @@ struct Api {
   Error (*ModuleLoadData)(void** module, const void* image);
   Error (*ModuleGetFunction)(void** function, void* module, const char* name);
   Error (*FuncSetAttribute)(void* function, int32_t attribute, int value);
-  Error (*LaunchKernel)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** parameters,
-                        void** extra);
+  Error (*LaunchKernelEx)(const LaunchConfig* config, void* function, void** parameters, void** extra);
   Error (*TensorMapEncodeTiled)(void* map, int32_t type, uint32_t rank, void* base, const uint64_t* dims,
                                 const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides,
                                 int32_t interleave, int32_t swizzle, int32_t promotion, int32_t fill);

@@ -87,8 +87,11 @@ class CudaDriver final : public GpuDriver {
 
   GpuError launch(const GpuLaunch& l) override {
     void* parameters[] = {l.arguments, l.maps};
-    return of("cuLaunchKernel", api_.LaunchKernel(l.function, l.columns, l.rows, 1, l.threads, 1, 1, l.lds_bytes,
-                                                  l.stream, parameters, nullptr));
+    LaunchAttribute early = {.id = kProgrammaticSerialization, .value = {}};
+    early.value.number = 1;
+    const LaunchConfig config = {l.columns, l.rows,      1,        l.threads, 1,
+                                 1,         l.lds_bytes, l.stream, &early,    l.early ? 1u : 0u};
+    return of("cuLaunchKernelEx", api_.LaunchKernelEx(&config, l.function, parameters, nullptr));
   }
 
   const CodeArchive& archive() const override { return archive_; }
