@@ -191,6 +191,15 @@ void take_dense(Arguments& arguments, Inputs* in) {
   in->lengths_given = false;
 }
 
+// As Python's packed_mask packs it.
+void take_packed(Arguments& arguments, Inputs* in) {
+  int64_t packed = 0;
+  arguments.into(in->q, in->k, in->v, in->softmax_scale, in->softcap, packed);
+  in->causal = (packed & 1) != 0, in->deterministic = (packed & 2) != 0;
+  in->window_left = (packed >> 2 & ((1 << 30) - 1)) - 1, in->window_right = (packed >> 32) - 1;
+  in->lengths_given = false;
+}
+
 void take_all(Arguments& arguments, Inputs* in) {
   arguments.into(in->q, in->k, in->v, in->cu_seqlens_q, in->cu_seqlens_k, in->seqused_k, in->leftpad_k,
                  in->cache_batch_idx, in->block_table, in->alibi_slopes, in->bias, in->sinks, in->rng_state,
@@ -208,24 +217,22 @@ void dense(StableIValue* stack, uint64_t count, uint64_t) {
 }
 
 void dense_lse(StableIValue* stack, uint64_t count, uint64_t) {
-  expect(count, 9);
+  expect(count, 6);
   Arguments arguments(stack);
   Inputs in;
-  take_dense(arguments, &in);
-  arguments.into(in.deterministic);
+  take_packed(arguments, &in);
   auto [out, lse, probs] = forward_into(std::move(in), {.lse = true, .stand_ins = false}, std::nullopt);
   give(stack, std::move(out), std::move(lse));
 }
 
 void dense_backward(StableIValue* stack, uint64_t count, uint64_t) {
-  expect(count, 12);
+  expect(count, 9);
   Arguments arguments(stack);
   Incoming given;
   given.needs = kNeedQ | kNeedK | kNeedV;
   arguments.into(given.dout, given.out, given.lse);
   Inputs in;
-  take_dense(arguments, &in);
-  arguments.into(in.deterministic);
+  take_packed(arguments, &in);
   Problem problem(in);
   auto [made, path] = backward_by_library(in, given, &problem);
   if (path == Path::kDone) {

@@ -18,7 +18,7 @@ from . import operators, settings
 from .dispatch import Outputs, backend, chosen
 from .errors import InvalidArgument, Unsupported
 from .flops import register_when_needed
-from .operators import bits_of, ops, raise_for
+from .operators import WIDEST_PACKED, bits_of, ops, packed_mask, raise_for
 from .problem import FORWARD_FIELDS, NAMES_OF_GRADIENTS, Problem
 
 Tensor = torch.Tensor
@@ -177,10 +177,13 @@ class _Dense(torch.autograd.Function):
             except RuntimeError as error:
                 raise_for(error)
         else:
-            *mask, deterministic = ctx.scalars
-            problem = operators.dense_problem(q, k, v, mask, deterministic)
+            problem = operators.packed_problem(q, k, v, *ctx.scalars)
             results = _gradients(ctx, problem, dout, None, out, lse, (*needs[:3], False, False, False))
         return results[0], results[1], results[2], None
+
+
+# What autograd calls of a node: our function at once, where torch's own looks for it in three frames.
+_Dense._backward_cls.apply = _Dense.backward
 
 
 class _Attention(_Function):
@@ -220,10 +223,10 @@ def dense(
             or forward_ad._current_level >= 0
         ):  # is_differentiated, without its loop
             deterministic = _deterministic_algorithms() or (not q.is_cpu and settings.deterministic())
-            if _transforms():
+            if _transforms() or left > WIDEST_PACKED or right > WIDEST_PACKED:
                 problem = operators.dense_problem(q, k, v, (scale, causal, left, right, softcap), deterministic)
                 return _Attention.call(*problem[:_SCALARS], False)[0]
-            return _Dense.apply(q, k, v, (scale, causal, left, right, softcap, deterministic))
+            return _Dense.apply(q, k, v, (scale, softcap, packed_mask(causal, left, right, deterministic)))
         return _dense(q, k, v, scale, causal, left, right, softcap)
     except RuntimeError as error:
         raise_for(error)

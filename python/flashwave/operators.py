@@ -26,6 +26,7 @@ from .problem import FORWARD_FIELDS, NAMES_OF_GRADIENTS, Problem
 Tensor = torch.Tensor
 
 _MASK = "float? softmax_scale, bool causal, SymInt window_left, SymInt window_right, float softcap"
+_PACKED_MASK = "float? softmax_scale, float softcap, int packed"  # `packed_mask` of the others, and deterministic
 _CACHE = "Tensor? seqused_k, Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table"
 _NEW_KEYS = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin"
 _PROBLEM = (
@@ -40,9 +41,9 @@ _SIX = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"  # gradients, without 
 SCHEMAS = {
     # Those a call without options takes: each argument costs a tenth of a microsecond.
     "_dense": f"(Tensor q, Tensor k, Tensor v, {_MASK}) -> Tensor",
-    "_dense_lse": f"(Tensor q, Tensor k, Tensor v, {_MASK}, bool deterministic) -> (Tensor, Tensor)",
-    "_dense_backward": f"(Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, {_MASK}, "
-    "bool deterministic) -> (Tensor, Tensor, Tensor)",
+    "_dense_lse": f"(Tensor q, Tensor k, Tensor v, {_PACKED_MASK}) -> (Tensor, Tensor)",
+    "_dense_backward": f"(Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, {_PACKED_MASK}) "
+    "-> (Tensor, Tensor, Tensor)",
     "_varlen": "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, "
     f"SymInt max_seqlen_k, {_MASK}) -> Tensor",
     "_cached": f"(Tensor q, Tensor k, Tensor v, {_CACHE}, {_MASK}, int num_splits) -> Tensor",
@@ -67,9 +68,22 @@ _FORWARD, _ALL = len(FORWARD_FIELDS), len(Problem._fields)
 # ------------------------------------------------------------------------------------- arguments of narrow operators
 
 
+WIDEST_PACKED = (1 << 30) - 2  # of a window's sides
+
+
+def packed_mask(causal: bool, left: int, right: int, deterministic: bool) -> int:
+    """Four arguments as one. Sides of the window are at most WIDEST_PACKED."""
+    return causal | deterministic << 1 | left + 1 << 2 | right + 1 << 32
+
+
 def dense_problem(q: Tensor, k: Tensor, v: Tensor, mask: tuple, deterministic: bool = False) -> Problem:
     lengths = [tensor.shape[1] if tensor.dim() > 1 else 0 for tensor in (q, k)]
     return Problem(q, k, v, *[None] * 10, *lengths, *mask, deterministic=deterministic)
+
+
+def packed_problem(q: Tensor, k: Tensor, v: Tensor, scale: float | None, softcap: float, packed: int) -> Problem:
+    left, right = (packed >> 2 & (1 << 30) - 1) - 1, (packed >> 32) - 1
+    return dense_problem(q, k, v, (scale, bool(packed & 1), left, right, softcap), bool(packed & 2))
 
 
 def _cached_problem(q: Tensor, k: Tensor, v: Tensor, cache: tuple, mask: tuple, num_splits: int) -> Problem:
@@ -130,12 +144,12 @@ def _backward(dout: Any, dlse: Any, out: Any, lse: Any, needs: int, problem: Pro
 
 
 def _dense_backward(dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple:
-    return _backward(dout, None, out, lse, 7, dense_problem(q, k, v, rest[:5], rest[5]))[:3]
+    return _backward(dout, None, out, lse, 7, packed_problem(q, k, v, *rest))[:3]
 
 
 COMPUTED = {
     "_dense": lambda q, k, v, *mask: _forward(dense_problem(q, k, v, mask), False, False)[0],
-    "_dense_lse": lambda q, k, v, *rest: _forward(dense_problem(q, k, v, rest[:5], rest[5]), True, False)[:2],
+    "_dense_lse": lambda *a: _forward(packed_problem(*a), True, False)[:2],
     "_dense_backward": _dense_backward,
     "_varlen": lambda *a: _forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
     "_cached": lambda q, k, v, *a: _forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
@@ -171,7 +185,7 @@ def _fake_backward(needs: int, problem: Problem) -> tuple:
 
 FAKES = {
     "_dense": lambda q, k, v, *mask: _fake_forward(dense_problem(q, k, v, mask), False, False)[0],
-    "_dense_lse": lambda q, k, v, *rest: _fake_forward(dense_problem(q, k, v, rest[:5]), True, False)[:2],
+    "_dense_lse": lambda *a: _fake_forward(packed_problem(*a), True, False)[:2],
     "_dense_backward": lambda dout, out, lse, q, k, v, *rest: tuple([t.new_empty(t.shape) for t in (q, k, v)]),
     "_varlen": lambda *a: _fake_forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
     "_cached": lambda q, k, v, *a: _fake_forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],

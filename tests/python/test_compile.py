@@ -225,11 +225,12 @@ def test_opcheck_of_every_operator(device):
     problem = make_problem(q, k, v, causal=True)[: len(FORWARD_FIELDS)]
     append = make_problem(q, k, v, causal=True, seqused_k=lengths)._replace(k_new=new[0], v_new=new[1])
     ops = torch.ops.flashwave
-    out, lse = ops._dense_lse(q, k, v, *mask, False)
+    packed = (None, 0.0, flashwave.operators.packed_mask(True, -1, -1, False))
+    out, lse = ops._dense_lse(q, k, v, *packed)
     cases = {
         "_dense": (q, k, v, *mask),
-        "_dense_lse": (q, k, v, *mask, False),
-        "_dense_backward": (torch.randn_like(out), out, lse, q, k, v, *mask, False),
+        "_dense_lse": (q, k, v, *packed),
+        "_dense_backward": (torch.randn_like(out), out, lse, q, k, v, *packed),
         "_varlen": (q[0], k[0], v[0], cu_q, cu_k, 3, 4, *mask),
         "_cached": (q, k, v, lengths, None, None, None, *mask, 0),
         "_append_step": (q, k, v, *new, lengths, *mask[:4]),
