@@ -194,7 +194,7 @@ void take_dense(Arguments& arguments, Inputs* in) {
 // As Python's packed_mask packs it.
 void take_packed(Arguments& arguments, Inputs* in) {
   int64_t packed = 0;
-  arguments.into(in->q, in->k, in->v, in->softmax_scale, in->softcap, packed);
+  arguments.into(in->q, in->k, in->v, in->softmax_scale, in->softcap, packed, in->rng_state, in->dropout_p);
   in->causal = (packed & 1) != 0, in->deterministic = (packed & 2) != 0;
   in->window_left = (packed >> 2 & ((1 << 30) - 1)) - 1, in->window_right = (packed >> 32) - 1;
   in->lengths_given = false;
@@ -217,7 +217,7 @@ void dense(StableIValue* stack, uint64_t count, uint64_t) {
 }
 
 void dense_lse(StableIValue* stack, uint64_t count, uint64_t) {
-  expect(count, 6);
+  expect(count, 8);
   Arguments arguments(stack);
   Inputs in;
   take_packed(arguments, &in);
@@ -226,7 +226,7 @@ void dense_lse(StableIValue* stack, uint64_t count, uint64_t) {
 }
 
 void dense_backward(StableIValue* stack, uint64_t count, uint64_t) {
-  expect(count, 9);
+  expect(count, 11);
   Arguments arguments(stack);
   Incoming given;
   given.needs = kNeedQ | kNeedK | kNeedV;

@@ -170,6 +170,11 @@ def _checked_state(rng_state: Any) -> Tensor:
     return rng_state
 
 
+def dropout_of(dropout_p: Any) -> float:
+    dropout_p = number("dropout_p", dropout_p)
+    return 0.0 if 0.0 < dropout_p < LEAST_DROPOUT else dropout_p
+
+
 def make_problem(
     q: Tensor,
     k: Tensor,
@@ -199,9 +204,7 @@ def make_problem(
     if alibi_slopes is not None or sinks is not None or bias is not None:
         alibi_slopes, sinks = _float32("alibi_slopes", alibi_slopes, q), _float32("sinks", sinks, q)
         bias = None if bias is None else _bias4d(bias, q)
-    dropout_p = number("dropout_p", dropout_p)
-    if 0.0 < dropout_p < LEAST_DROPOUT:
-        dropout_p = 0.0
+    dropout_p = dropout_of(dropout_p)
     if rng_state is not None:
         rng_state = _checked_state(rng_state)
     elif dropout_p > 0.0:
@@ -256,12 +259,18 @@ def mask_of(softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) ->
     return softmax_scale, causal, left, right, softcap
 
 
-def attend_dense(q: Any, k: Any, v: Any, softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) -> Tensor:
-    """Attention of q, k and v with a mask and nothing else."""
+def attend_dense(
+    q: Any, k: Any, v: Any, dropout_p: Any, softmax_scale: Any, causal: bool, window_size: Any, softcap: Any
+) -> Tensor:
+    """Attention of q, k and v with a mask and dropout and nothing else."""
     scale, causal, left, right, softcap = mask_of(softmax_scale, causal, window_size, softcap)
     try:
         if _any_autocast():
             q, k, v = autocast(q, k, v)
+        if dropout_p:
+            dropout_p = dropout_of(dropout_p)
+            state = draw_rng_state(q) if dropout_p > 0.0 else None
+            return dense(q, k, v, scale, causal, left, right, softcap, state, dropout_p)
         return dense(q, k, v, scale, causal, left, right, softcap)
     except (AttributeError, TypeError, RuntimeError):
         check_tensors(q=q, k=k, v=v)

@@ -156,7 +156,7 @@ def _computed(problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, 
 
 
 class _Dense(torch.autograd.Function):
-    """`_Attention` of q, k and v with a mask and nothing else, in half the time; not for torch.func."""
+    """`_Attention` of q, k and v with a mask and dropout at most, in half the time; not for torch.func."""
 
     jvp = staticmethod(no_jvp)
 
@@ -213,9 +213,18 @@ class _Attention(_Function):
 
 
 def dense(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool, left: int, right: int, softcap: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    causal: bool,
+    left: int,
+    right: int,
+    softcap: float,
+    rng_state: Tensor | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attention with a mask and nothing else."""
+    """Attention with a mask, and with dropout where it is differentiated."""
     try:
         if (
             (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
@@ -224,9 +233,14 @@ def dense(
         ):  # is_differentiated, without its loop
             deterministic = _deterministic_algorithms() or (not q.is_cpu and settings.deterministic())
             if _transforms() or left > WIDEST_PACKED or right > WIDEST_PACKED:
-                problem = operators.dense_problem(q, k, v, (scale, causal, left, right, softcap), deterministic)
+                mask = scale, causal, left, right, softcap
+                problem = operators.dense_problem(q, k, v, mask, deterministic, rng_state, dropout_p)
                 return _Attention.call(*problem[:_SCALARS], False)[0]
-            return _Dense.apply(q, k, v, (scale, softcap, packed_mask(causal, left, right, deterministic)))
+            packed = packed_mask(causal, left, right, deterministic)
+            return _Dense.apply(q, k, v, (scale, softcap, packed, rng_state, dropout_p))
+        if dropout_p:
+            problem = operators.dense_problem(q, k, v, (scale, causal, left, right, softcap), False, rng_state, dropout_p)
+            return _forward(*problem[:_SCALARS], False, False)[0]
         return _dense(q, k, v, scale, causal, left, right, softcap)
     except RuntimeError as error:
         raise_for(error)

@@ -26,7 +26,8 @@ from .problem import FORWARD_FIELDS, NAMES_OF_GRADIENTS, Problem
 Tensor = torch.Tensor
 
 _MASK = "float? softmax_scale, bool causal, SymInt window_left, SymInt window_right, float softcap"
-_PACKED_MASK = "float? softmax_scale, float softcap, int packed"  # `packed_mask` of the others, and deterministic
+# packed: `packed_mask` of the others, and deterministic.
+_PACKED_MASK = "float? softmax_scale, float softcap, int packed, Tensor? rng_state, float dropout_p"
 _CACHE = "Tensor? seqused_k, Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table"
 _NEW_KEYS = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin"
 _PROBLEM = (
@@ -76,14 +77,32 @@ def packed_mask(causal: bool, left: int, right: int, deterministic: bool) -> int
     return causal | deterministic << 1 | left + 1 << 2 | right + 1 << 32
 
 
-def dense_problem(q: Tensor, k: Tensor, v: Tensor, mask: tuple, deterministic: bool = False) -> Problem:
+def dense_problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: tuple,
+    deterministic: bool = False,
+    rng_state: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Problem:
     lengths = [tensor.shape[1] if tensor.dim() > 1 else 0 for tensor in (q, k)]
-    return Problem(q, k, v, *[None] * 10, *lengths, *mask, deterministic=deterministic)
+    return Problem(q, k, v, *[None] * 9, rng_state, *lengths, *mask, dropout_p, deterministic=deterministic)
 
 
-def packed_problem(q: Tensor, k: Tensor, v: Tensor, scale: float | None, softcap: float, packed: int) -> Problem:
+def packed_problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    softcap: float,
+    packed: int,
+    rng_state: Tensor | None,
+    dropout_p: float,
+) -> Problem:
     left, right = (packed >> 2 & (1 << 30) - 1) - 1, (packed >> 32) - 1
-    return dense_problem(q, k, v, (scale, bool(packed & 1), left, right, softcap), bool(packed & 2))
+    mask = scale, bool(packed & 1), left, right, softcap
+    return dense_problem(q, k, v, mask, bool(packed & 2), rng_state=rng_state, dropout_p=dropout_p)
 
 
 def _cached_problem(q: Tensor, k: Tensor, v: Tensor, cache: tuple, mask: tuple, num_splits: int) -> Problem:

@@ -225,7 +225,7 @@ def test_opcheck_of_every_operator(device):
     problem = make_problem(q, k, v, causal=True)[: len(FORWARD_FIELDS)]
     append = make_problem(q, k, v, causal=True, seqused_k=lengths)._replace(k_new=new[0], v_new=new[1])
     ops = torch.ops.flashwave
-    packed = (None, 0.0, flashwave.operators.packed_mask(True, -1, -1, False))
+    packed = (None, 0.0, flashwave.operators.packed_mask(True, -1, -1, False), torch.tensor([7, 11]), 0.25)
     out, lse = ops._dense_lse(q, k, v, *packed)
     cases = {
         "_dense": (q, k, v, *mask),
