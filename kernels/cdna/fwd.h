@@ -231,7 +231,7 @@ struct Forward {
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
       const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);
       // From the parameters: registers are scarce.
-      const Edges edges = edges_of_block(parameters_again(), here(diagonal), keys, kRowsPerWave);
+      const Edges edges = edges_of_block(parameters_again(), here(diagonal), here(keys), kRowsPerWave);
       const int to = edges.end(row, keys), from = edges.first(row);
       int first = key + 4 * (i >> 5) - from;
       hold(first);  // added to numbers that need no register
