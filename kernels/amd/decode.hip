@@ -23,7 +23,6 @@
 #include "kernels/amd/decode_task.h"
 #include "kernels/common/part.h"
 #include "kernels/common/row_end.h"
-#include "kernels/common/score.h"
 
 namespace flashwave {
 
@@ -382,7 +381,7 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const RowOutput out = parked;
   if (!out.exists) return;
   if (args.schedule.workspace_bytes == 0) {
-    const RowEnd end = finish_row(p, out.head, m, work.l);
+    const RowEnd end = finish_row<kGeneral>(p, out.head, m, work.l);
     work.for_each_column([&](int column, auto x) {
       Vec<uint32_t, Task::kWidth / 2> packed;
       FW_UNROLL for (int i = 0; i < Task::kWidth / 2; ++i) {

@@ -4,6 +4,7 @@
 
 #include "kernels/abi/partials.h"
 #include "kernels/amd/decode_rows.h"
+#include "kernels/common/window.h"
 
 namespace flashwave {
 
@@ -95,16 +96,17 @@ struct DecodeShare {
     end = end < seq.keys ? end : seq.keys;
     if (begin >= end) return {};
     const int64_t last_row = first_row + 15 < rows ? first_row + 15 : rows - 1;
-    const KeyRange top = visible_keys(p, seq, divide(first_row, group).quotient);
-    const KeyRange bottom = visible_keys(p, seq, divide(last_row, group).quotient);
-    const KeyRange own = visible_keys(p, seq, lane_query);
-    const int32_t skipped = uniform(top.first > begin ? int32_t(top.first - begin) / step_keys * step_keys : 0);
+    const int32_t top = int32_t(divide(first_row, group).quotient), bottom = int32_t(divide(last_row, group).quotient);
+    const int32_t own = int32_t(lane_query), key_end = int32_t(end);
+    const Edges edges = edges_of_block(p, seq.keys - seq.queries, int32_t(seq.keys), int32_t(seq.queries));
+    const int32_t ahead = edges.first(top) - int32_t(begin);
+    const int32_t skipped = uniform(ahead > 0 ? ahead / step_keys * step_keys : 0);
     KeySteps steps;
     steps.first = int32_t(begin) + skipped + part * step_keys;
-    steps.last = uniform(int32_t(bottom.last < end ? bottom.last : end));
+    steps.last = uniform(edges.end(bottom, key_end));
     steps.stride = parts * step_keys;
-    steps.visible = {int32_t(own.first), int32_t(own.last < end ? own.last : end), uniform(int32_t(bottom.first)),
-                     uniform(int32_t(top.last < end ? top.last : end))};
+    steps.visible = {edges.first(own), edges.end(own, key_end), uniform(edges.first(bottom)),
+                     uniform(edges.end(top, key_end))};
     return steps;
   }
 

@@ -3,10 +3,10 @@
 // stay in registers while the queries of the sequence and of the head's group pass by. (kernels/amd/NOTES.md)
 #include "kernels/abi/features.h"
 #include "kernels/abi/tiny_schedule.h"
-#include "kernels/common/accurate.h"
 #include "kernels/common/elements.h"
 #include "kernels/common/part.h"
-#include "kernels/common/sequence.h"
+#include "kernels/common/row_end.h"
+#include "kernels/common/window.h"
 
 namespace flashwave {
 
@@ -82,8 +82,9 @@ FW_DEVICE void tiny(const GpuArguments& args) {
   const bool in_qk = d < p.dim_qk, in_v = d < p.dim_v;
   const int32_t group = p.heads_q / p.heads_k, first_head = stream.h_k * group;
   // Both ends of what a query sees rise with the query.
-  const int32_t key_begin = int32_t(visible_keys(p, seq, first_query).first);
-  const int32_t key_end = int32_t(visible_keys(p, seq, end_query - 1).last);
+  const Edges edges = near_edges(p, int32_t(seq.keys - seq.queries));
+  const int32_t keys = int32_t(seq.keys), key_begin = edges.first(int32_t(first_query));
+  const int32_t key_end = edges.end(int32_t(end_query - 1), keys);
 
   const T* q_row_at = elements<const T>(p.q) + query_offset(p.q, seq, first_query, first_head) + d;
   T* o_row_at = elements<T>(p.o) + query_offset(p.o, seq, first_query, first_head) + d;
@@ -103,8 +104,8 @@ FW_DEVICE void tiny(const GpuArguments& args) {
 
   const float scale = p.softmax_scale * kLog2e;
   for (int64_t i = first_query; i < end_query; ++i) {
-    const KeyRange range = visible_keys(p, seq, i);
-    int32_t first = int32_t(range.first), seen = int32_t(range.last) - first;
+    int32_t first = edges.first(int32_t(i)), seen = edges.end(int32_t(i), keys) - first;
+    if (seen < 0) seen = 0;
     for (int32_t g = 0; g < group; ++g) {
       // The row after this one is on its way while this one is worked on.
       const bool group_ends = g + 1 == group;
@@ -114,7 +115,7 @@ FW_DEVICE void tiny(const GpuArguments& args) {
       hold(first);  // rather than one mask for each key
       float q[kElements], score[kKeys];
       unpack(T{}, q_row, q);
-      const float sink = p.sinks ? p.sinks[first_head + g] * kLog2e : -kInf;
+      const float sink = sink_of(p, first_head + g);
       float top = sink;
       FW_UNROLL for (int j = 0; j < kKeys; ++j) {
         float x[kElements], dot = 0.f;
@@ -125,7 +126,7 @@ FW_DEVICE void tiny(const GpuArguments& args) {
         score[j] = uint32_t(j - first) < uint32_t(seen) ? dot : -kInf;
         top = __builtin_fmaxf(top, score[j]);
       }
-      const float base = top == -kInf ? 0.f : top;  // a row that sees nothing: every weight is exp2(-inf) = 0
+      const float base = reference_of(top);
       float sum = exp2_fast(sink - base), o[kElements] = {};
       FW_UNROLL for (int j = 0; j < kKeys; ++j) {
         const float weight = exp2_fast(score[j] - base);
@@ -135,11 +136,11 @@ FW_DEVICE void tiny(const GpuArguments& args) {
         unpack(T{}, v_row[j], x);
         FW_UNROLL for (int e = 0; e < kElements; ++e) o[e] = __builtin_fmaf(weight, x[e], o[e]);
       }
-      const float normal = sum == 0.f ? 0.f : rcp_fast(sum);
+      const RowEnd end = end_of_row<false>(base, sum);
       U32x4 packed;
-      FW_UNROLL for (int e = 0; e < 4; ++e) packed[e] = pack(T{}, o[2 * e] * normal, o[2 * e + 1] * normal);
+      FW_UNROLL for (int e = 0; e < 4; ++e) packed[e] = pack(T{}, o[2 * e] * end.scale, o[2 * e + 1] * end.scale);
       if (in_v) store_once(o_row_at, packed);
-      if (p.lse.data && lane == 0) *lse_at = (base + log2_fast(sum)) * kLn2;
+      if (p.lse.data && lane == 0) *lse_at = end.lse;
       o_row_at += group_ends ? p.o.stride[1] - g * p.o.stride[2] : p.o.stride[2];
       lse_at += group_ends ? p.lse.stride[1] - g * p.lse.stride[2] : p.lse.stride[2];
       q_row = q_coming;

@@ -3,6 +3,7 @@
 
 #include "kernels/ampere/score.h"
 #include "kernels/ampere/tile.h"
+#include "kernels/common/row_end.h"
 
 namespace flashwave {
 
@@ -23,9 +24,9 @@ struct Forward {
   int batch, head, head_k, block;
   int queries, keys;      // of the sequence
   int first_tile, tiles;  // of keys: [first_tile, tiles)
-  int left, right;    // first and last key that the CTA's first query sees by the mask alone; 1 more for each next one
-  const char *k, *v;  // dense: key 0; paged: row 0 of page 0
-  bool vectors;       // everything is at multiples of 16 bytes
+  Edges edges;            // from the CTA's first query on
+  const char *k, *v;      // dense: key 0; paged: row 0 of page 0
+  bool vectors;           // everything is at multiples of 16 bytes
 
   float s[kRowTiles][kKeyTiles][4], o[kRowTiles][kColumnTiles][4];
   float reference[kRowTiles][2], sum[kRowTiles][2];  // in units of log2; of this lane's keys
@@ -77,16 +78,11 @@ struct Forward {
     return static_cast<const char*>(t.data) + at * 2;
   }
 
-  // What visible_keys says, in 32 bits: the mask's two edges at the CTA's first query rise by 1 a query. Clamped to
-  // where they hide nothing, or everything.
   FW_METHOD void choose_keys() {
-    const int64_t diagonal = int64_t{block} * C::kTileRows + keys - queries;
-    const auto clamp = [&](int64_t x) { return int(x < -C::kTileRows ? -C::kTileRows : x > keys ? keys : x); };
-    left = clamp(diagonal - p.window_left);
-    right = clamp(diagonal + p.window_right);
     const int there_are = queries - block * C::kTileRows,
               last = (there_are < C::kTileRows ? there_are : C::kTileRows) - 1;
-    const int from = left > 0 ? left : 0, to = right + last + 1 < keys ? right + last + 1 : keys;
+    edges = edges_of_block(p, int64_t{keys} - there_are, keys, C::kTileRows);
+    const int from = edges.first(0), to = edges.end(last, keys);
     first_tile = int(uint32_t(from) / C::kKeys);
     tiles = to > from ? int((uint32_t(to) + C::kKeys - 1) / C::kKeys) : first_tile;
   }
@@ -95,11 +91,11 @@ struct Forward {
   // what a query sees rise with the query; those past the last query of the sequence do no harm here.
   FW_METHOD bool sees(int tile) const {
     const int first = tile * C::kKeys, upper = row_group() * C::kWarpRows, lower = upper + C::kWarpRows - 1;
-    return first + C::kKeys > left + upper && first <= right + lower;
+    return first + C::kKeys > edges.left + upper && first <= edges.right + lower;
   }
   FW_METHOD bool sees_all(int tile) const {
     const int first = tile * C::kKeys, upper = row_group() * C::kWarpRows, lower = upper + C::kWarpRows - 1;
-    return first >= left + lower && first + C::kKeys - 1 <= right + upper && first + C::kKeys <= keys;
+    return first >= edges.left + lower && first + C::kKeys - 1 <= edges.right + upper && first + C::kKeys <= keys;
   }
 
   template <int kDim>
@@ -212,7 +208,7 @@ struct Forward {
     const int first_key = tile * C::kKeys + (lane & 3) * 2, row = row_group() * C::kWarpRows + lane / 4;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       const int shift = row + r * 16 - first_key;
-      mask_scores(s[r], left + shift, right + shift + 1, keys - first_key);
+      mask_scores(s[r], edges.left + shift, edges.right + shift + 1, keys - first_key);
     }
   }
 
@@ -236,7 +232,7 @@ struct Forward {
     if (__any_sync(kAllLanes, exceeds)) raise_references(highest);
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) {
-        const float shift = reference[r][h] == -kInf ? 0.f : -reference[r][h];
+        const float shift = -reference_of(reference[r][h]);
         float x = 0.f;
         FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
           FW_UNROLL for (int e = 0; e < 2; ++e) {
@@ -283,30 +279,19 @@ struct Forward {
         float total = sum[r][h];
         total += exchange(total, 1);
         total += exchange(total, 2);
-        float top = reference[r][h], weight = 1.f;
-        if (p.sinks) {
-          const float sink = p.sinks[head] * kLog2e, larger = fmaxf(top, sink);
-          if (larger > -kInf) {
-            weight = exp2_fast(top - larger);
-            total = total * weight + exp2_fast(sink - larger);
-            top = larger;
-          }
-        }
+        const RowEnd end = finish_row<kGeneral>(p, head, reference[r][h], total);
         const int row = r * 16 + h * 8 + lane / 4;
         if (p.lse.data && (lane & 3) == 0 && part == 0 && first_query + row < queries) {
-          static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + row, head)] =
-              total == 0.f ? -kInf : from_log2<kGeneral>(top + log2_fast(total));
+          static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + row, head)] = end.lse;
         }
-        float factor = total == 0.f ? 0.f : weight / total;
-        if constexpr (kGeneral) factor /= 1.f - p.dropout_p;
         if (p.o.dtype == abi::kF32) {
-          store_floats(r, h, first_query + row < queries, query_offset(p.o, seq, first_query + row, head), factor);
+          store_floats(r, h, first_query + row < queries, query_offset(p.o, seq, first_query + row, head), end.scale);
           continue;
         }
         FW_UNROLL for (int d = 0; d < kColumnTiles; ++d) {
           const int chunk = part * kColumnTiles + d;
           store_shared(staged + LayoutQk::offset(row, chunk) + (lane & 3) * 4,
-                       T::pack(o[r][d][2 * h] * factor, o[r][d][2 * h + 1] * factor));
+                       T::pack(o[r][d][2 * h] * end.scale, o[r][d][2 * h + 1] * end.scale));
         }
       }
     }

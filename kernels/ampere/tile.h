@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/ampere/config.h"
-#include "kernels/common/sequence.h"
+#include "kernels/common/window.h"
 
 namespace flashwave {
 

@@ -19,6 +19,8 @@
 
 #include "kernels/cdna/fwd_tiles.h"
 #include "kernels/cdna/score.h"
+#include "kernels/common/row_end.h"
+#include "kernels/common/window.h"
 
 namespace flashwave {
 
@@ -228,11 +230,9 @@ struct Forward {
     }
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
       const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);
-      // As visible_keys. The mask's edges for the wave's first query, from the parameters: registers are scarce.
-      const Params& p = parameters_again();
-      const int64_t aligned = here(diagonal);
-      const int edge_from = int(clamped(aligned - p.window_left)), edge_to = int(clamped(aligned + p.window_right + 1));
-      const int to = min_of(edge_to + row, keys), from = max_of(edge_from + row, 0);
+      // From the parameters: registers are scarce.
+      const Edges edges = edges_of_block(parameters_again(), here(diagonal), here(keys), kRowsPerWave);
+      const int to = edges.end(row, keys), from = edges.first(row);
       int first = key + 4 * (i >> 5) - from;
       hold(first);  // added to numbers that need no register
       const uint32_t count = max_of(to - from, 0);
@@ -248,20 +248,20 @@ struct Forward {
   FW_METHOD void find_keys(int workgroup_query) {
     const int queries = int(seq.queries);
     keys = uniform(int(seq.keys));
-    const int workgroup_last = min_of(workgroup_query + C::kTileQ, queries) - 1;
-    const int last_query = min_of(first_query + kRowsPerWave, queries) - 1;
-    const KeyRange top = visible_keys(p, seq, workgroup_query), bottom = visible_keys(p, seq, workgroup_last);
-    const KeyRange first = visible_keys(p, seq, first_query), last = visible_keys(p, seq, last_query);
     diagonal = uniform(first_query + keys - queries);
     const int rows = this->rows();
-    inner_from = int(last.first), inner_to = int(first.last);
+    // Of the workgroup's queries and of the wave's; both ends of what a query sees rise with the query.
+    const Edges all = edges_of_block(p, int64_t{workgroup_query} + keys - queries, keys, C::kTileQ);
+    const Edges mine = all.from(first_query - workgroup_query);
+    const int from = all.first(0), behind = all.end(min_of(C::kTileQ, queries - workgroup_query) - 1, keys);
+    const int my_from = mine.first(0), my_behind = mine.end(rows - 1, keys);
+    inner_from = mine.first(rows - 1), inner_to = mine.end(0, keys);
     tiles.origin = p.block_table ? -int(uint32_t(seq.k_row) % kTileK) : 0;
-    tiles.origin = uniform(tiles.origin + (int(top.first) - tiles.origin) / kTileK * kTileK);
-    end_tile = (int(bottom.last) - tiles.origin + kTileK - 1) / kTileK;
-    if (int(bottom.last) <= int(top.first)) end_tile = 0;
-    my_first = (int(first.first) - tiles.origin) / kTileK;
-    my_end = (int(last.last) - tiles.origin + kTileK - 1) / kTileK;
-    if (rows == 0 || int(last.last) <= int(first.first)) my_first = my_end = end_tile;
+    tiles.origin = uniform(tiles.origin + (from - tiles.origin) / kTileK * kTileK);
+    end_tile = behind > from ? (behind - tiles.origin + kTileK - 1) / kTileK : 0;
+    my_first = (my_from - tiles.origin) / kTileK;
+    my_end = (my_behind - tiles.origin + kTileK - 1) / kTileK;
+    if (rows == 0 || my_behind <= my_from) my_first = my_end = end_tile;
     if constexpr (kSubs == 1) {  // the pipeline starts with two sub-tiles
       if (end_tile == 1) ++end_tile;
       if (my_end == my_first + 1) my_first > 0 ? --my_first : ++my_end;
@@ -276,10 +276,6 @@ struct Forward {
   FW_METHOD int rows() const { return max_of(min_of(kRowsPerWave, here(keys) - diagonal), 0); }
   FW_METHOD static int min_of(int a, int b) { return a < b ? a : b; }
   FW_METHOD static int max_of(int a, int b) { return a > b ? a : b; }
-  FW_METHOD static int64_t clamped(int64_t x) {  // so that 32 may be added
-    constexpr int64_t kMost = 0x7FFFFF00;
-    return x < -kMost ? -kMost : x > kMost ? kMost : x;
-  }
 
   FW_METHOD Buffer wave_buffer(const abi::Tensor& t, const Sequence& seq, int dim, int bytes = 2) const {
     const int rows = this->rows();
@@ -370,22 +366,11 @@ struct Forward {
     const Sequence seq = sequence_of(p, batch);
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
     const int rows = this->rows();
-    float total = sum + other_half(sum);
-    if (p.sinks) {  // one more weight, of no value
-      const float sink = p.sinks[head] * kLog2e, raised = __builtin_fmaxf(m, sink);
-      if (raised > -kInf) {
-        const float factor = exp2_fast(m - raised);
-        total = total * factor + exp2_fast(sink - raised + E::kShift + E::kBias);
-        m = raised;
-        FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) o[i] *= factor;
-      }
-    }
-    float inverse = total == 0.f ? 0.f : rcp_fast(total);
+    const RowEnd end = finish_row<C::kGeneral>(p, head, m - E::kBias - E::kShift, sum + other_half(sum));
+    float inverse = end.scale;
     if constexpr (E::kBias != 0.f) inverse *= exp2_fast(E::kBias);  // truncation took it out of the weights
-    if constexpr (C::kGeneral) inverse *= p.dropout_threshold ? 1.f / (1.f - p.dropout_p) : 1.f;
     if (p.lse.data && half == 0 && query < rows)
-      static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + query, head)] =
-          total == 0.f ? -kInf : from_log2<C::kGeneral>(m - E::kBias - E::kShift + log2_fast(total));
+      static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + query, head)] = end.lse;
     if (p.o.dtype == abi::kF32) return store_floats(p, seq, inverse, query < rows);
     const Buffer out = wave_buffer(p.o, seq, p.dim_v);
     const uint32_t row = query * uint32_t(p.o.stride[1] * 2) + 16 * half;

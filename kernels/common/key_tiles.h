@@ -2,14 +2,11 @@
 // for the host and every GPU, in 32 bits.
 #pragma once
 
-#include "kernels/common/sequence.h"
+#include "kernels/common/window.h"
 
 namespace flashwave {
 
-// Query i sees the keys i + left .. i + right of its sequence, of those that exist.
-struct Edges {
-  int32_t left, right;
-};
+// Edges for all queries of a sequence.
 inline constexpr int32_t kFarEdge = 1 << 30;
 FW_FN int32_t edge(int64_t x) { return x < -kFarEdge ? -kFarEdge : x > kFarEdge ? kFarEdge : int32_t(x); }
 FW_FN Edges edges_of(const abi::Params& p, const Sequence& s) {

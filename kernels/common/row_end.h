@@ -1,5 +1,5 @@
-// The end of a row: sinks, normalisation, log of the sum. Shared by kernels that finish rows themselves and by the one
-// that combines parts.
+// The end of a row: sink, normalisation, a row that sees nothing, log of the sum, dropout's 1 / (1 - p). For every GPU
+// kernel that finishes rows, and for the one that combines parts.
 #pragma once
 
 #include "kernels/common/accurate.h"
@@ -8,21 +8,36 @@
 
 namespace flashwave {
 
-// Weights are exp2(s - m); no key seen: m = -inf, l = 0. A reference that nothing is subtracted from stays finite.
+// Weights are exp2(s - m). Of a row that has seen no key m may be -inf: the reference that is subtracted stays finite.
 FW_DEVICE float reference_of(float m) { return m == -kInf ? 0.f : m; }
+
+// The score of a key of value 0 that the row has besides its own, in units of log2.
+FW_DEVICE float sink_of(const Params& p, int32_t head) { return p.sinks ? p.sinks[head] * kLog2e : -kInf; }
 
 struct RowEnd {
   float scale;  // of the unnormalised O
   float lse;
 };
 
+// l: the sum of the weights, the sink's among them. weight: what O is to be multiplied by besides. Without a key the
+// results are 0 and -inf; a NaN in the sum is one in both. kBias: there may be a bias.
+template <bool kBias = true>
+FW_DEVICE RowEnd end_of_row(float m, float l, float weight = 1.f) {
+  return {l == 0.f ? 0.f : weight * rcp_fast(l), from_log2<kBias>(m + log2_fast(l))};
+}
+
+// l: the sum of the keys' weights alone. No key seen: l = 0, and m = -inf or below every score.
+template <bool kBias = true, bool kDropout = kBias>
 FW_DEVICE RowEnd finish_row(const Params& p, int32_t head, float m, float l) {
-  const float sink = p.sinks ? p.sinks[head] * kLog2e : -kInf;
-  const float reference = reference_of(__builtin_fmaxf(m, sink));
-  const float weight = exp2_fast(m - reference);
-  const float total = l * weight + exp2_fast(sink - reference);
-  if (total == 0.f) return {0.f, -kInf};
-  return {weight / ((1.f - p.dropout_p) * total), from_log2(reference + log2_fast(total))};
+  float weight = 1.f;
+  if (p.sinks) {
+    const float sink = sink_of(p, head), reference = reference_of(__builtin_fmaxf(m, sink));
+    weight = exp2_fast(m - reference);
+    l = l * weight + exp2_fast(sink - reference);
+    m = reference;
+  }
+  if (kDropout) weight *= rcp_fast(1.f - p.dropout_p);
+  return end_of_row<kBias>(m, l, weight);
 }
 
 // Two results with the natural logarithms of their sums become one: keep times the first and add times the second. A

@@ -98,22 +98,12 @@ FW_FN int64_t query_offset(const abi::Tensor& t, const Sequence& s, int64_t i, i
   return s.q_batch * t.stride[0] + (s.q_row + i) * t.stride[1] + h * t.stride[2];
 }
 
-// Keys [first, last) that query i sees: causal and window, aligned to the bottom right. For kernels that are given
-// problems without positions only.
+// The key on the diagonal of query i, and the keys [first, last) that the query sees: causal and window, aligned to the
+// bottom right, or by position where the tensors are pieces of longer ones. The diagonal may lie anywhere beside the
+// keys that there are, and what a query sees still only moves forward with it.
 struct KeyRange {
   int64_t first, last;
 };
-FW_FN KeyRange visible_keys(const abi::Params& p, const Sequence& s, int64_t i) {
-  const int64_t diagonal = i + s.keys - s.queries;
-  int64_t first = diagonal - p.window_left, last = diagonal + p.window_right + 1;
-  if (first < 0) first = 0;
-  if (last > s.keys) last = s.keys;
-  if (last < first) last = first;
-  return {first, last};
-}
-
-// The same wherever the sequence's pieces lie: the key on the diagonal of query i, and the keys that the query sees.
-// The diagonal may lie anywhere beside the keys that there are, and what a query sees still only moves forward with it.
 FW_FN int64_t diagonal_of(const abi::Params& p, const Sequence& s, int64_t i) {
   return i + (p.positions ? p.position_shift : s.keys - s.queries);
 }

@@ -3,7 +3,7 @@
 // softmax.
 #pragma once
 
-#include "kernels/common/score.h"
+#include "kernels/common/row_end.h"
 #include "kernels/generic/tile.h"
 
 namespace flashwave {
@@ -98,7 +98,7 @@ struct GenericForward {
     if (visible) score = row.score(memory.first[at][lane_index()], key, cap_gradient);
     const float old_top = memory.top[at], old_sum = memory.sum[at];
     const float top = __builtin_fmaxf(old_top, wave_max(score));
-    const float base = top == -kInf ? 0.f : top;
+    const float base = reference_of(top);
     const float rescale = exp_accurate(old_top - base), weight = exp_accurate(score - base);
     const float sum = old_sum * rescale + wave_sum(weight);
     wave_barrier();  // every lane writes the state that every lane has read
@@ -136,7 +136,7 @@ struct GenericForward {
       const float sum = memory.sum[own_row(r)], top = memory.top[own_row(r)];
       store_row<T>(p.o, query_offset(p.o, seq, query(r), h), o[r], sum == 0.f ? 0.f : keep / sum, p.dim_v);
       if (p.lse.data && lane_index() == 0) {
-        elements<float>(p.lse)[query_offset(p.lse, seq, query(r), h)] = (top == -kInf ? 0.f : top) + log_accurate(sum);
+        elements<float>(p.lse)[query_offset(p.lse, seq, query(r), h)] = reference_of(top) + log_accurate(sum);
       }
     }
   }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/abi/partials.h"
+#include "kernels/common/row_end.h"
 #include "kernels/hopper/producer.h"
 #include "kernels/hopper/score.h"
 
@@ -136,10 +137,9 @@ struct Consumer {
   FW_METHOD void mask(int block) {
     const ForwardTask task = task_again();
     const int key = block * C::kTileK + first_column();
-    const int64_t diagonal = int64_t{row_of(task)} + task.keys - task.queries;
-    const int64_t diagonal0 = diagonal + query_of(first_row()), diagonal1 = diagonal + query_of(first_row() + 8);
-    const int last0 = clamped(diagonal0 + p.window_right + 1, task.keys) - key;
-    const int last1 = clamped(diagonal1 + p.window_right + 1, task.keys) - key;
+    const Edges edges = edges_of(p, task, row_of(task), 64);
+    const int row0 = query_of(first_row()), row1 = query_of(first_row() + 8);
+    const int last0 = edges.end(row0, task.keys) - key, last1 = edges.end(row1, task.keys) - key;
     FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         if (8 * j + e >= last0) s[4 * j + e] = -kInf;
@@ -147,8 +147,7 @@ struct Consumer {
       }
     }
     if (p.window_left >= abi::kNoWindow) return;
-    const int first0 = clamped(diagonal0 - p.window_left, task.keys) - key;
-    const int first1 = clamped(diagonal1 - p.window_left, task.keys) - key;
+    const int first0 = edges.first(row0) - key, first1 = edges.first(row1) - key;
     FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         if (8 * j + e < first0) s[4 * j + e] = -kInf;
@@ -165,12 +164,10 @@ struct Consumer {
       n1 = fmaxf(n1, fmaxf(s[4 * j + 2], s[4 * j + 3]));
     }
     n0 = fmaxf(quad_max(n0) * scale, m0), n1 = fmaxf(quad_max(n1) * scale, m1);
-    const float2 factor = make_float2(exp2_fast(m0 - finite(n0)), exp2_fast(m1 - finite(n1)));
+    const float2 factor = make_float2(exp2_fast(m0 - reference_of(n0)), exp2_fast(m1 - reference_of(n1)));
     l0 *= factor.x, l1 *= factor.y, m0 = n0, m1 = n1;
     return factor;
   }
-  // A row that has not seen a key yet has no reference: all its weights are 2^-inf.
-  FW_METHOD static float finite(float m) { return m == -kInf ? 0.f : m; }
 
   FW_METHOD void rescale(float2 factor) {
     FW_UNROLL for (int i = 0; i < C::kColumns / 8; ++i) {
@@ -209,7 +206,7 @@ struct Consumer {
     return make_float2(x0, x1);
   }
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) {
-    return exponentials<false>(weights, finite(m0), finite(m1));
+    return exponentials<false>(weights, reference_of(m0), reference_of(m1));
   }
   FW_METHOD void add(float2 x) { l0 += x.x, l1 += x.y; }
 
@@ -326,9 +323,10 @@ struct Consumer {
     const ForwardTask task = task_again();
     int j = uniform(task.last_block);
     const int first = uniform(task.first_block);
-    const BlockKeys seen(p, task.queries, task.keys, row_of(task), head_rows<C>(args.schedule));
+    const int rows = head_rows<C>(args.schedule);
+    const SeenKeys seen = seen_keys(edges_of(p, task, row_of(task), rows), rows, task.keys);
     open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
-    open_last = uniform(seen.all_last / C::kTileK);
+    open_last = uniform(seen.all_end / C::kTileK);
 
     first_block(j, j == first);
     if (--j >= first) wait_k(done + 1);
@@ -354,29 +352,19 @@ struct Consumer {
       return;
     }
     const int head0 = task.head + head_of(first_row()), head1 = task.head + head_of(first_row() + 8);
-    float f0 = 1.f, f1 = 1.f;
-    if (p.sinks) {
-      add_sink(p.sinks[head0] * kLog2e, m0, l0, f0);
-      add_sink(p.sinks[head1] * kLog2e, m1, l1, f1);
-    }
-    f0 = l0 == 0 ? 0.f : f0 * rcp_fast(l0), f1 = l1 == 0 ? 0.f : f1 * rcp_fast(l1);  // a NaN stays one
-    if (C::kGeneral && p.dropout_threshold) f0 /= 1.f - p.dropout_p, f1 /= 1.f - p.dropout_p;
+    const RowEnd end0 = finish_row<C::kGeneral>(p, head0, m0, l0), end1 = finish_row<C::kGeneral>(p, head1, m1, l1);
 
     if (!C::kSumByMma && p.lse.data && first_column() == 0) {
       const int query0 = row_of(task) + query_of(first_row()), query1 = row_of(task) + query_of(first_row() + 8);
       float* const lse = static_cast<float*>(p.lse.data) + (p.cu_seqlens_q ? 0 : task.batch * p.lse.stride[0]) +
                          task.q_row * p.lse.stride[1];
-      if (query0 < task.queries)
-        lse[query0 * p.lse.stride[1] + head0 * p.lse.stride[2]] =
-            l0 == 0 ? -kInf : from_log2<C::kGeneral>(m0 + log2_fast(l0));
-      if (query1 < task.queries)
-        lse[query1 * p.lse.stride[1] + head1 * p.lse.stride[2]] =
-            l1 == 0 ? -kInf : from_log2<C::kGeneral>(m1 + log2_fast(l1));
+      if (query0 < task.queries) lse[query0 * p.lse.stride[1] + head0 * p.lse.stride[2]] = end0.lse;
+      if (query1 < task.queries) lse[query1 * p.lse.stride[1] + head1 * p.lse.stride[2]] = end1.lse;
     }
     if constexpr (C::kQSlots > 1) {
-      stage(f0, f1);
+      stage(end0.scale, end1.scale);
     } else {
-      store(task, f0, f1);
+      store(task, end0.scale, end1.scale);
     }
     named_sync(warpgroup_barrier(group), kWarpgroup);
     if (speaks) {
@@ -441,14 +429,6 @@ struct Consumer {
       FW_UNROLL for (int k = 0; k < C::kDimV / 8; ++k) if (8 * k < p.dim_v) * reinterpret_cast<float2*>(to + 8 * k) =
           make_float2(o[4 * k + 2 * i], o[4 * k + 2 * i + 1]);
     }
-  }
-
-  // One more weight, of nothing.
-  FW_METHOD static void add_sink(float sink, float& m, float& l, float& factor) {
-    const float n = finite(fmaxf(m, sink));
-    factor = exp2_fast(m - n);
-    l = l * factor + exp2_fast(sink - n);
-    m = n;
   }
 
   FW_METHOD void run() {

@@ -45,10 +45,11 @@ struct Producer {
                           int32_t(seq.keys),
                           0,
                           0};
-      const BlockKeys seen(p, task.queries, task.keys, task.query, min(tile_queries, task.queries - task.query));
+      const int rows = min(tile_queries, task.queries - task.query);
+      const SeenKeys seen = seen_keys(edges_of(p, task, task.query, rows), rows, task.keys);
       task.first_block = seen.some_first / C::kTileK;
       // Without a key, one block of which no row sees any: every task has scores and an output.
-      task.last_block = max((seen.some_last + C::kTileK - 1) / C::kTileK - 1, task.first_block);
+      task.last_block = max((seen.some_end + C::kTileK - 1) / C::kTileK - 1, task.first_block);
       if (parts > 1) take_part(task, int32_t(index % parts), int32_t(parts), C::kTileK);
       publish(task, n);
       load_queries(task, n);

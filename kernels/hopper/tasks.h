@@ -1,7 +1,7 @@
 // Which block of queries comes next, and which keys it needs.
 #pragma once
 
-#include "kernels/common/sequence.h"
+#include "kernels/common/window.h"
 #include "kernels/hopper/config.h"
 
 namespace flashwave {
@@ -32,19 +32,10 @@ FW_DEVICE void take_part(ForwardTask& t, int32_t part, int32_t parts, int32_t ti
   if (t.first_block > end) t.first_block = t.last_block = (t.keys + tile_k - 1) / tile_k;
 }
 
-FW_DEVICE int32_t clamped(int64_t x, int32_t most) { return x < 0 ? 0 : x > most ? most : int32_t(x); }
-
-// Keys that every query of [query, query + rows) sees, and those that some of them see.
-struct BlockKeys {
-  int32_t all_first, all_last, some_first, some_last;
-  FW_METHOD BlockKeys(const Params& p, int32_t queries, int32_t keys, int32_t query, int32_t rows) {
-    const int64_t diagonal = int64_t{query} + keys - queries, last = diagonal + rows - 1;
-    some_first = clamped(diagonal - p.window_left, keys);
-    some_last = clamped(last + p.window_right + 1, keys);
-    all_first = clamped(last - p.window_left, keys);
-    all_last = clamped(diagonal + p.window_right + 1, keys);
-  }
-};
+// What the rows of a task from `query` on see, `rows` or fewer.
+FW_DEVICE Edges edges_of(const Params& p, const ForwardTask& t, int32_t query, int32_t rows) {
+  return edges_of_block(p, int64_t{query} + t.keys - t.queries, t.keys, rows);
+}
 
 // The tiles of a ragged batch, sequence by sequence and head by head: where the one of a number is, for a warp.
 struct RaggedTile {

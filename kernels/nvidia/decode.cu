@@ -10,10 +10,10 @@
 // workgroups share a unit, the one that is done last adds the parts in the order of the keys. None waits for another.
 // (NOTES-decode.md)
 #include "kernels/abi/features.h"
+#include "kernels/common/part.h"
+#include "kernels/common/window.h"
 #include "kernels/nvidia/decode_finish.h"
 #include "kernels/nvidia/decode_tiles.h"
-#include "kernels/common/part.h"
-#include "kernels/common/score.h"
 
 namespace flashwave {
 
@@ -26,16 +26,15 @@ inline constexpr float kSlack = __is_same(Element, F16) ? 6.f : 8.f;
 
 // Keys that all rows of a unit see, and those that one of its queries does.
 struct UnitMask {
-  const Window window;
+  const Edges edges;
   int all_first, all_last;
 
-  FW_METHOD UnitMask(const Params& p, const Unit& unit) : window(p) {
-    all_first = window.first(unit.keys - 1), all_last = window.end(unit.keys - unit.queries, unit.keys);
+  FW_METHOD UnitMask(const Params& p, const Unit& unit) : edges(near_edges(p, unit.keys - unit.queries)) {
+    all_first = edges.first(unit.queries - 1), all_last = edges.end(0, unit.keys);
   }
   FW_METHOD bool hides_some(int first_key) const { return first_key < all_first || first_key + kTileKeys > all_last; }
   FW_METHOD bool sees(const Unit& unit, int query, int key) const {
-    const int diagonal = query + unit.keys - unit.queries;
-    return key >= window.first(diagonal) && key < window.end(diagonal, unit.keys);
+    return key >= edges.first(query) && key < edges.end(query, unit.keys);
   }
 };
 
@@ -334,12 +333,12 @@ FW_DEVICE void decode(const GpuArguments& args) {
 }
 
 // One part of the rows at a time.
-#define FW_DECODE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,           \
-                        lds_bytes, features, needs, work)                                                        \
-  FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                                     \
-    using Shape = DecodeShape<dim_qk, dim_v, tile_q, threads / kWave, lds_bytes>;                                \
-    static_assert(tile_k == kTileKeys && tile_q == 4 * Shape::kWarpRows);                                           \
-    decode<ElementOf<dtypes>, Shape>(args);                                                                         \
+#define FW_DECODE_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads, lds_bytes, \
+                        features, needs, work)                                                                        \
+  FW_KERNEL(threads) name(FW_ARGUMENTS(args)) {                                                                       \
+    using Shape = DecodeShape<dim_qk, dim_v, tile_q, threads / kWave, lds_bytes>;                                     \
+    static_assert(tile_k == kTileKeys && tile_q == 4 * Shape::kWarpRows);                                             \
+    decode<ElementOf<dtypes>, Shape>(args);                                                                           \
   }
 #define FW_NVIDIA_KERNEL(source, ...) FW_IN_PART(source, FW_DECODE_ENTRY)(__VA_ARGS__)
 #include "kernels/nvidia/kernels.def"

@@ -1,7 +1,7 @@
 // The end of decode.cu's rows: sums of parts, sinks, normalisation, O and LSE.
 #pragma once
 
-#include "kernels/common/score.h"
+#include "kernels/common/row_end.h"
 #include "kernels/nvidia/decode_line.h"
 
 namespace flashwave {
@@ -42,14 +42,10 @@ template <class Element>
 FW_DEVICE void write_columns(const Params& p, const UnitRows& rows, int r, int column, float x, float y, float m,
                              float l) {
   const UnitRows::Place at = rows.place(r);
-  const float sink = p.sinks ? p.sinks[at.head] * kLog2e : -kInf;
-  const float top = fmaxf(m, sink), weight = exp2_fast(m - top), total = l * weight + exp2_fast(sink - top);
-  const float scale = total == 0.f ? 0.f : weight * rcp_fast(total);
+  const RowEnd end = finish_row<true, false>(p, at.head, m, l);
   uint16_t* const o = static_cast<uint16_t*>(p.o.data) + rows.offset(p.o, at) + column;
-  *reinterpret_cast<uint32_t*>(o) = Element::pack(x * scale, y * scale);
-  if (column == 0 && p.lse.data) {
-    static_cast<float*>(p.lse.data)[rows.offset(p.lse, at)] = total == 0.f ? -kInf : from_log2(top + log2_fast(total));
-  }
+  *reinterpret_cast<uint32_t*>(o) = Element::pack(x * end.scale, y * end.scale);
+  if (column == 0 && p.lse.data) static_cast<float*>(p.lse.data)[rows.offset(p.lse, at)] = end.lse;
 }
 
 // The weights of a unit's parts in each row: a warp for a row, a lane for a part. Left in shared memory:

@@ -1,24 +1,10 @@
-// The mask in 32 bits, and short divisions. What a workgroup does once runs from a cold instruction cache, at some 8
+// Short divisions. What a workgroup does once runs from a cold instruction cache, at some 8
 // cycles an instruction (NOTES-decode.md): there every instruction counts.
 #pragma once
 
 #include "kernels/nvidia/isa.h"
 
 namespace flashwave {
-
-// A query on diagonal d sees keys d - left .. d + right; sides without limit are far, but fit beside a position.
-struct Window {
-  int left, right;
-
-  FW_METHOD explicit Window(const Params& p) {
-    constexpr int64_t kFar = 1 << 30;
-    left = int(p.window_left < kFar ? p.window_left : kFar);
-    right = int(p.window_right < kFar ? p.window_right : kFar);
-  }
-  FW_METHOD int first(int diagonal) const { return max(diagonal - left, 0); }
-  // May be less than first().
-  FW_METHOD int end(int diagonal, int keys) const { return min(diagonal + right + 1, keys); }
-};
 
 // x / by, rounded down; 0 <= x < 2^21: 1 / (2 by) is more than the error of the product.
 FW_DEVICE int small_quotient(int x, float reciprocal) { return int((float(x) + 0.5f) * reciprocal); }

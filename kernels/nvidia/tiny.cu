@@ -12,8 +12,8 @@
 #include "kernels/abi/features.h"
 #include "kernels/abi/tiny_schedule.h"
 #include "kernels/common/part.h"
-#include "kernels/common/score.h"
-#include "kernels/common/sequence.h"
+#include "kernels/common/row_end.h"
+#include "kernels/common/window.h"
 #include "kernels/nvidia/narrow.h"
 
 namespace flashwave {
@@ -21,16 +21,15 @@ namespace flashwave {
 // A sequence with everything in 32 bits: these kernels are short, and 64-bit arithmetic would be most of them.
 struct TinySequence {
   int b, q_batch, q_row, queries, k_batch, k_row, keys;
-  Window window;
+  Edges edges;
 
-  FW_METHOD TinySequence(const Params& p, int sequence) : window(p) {
+  FW_METHOD TinySequence(const Params& p, int sequence) {
     __builtin_assume(p.block_table == nullptr);
     const Sequence s = sequence_of(p, sequence);
     b = sequence, q_batch = int(s.q_batch), q_row = int(s.q_row), queries = int(s.queries);
     k_batch = int(s.k_batch), k_row = int(s.k_row), keys = int(s.keys);
+    edges = near_edges(p, keys - queries);
   }
-  FW_METHOD int first_key(int query) const { return window.first(query + keys - queries); }
-  FW_METHOD int end_key(int query) const { return window.end(query + keys - queries, keys); }
 
   // Elements of row 0 of query head h, and of key 0 of key head h.
   FW_METHOD int64_t query_head(const abi::Tensor& t, int h) const {
@@ -119,7 +118,7 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
       b[u] = p.batch;
       continue;
     }
-    first[u] = seq.first_key(0), seen[u] = seq.end_key(0) - first[u];
+    first[u] = seq.edges.first(0), seen[u] = seq.edges.end(0, seq.keys) - first[u];
     row[u] = seq.query_head(p.o, head[u]) + d;
     if (in_qk) q[u] = load_once(elements<uint16_t>(p.q) + seq.query_head(p.q, head[u]) + d);
     const uint16_t* const keys = elements<uint16_t>(p.k) + seq.key_head(p.k, head[u]) + d;
@@ -151,13 +150,13 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
     } else {
       FW_UNROLL for (int j = 0; j < kKeys; ++j) score[j] *= p.softmax_scale * kLog2e;
     }
-    const float sink = p.sinks ? p.sinks[head[u]] * kLog2e : -kInf;
+    const float sink = sink_of(p, head[u]);
     float top = sink;
     FW_UNROLL for (int j = 0; j < kKeys; ++j) {
       if (uint32_t(j - first[u]) >= uint32_t(seen[u])) score[j] = -kInf;
       top = fmaxf(top, score[j]);
     }
-    const float reference = top == -kInf ? 0.f : top;  // a row that sees nothing: every weight is exp2(-inf) = 0
+    const float reference = reference_of(top);
     float sum = exp2_fast(sink - reference), o[8] = {};
     FW_UNROLL for (int j = 0; j < kKeys; ++j) {
       if (j < longest) {
@@ -166,11 +165,9 @@ FW_DEVICE void tiny_row(const GpuArguments& args) {
         add_weighted<Element>(o, weight, v[u][j]);
       }
     }
-    const float scale = sum == 0.f ? 0.f : rcp_fast(sum);
-    if (in_v) store_once(elements<uint16_t>(p.o) + row[u], packed<Element>(o, scale));
-    if (p.lse.data && d == 0) {
-      elements<float>(p.lse)[TinySequence(p, b[u]).query_head(p.lse, head[u])] = from_log2(reference + log2_fast(sum));
-    }
+    const RowEnd end = end_of_row(reference, sum);
+    if (in_v) store_once(elements<uint16_t>(p.o) + row[u], packed<Element>(o, end.scale));
+    if (p.lse.data && d == 0) elements<float>(p.lse)[TinySequence(p, b[u]).query_head(p.lse, head[u])] = end.lse;
   }
 }
 
@@ -275,7 +272,7 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
   };
   load_queries(0);
   // Both ends of what a query sees rise with the query.
-  tile.load_keys(p, seq, head, seq.first_key(first_query), seq.end_key(end_query - 1), second_keys);
+  tile.load_keys(p, seq, head, seq.edges.first(first_query), seq.edges.end(end_query - 1, seq.keys), second_keys);
   tile.transpose_values(0);
   if (second_keys) tile.transpose_values(1);
 
@@ -286,7 +283,7 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
     if (from + kRows < rows) load_queries(from + kRows);
     int query, row_head;
     place_of(from, query, row_head);
-    const int begin = seq.first_key(query), end = seq.end_key(query);
+    const int begin = seq.edges.first(query), end = seq.edges.end(query, seq.keys);
     const auto sees = [&](int e) {
       const int key = 8 * (e / 2) + 2 * tile.c + e % 2;
       return key >= begin && key < end;
@@ -299,14 +296,14 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
     } else {
       FW_UNROLL for (int e = 0; e < 4; ++e) s[e / 2][e % 2] *= p.softmax_scale * kLog2e;
     }
-    const float sink = p.sinks ? p.sinks[row_head] * kLog2e : -kInf;
+    const float sink = sink_of(p, row_head);
     float top = sink;
     FW_UNROLL for (int e = 0; e < 4; ++e) {
       if (!sees(e)) s[e / 2][e % 2] = -kInf;
       top = fmaxf(top, s[e / 2][e % 2]);
     }
     top = fmaxf(top, exchange(top, 1)), top = fmaxf(top, exchange(top, 2));
-    const float reference = top == -kInf ? 0.f : top;  // a row that sees nothing: every weight is exp2(-inf) = 0
+    const float reference = reference_of(top);
     float sum = 0.f;
     FW_UNROLL for (int e = 0; e < 4; ++e) {
       s[e / 2][e % 2] = exp2_fast(s[e / 2][e % 2] - reference);
@@ -317,22 +314,21 @@ FW_DEVICE void tiny_tile(const GpuArguments& args) {
     const uint32_t weights[2] = {Element::pack(s[0][0], s[0][1]), Element::pack(s[1][0], s[1][1])};
 
     const bool exists = from + tile.g < rows;
-    const float scale = sum == 0.f ? 0.f : rcp_fast(sum);
+    const RowEnd row_end = end_of_row(reference, sum);
     uint16_t* const out = elements<uint16_t>(p.o) + seq.query_head(p.o, row_head) + query * p.o.stride[1] + 8 * tile.c;
     const int columns = exists ? p.dim_v - 8 * tile.c : 0;
     if (exists && p.lse.data && tile.c == 0) {
-      elements<float>(p.lse)[seq.query_head(p.lse, row_head) + query * p.lse.stride[1]] =
-          from_log2(reference + log2_fast(sum));
+      elements<float>(p.lse)[seq.query_head(p.lse, row_head) + query * p.lse.stride[1]] = row_end.lse;
     }
     FW_UNROLL for (int n = 0; n < Tile::kChunks; ++n) {
       float o[8];
       tile.multiply_values(weights, n, o);
-      if (32 * n < columns) store_once(out + 32 * n, packed<Element>(o, scale));
+      if (32 * n < columns) store_once(out + 32 * n, packed<Element>(o, row_end.scale));
     }
   }
 }
 
-// The rows of tiny.def: those of one query by their seqlen_q.
+// By the seqlen_q of the row: one query, or any number.
 template <class Element, int kDim, int kQueries, int kKeys, int kStreams, int kThreads>
 FW_DEVICE void tiny(const GpuArguments& args) {
   if constexpr (kQueries == 1) {
@@ -347,10 +343,10 @@ constexpr int tiny_workgroups(int dim, int keys) {
   return keys == 8 ? (dim == 256 ? 4 : 5) : keys == 16 && dim == 128 ? 4 : 1;
 }
 
-#define FW_TINY_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, max_queries, max_keys, tile_q, tile_k, threads, \
-                         lds_bytes, features, needs, work)                                                          \
+#define FW_TINY_ENTRY(name, isa, op, dtypes, dim_qk, dim_v, max_queries, max_keys, tile_q, tile_k, threads, lds_bytes, \
+                      features, needs, work)                                                                           \
   extern "C" __global__ void __launch_bounds__(threads, tiny_workgroups(dim_qk, max_keys)) name(FW_ARGUMENTS(args)) {  \
-    static_assert(dim_qk == dim_v && max_keys == tile_k && lds_bytes == 0);                                         \
+    static_assert(dim_qk == dim_v && max_keys == tile_k && lds_bytes == 0);                                            \
     static_assert(max_queries != 1 || (features & kGqa) == 0);                                                         \
     tiny<ElementOf<dtypes>, dim_qk, max_queries, max_keys, tile_q, threads>(args);                                     \
   }

@@ -1,6 +1,8 @@
 // One workgroup's share of the forward pass: Config::kTileRows queries of one head against the keys they see.
 #pragma once
 
+#include "kernels/common/row_end.h"
+#include "kernels/common/window.h"
 #include "kernels/rdna/score.h"
 #include "kernels/rdna/tile.h"
 
@@ -15,8 +17,6 @@ struct Forward {
   static constexpr int kTileFragments = C::kChunks * kChunkFragments;
   // The next tile's stores precede the barrier by this many fragments, so that they are done when it is reached.
   static constexpr int kStoreLead = C::kFragmentsV - kAhead < 6 ? C::kFragmentsV - kAhead : 6;
-
-  static constexpr int64_t kFar = (int64_t{1} << 31) - (1 << 17);  // farther than any key, and no overflow near it
 
   const Params& p;
   const Schedule& schedule;
@@ -35,7 +35,7 @@ struct Forward {
     FW_METHOD bool contains(int key) const { return uint32_t(key - first) < size; }
   };
   Range seen, clean;
-  int left, right;    // first and last key that the wave's first query sees by the mask alone; 1 more for each next one
+  Edges edges;        // from the wave's first query on
   TileCursor cursor;  // the tile that is being loaded
   KeyLoader<C> k;
   ValueLoader<C> v;
@@ -75,14 +75,11 @@ struct Forward {
     return true;
   }
 
-  // What visible_keys says, in 32 bits: the mask's two edges at the workgroup's first query, clamped, rise by 1 a
-  // query.
   FW_METHOD void choose_keys(int block) {
     const int64_t diagonal = int64_t{block} * C::kTileRows + seq.keys - seq.queries;
-    const auto clamp = [](int64_t x) { return int(x < -kFar ? -kFar : x > kFar ? kFar : x); };
-    const int left0 = clamp(diagonal - p.window_left), right0 = clamp(diagonal + p.window_right);
-    const auto first_of = [&](int row) { return here(left0 + row > 0 ? left0 + row : 0); };
-    const auto end_of = [&](int row) { return here(right0 + row + 1 < keys ? right0 + row + 1 : keys); };
+    const Edges all = edges_of_block(p, diagonal, keys, C::kTileRows);
+    const auto first_of = [&](int row) { return here(all.first(row)); };
+    const auto end_of = [&](int row) { return here(all.end(row, keys)); };
 
     const int queries = int(seq.queries) - block * C::kTileRows,
               last = here(queries < C::kTileRows ? queries : C::kTileRows) - 1;
@@ -95,8 +92,7 @@ struct Forward {
     const int upper = wave * C::kWaveRows,
               lower = here(upper + C::kWaveRows - 1 < last ? upper + C::kWaveRows - 1 : last);
     row0 = block * C::kTileRows + upper;
-    left = left0 + upper;
-    right = right0 + upper;
+    edges = all.from(upper);
     const int span = upper <= lower ? end_of(lower) - first_of(upper) : 0;
     const int inner = end_of(upper) - first_of(lower) - C::kChunk + 1;
     seen = {first_of(upper) - (C::kChunk - 1), span > 0 ? uint32_t(span) + C::kChunk - 1 : 0};
@@ -125,9 +121,8 @@ struct Forward {
     int row = lane;
     hold(row);
     const int half = kRowsOfHalf * (row >> 4), query = 16 * t + (row & 15);
-    const int least = (left + query > 0 ? left + query : 0) - key0 - half;
-    const int most = (right + query < keys - 1 ? right + query : keys - 1) - key0 - half;
-    const uint32_t count = most >= least ? uint32_t(most - least) + 1 : 0;
+    const int least = edges.first(query) - key0 - half, end = edges.end(query, keys) - key0 - half;
+    const uint32_t count = end > least ? uint32_t(end - least) : 0;
     FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
       FW_UNROLL for (int r = 0; r < 8; ++r) {
         s[kt][r] = uint32_t(16 * kt + kRowsOfRegister * r - least) < count ? s[kt][r] : -kInf;
@@ -261,7 +256,9 @@ struct Forward {
       if constexpr (kGeneral) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
           FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-            modify_scores(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+            const TilePlace at = place(t, key0 + 16 * kt);
+            const int row = int(at.query) - row0, end = at.query < seq.queries ? edges.end(row, keys) : 0;
+            modify_scores(seq, head, at, edges.first(row), end, s[t][kt]);
           }
         }
       } else if (__builtin_expect(!clean.contains(key0), 0)) {
@@ -339,7 +336,7 @@ struct Forward {
       int row = lane;
       hold(row);
       const int query = 16 * t + (row & 15);
-      const bool more = right + query >= next && next < keys && row0 + query < int(seq.queries);
+      const bool more = edges.end(query, keys) > next && row0 + query < int(seq.queries);
       missing |= ballot(more && total(t) == 0.f);
     }
     ready = missing == 0 ? ~0u : 0;
@@ -471,25 +468,16 @@ struct Forward {
 
   FW_METHOD void store_rows(int t) {
     const float total = this->total(t);
-    // Without a key: 0 and -inf. Not a number stays one. LSE is in units of log2 here.
-    float lse = total == 0.f ? -kInf : log2_fast(total) - shift[t][0] * scale;
-    float factor = total == 0.f ? 0.f : rcp_fast(total) * exp2_fast(T::gain);
-    if constexpr (kGeneral) {
-      if (p.sinks) {
-        const float own = lse, sink = p.sinks[head] * kLog2e, top = __builtin_fmaxf(own, sink);
-        if (top != -kInf) lse = top + log2_fast(exp2_fast(own - top) + exp2_fast(sink - top));
-        if (total != 0.f) factor *= exp2_fast(own - lse);
-      }
-      if (p.dropout_threshold) factor *= 1.f / (1.f - p.dropout_p);
-    }
+    const float reference = -shift[t][0] * scale;
+    const RowEnd end =
+        kGeneral ? finish_row(p, head, total == 0.f ? -kInf : reference, total) : end_of_row<false>(reference, total);
     const int half = lane >> 4;
     // The descriptor ends with the last query, but a tensor of one row may have any stride, 0 included.
     const bool exists = row0 + 16 * t + (lane & 15) < int(seq.queries);
     if (p.lse.data && half == 0 && exists) {
-      buffer_store4(rows_of(p.lse, t, 4, 4), uint32_t(lane) * uint32_t(p.lse.stride[1] * 4),
-                    bits_of(from_log2<kGeneral>(lse)));
+      buffer_store4(rows_of(p.lse, t, 4, 4), uint32_t(lane) * uint32_t(p.lse.stride[1] * 4), bits_of(end.lse));
     }
-    F32x2 factors = factor;  // in two registers, or the products would not pair
+    F32x2 factors = end.scale * exp2_fast(T::gain);  // in two registers, or the products would not pair
     hold(factors);
     FW_UNROLL for (int i = 0; i < C::kStepsV; ++i) {
       o[t][i] *= __builtin_shufflevector(factors, factors, 0, 1, 0, 1, 0, 1, 0, 1);

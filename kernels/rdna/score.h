@@ -18,7 +18,7 @@ struct TilePlace {
   int64_t query, key;
 };
 
-// The parameters that scores, masks and dropout depend on.
+// The parameters that scores and dropout depend on.
 FW_DEVICE Params score_parameters() {
   const FW_CONSTANT Params& from = arguments_again().params;
   Params p;
@@ -30,22 +30,18 @@ FW_DEVICE Params score_parameters() {
   p.alibi_slopes = from.alibi_slopes;
   p.alibi_batch_stride = from.alibi_batch_stride;
   p.heads_q = from.heads_q;
-  p.window_left = from.window_left;
-  p.window_right = from.window_right;
   p.dropout_threshold = from.dropout_threshold;
   return p;
 }
 
-// q.k -> score in units of log2, -inf where the query does not see the key.
-FW_DEVICE void modify_scores(const Sequence& seq, int head, TilePlace at, F32x8& s) {
+// q.k -> score in units of log2, -inf of keys outside of [first, end).
+FW_DEVICE void modify_scores(const Sequence& seq, int head, TilePlace at, int first, int end, F32x8& s) {
   const Params p = score_parameters();
   const ScoreRow row(p, seq, head, at.query);
-  KeyRange seen = visible_keys(p, seq, at.query);
-  if (at.query >= seq.queries) seen.last = seen.first;
   FW_NO_UNROLL for (int r = 0; r < 8; ++r) {
-    const int64_t key = at.key + kRowsOfRegister * r;
+    const int key = int(at.key) + kRowsOfRegister * r;
     float score = -kInf;
-    if (key >= seen.first && key < seen.last) score = row.modified(s[0], key);
+    if (key >= first && key < end) score = row.modified(s[0], key);
     s = shifted_in(s, score);
     hold(s);
   }

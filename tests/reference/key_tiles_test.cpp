@@ -64,7 +64,7 @@ TEST(KeyTiles, QueriesAreThoseThatSeeAKey) {
 
 TEST(KeyTiles, KeysAreThoseThatAreSeen) {
   expect_tiles(4, false, key_tiles, [](const Drawn& x, int key, int query) {
-    const KeyRange range = visible_keys(x.p, x.s, query);
+    const KeyRange range = keys_seen(x.p, x.s, query);
     return key >= range.first && key < range.last;
   });
 }

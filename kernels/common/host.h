@@ -1,0 +1,39 @@
+// The words of a GPU on the host, as far as the shared pieces use them: for their unit tests.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/abi/params.h"
+#include "kernels/common/dtype.h"
+
+#define FW_DEVICE static inline
+#define FW_METHOD inline
+#define FW_UNROLL
+#define FW_NO_UNROLL
+
+namespace flashwave {
+
+using abi::Params;
+
+inline constexpr float kInf = __builtin_inff(), kLargest = 3.40282347e38f;
+inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+FW_DEVICE const Params& parameters_again(const Params& params) { return params; }
+FW_DEVICE uint64_t either(const uint64_t* at, int i, const uint64_t& otherwise) { return at ? at[i] : otherwise; }
+
+FW_DEVICE float exp2_fast(float x) { return std::exp2(x); }
+FW_DEVICE float log2_fast(float x) { return std::log2(x); }
+FW_DEVICE float rcp_fast(float x) { return 1.f / x; }
+FW_DEVICE float scaled_by_power(float x, int n) { return std::ldexp(x, n); }
+
+FW_DEVICE float float_of_half(uint16_t x) { return to_float(Half{x}); }
+FW_DEVICE uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+FW_DEVICE float float_of(uint32_t x) { return std::bit_cast<float>(x); }
+
+// A wave of one lane.
+template <class Op>
+FW_DEVICE float wave_reduce(float x, Op) {
+  return x;
+}
+
+}  // namespace flashwave
