@@ -127,6 +127,15 @@ TEST_F(CudaDevice, ARefusedModuleIsNamedAndTriedAgain) {
   EXPECT_TRUE(device().launch(*find_row(kPlain), some_params(memory), some_schedule(1), {}).ok());
 }
 
+TEST_F(CudaDevice, EarlyLaunchesSaySo) {
+  if (find_row(kPlain) == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
+  char memory[64] = {1};
+  LaunchOptions options;
+  options.early = true;
+  ASSERT_TRUE(device().launch(*find_row(kPlain), some_params(memory), some_schedule(1), options).ok());
+  EXPECT_NE(asked().find("on stream (nil), early\n"), std::string::npos);
+}
+
 TEST_F(CudaDevice, TensorsAreMappedAsThePlanDescribesThem) {
   const KernelRow* row = find_row(kWithMaps);
   if (row == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";

@@ -258,7 +258,10 @@ TEST_F(NvidiaPlan, BackwardIsPreparedAndFinished) {
   EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d128_m64");
   EXPECT_EQ(plan.before[0].schedule.tasks, 5 * p.a.heads_q * p.a.batch) << "blocks of 64 queries";
   EXPECT_EQ(plan.before[0].schedule.zeroed_bytes, 0);
-  EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 0) << "the pass before clears the counter";
+  EXPECT_TRUE(plan.selection.row->needs & kStartsEarly);
+  EXPECT_TRUE(plan.after[0].row->needs & kStartsEarly);
+  EXPECT_FALSE(plan.before[0].row->needs & kStartsEarly) << "it would not wait for the call before";
   const int64_t block = 64 * 8 + 128 + 64 * 128 * 4;
   EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 5 * block * p.a.heads_q * p.a.batch);
   p.g.dq = {};
