@@ -155,7 +155,7 @@ class Explain(unittest.TestCase):
         self.assertEqual(kernel("gfx942", half, **{mode: "1"}), nearest + "_rtz")
         self.assertEqual(kernel("gfx942", half, **{mode: "1", rtz: "0"}), nearest)
         self.assertEqual(kernel("gfx942", half, **{rtz: "1"}), kernel("gfx942", half))
-        for other in (half + " page=64", half + " bias=full", half.replace("d=64", "d=264")):
+        for other in (half + " page=64", half + " bias=full", half.replace("d=64", "d=63")):
             self.assertEqual(kernel("gfx942", other, **{mode: "1"}), kernel("gfx942", other), other)
         for device, of in (("cpu", words), ("cpu", half)):
             self.assertEqual(kernel(device, of, **{mode: "1"}), kernel(device, of))
