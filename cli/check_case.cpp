@@ -33,8 +33,8 @@ struct Yardsticks {
   ForwardResult forward;                   // backward only
 };
 
-// fp64 on the inputs widened to F32 (exact), and plain attention in the case's own type.
-Yardsticks run_yardsticks(const Geometry& g, const HostValues& values, fw_device* cpu) {
+// fp64 on the inputs widened to F32 (exact), and plain attention in the case's own type, or in that of its products.
+Yardsticks run_yardsticks(const Geometry& g, const HostValues& values, fw_device* cpu, fw_dtype products) {
   const Case& c = g.problem;
   Yardsticks y;
   const RunOptions reference_fwd{"reference_fwd", 0};
@@ -48,15 +48,24 @@ Yardsticks run_yardsticks(const Geometry& g, const HostValues& values, fw_device
     if (c.backward) run_problem(exact, true, {"reference_bwd", 0});
     read_all(exact, y.reference);
   }
-  Staged naive(cpu, g, c.dtype);
-  naive.upload(values);
   if (c.backward) {
-    run_problem(naive, false, reference_fwd);
-    y.forward = ForwardResult::of(naive);
+    Staged given(cpu, g, c.dtype);
+    given.upload(values);
+    run_problem(given, false, reference_fwd);
+    y.forward = ForwardResult::of(given);
   }
+  Staged naive(cpu, g, products);
+  naive.upload(values);
+  if (c.backward) run_problem(naive, false, reference_fwd);
   run_problem(naive, c.backward, {c.backward ? "naive_bwd" : "naive_fwd", 0});
   read_all(naive, y.naive);
   return y;
+}
+
+// What a kernel multiplies, as its name says: fp16 tensors may be multiplied as bf16
+// (FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE).
+fw_dtype products_of(const std::string& kernel, fw_dtype dtype) {
+  return dtype == FW_F16 && kernel.find("_bf16") != std::string::npos ? FW_BF16 : dtype;
 }
 
 // Promised everywhere: o, lse, dk, dv and what is stored in the cache. dq and the sums over many rows only on request,
@@ -127,7 +136,7 @@ CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const
   }
   const bool on_cpu = std::string(query_device(settings.device).kind) == "cpu";
   const HostValues values = make_values(g);
-  const Yardsticks y = run_yardsticks(g, values, settings.cpu);
+  Yardsticks y = run_yardsticks(g, values, settings.cpu, c.dtype);
   Staged staged(settings.device, g, c.dtype);
   load_inputs(staged, values, y.forward, c.backward);
   result.kernel = run_problem(staged, c.backward, options).kernel;
@@ -136,6 +145,10 @@ CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const
     result.reason = "kernel " + options.kernel + " was forced, but " + result.kernel + " ran";
     return result;
   }
+  const fw_dtype products = products_of(result.kernel, c.dtype);
+  if (products != c.dtype) y = run_yardsticks(g, values, settings.cpu, products);
+  Geometry rounded = g;  // as results are on their way
+  rounded.problem.dtype = products;
   const std::vector<TensorId> ids = judged_tensors(g);
   double largest_gradient = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -143,8 +156,9 @@ CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const
     if (main_gradient) largest_gradient = std::max(largest_gradient, largest_magnitude(y.reference[i]));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    result.tensors.push_back(judge(tensor_name(ids[i]), staged.read(ids[i]), y.reference[i], y.naive[i],
-                                   expected_writing(g, ids[i]), rule_of(g, ids[i], y.reference[i], largest_gradient)));
+    const Rule rule = rule_of(rounded, ids[i], y.reference[i], largest_gradient);
+    result.tensors.push_back(
+        judge(tensor_name(ids[i]), staged.read(ids[i]), y.reference[i], y.naive[i], expected_writing(g, ids[i]), rule));
     const Judgement& j = result.tensors.back();
     if (!j.ok) result.reason += (result.reason.empty() ? "" : "; ") + j.tensor + ": " + j.reason;
   }

@@ -198,7 +198,9 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   }
   normalize(problem);
   if (deterministic_wanted()) problem.a.flags |= FW_DETERMINISTIC;
-  if (fast_rounding_wanted(row_kind(call->info()) == "hip")) problem.a.flags |= FW_FAST_ROUNDING;
+  const bool on_amd = row_kind(call->info()) == "hip";
+  if (fast_rounding_wanted(on_amd)) problem.a.flags |= FW_FAST_ROUNDING;
+  problem.bf16_products = bf16_products_wanted(on_amd);
   // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
   return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
 }

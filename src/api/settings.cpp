@@ -96,6 +96,8 @@ bool fast_rounding_wanted(bool on_amd) {
   return switched_on("FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE");
 }
 
+bool bf16_products_wanted(bool on_amd) { return on_amd && switched_on("FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE"); }
+
 }  // namespace flashwave::api
 
 using namespace flashwave;

@@ -26,5 +26,6 @@ bool deterministic_wanted();  // FLASH_ATTENTION_INTERNAL_DETERMINISTIC: as if e
 // As if every call had FW_FAST_ROUNDING: FLASHWAVE_FAST_ROUNDING; on AMD GPUs FLASH_ATTENTION_INTERNAL_USE_RTZ too or,
 // where that is not set, FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE.
 bool fast_rounding_wanted(bool on_amd);
+bool bf16_products_wanted(bool on_amd);  // FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE: fp16 is multiplied as bf16
 
 }  // namespace flashwave::api

@@ -140,6 +140,8 @@ const char* op_name(Op op) {
       return "compute d_bias";
     case Op::kDSlopes:
       return "compute d_slopes";
+    case Op::kConvert:
+      return "convert";
   }
   return "?";
 }

@@ -15,7 +15,8 @@ namespace flashwave {
 // kAppend runs before a forward, kCombine after one; kGradients after the first kernel of the slow path's backward,
 // kPrepare before and kFinish (dQ), kDBias, kDSlopes and kSums (of sinks and slopes) after that of the others
 // (kernels/abi/backward_blocks.h). kDq takes the place of kFinish where no sums are made by several workgroups: it
-// computes dQ by itself. kMerge also runs after a forward that adds to what is there.
+// computes dQ by itself. kMerge also runs after a forward that adds to what is there. kConvert runs before and after a
+// kernel whose element type is not that of the tensors.
 enum class Op : uint8_t {
   kForward,
   kBackward,
@@ -29,7 +30,8 @@ enum class Op : uint8_t {
   kSums,
   kDq,
   kDBias,
-  kDSlopes
+  kDSlopes,
+  kConvert
 };
 const char* op_name(Op op);  // "forward", "backward", "append", ...
 // Whether a kernel of this operation can be chosen, or only accompanies one that is.

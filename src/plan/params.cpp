@@ -74,6 +74,12 @@ abi::Params params_of(const Problem& problem) {
   return p;
 }
 
+abi::Params params_of(const Problem& problem, const Conversion& conversion) {
+  abi::Params p = params_of(problem);
+  p.k_new = tensor(conversion.from), p.v_new = tensor(conversion.to);
+  return p;
+}
+
 abi::Params params_of(const Merging& merging) {
   const fw_merging& m = merging.m;
   abi::Params p{};

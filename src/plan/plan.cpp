@@ -30,6 +30,24 @@ const KernelRow* find_merge(const Problem& problem, const DeviceInfo& device) {
   return nullptr;
 }
 
+// As bf16, where a kernel that multiplies takes that.
+bool plan_as_bf16(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
+  if (!problem.bf16_products || options.force_kernel != nullptr || !can_be_bf16(problem)) return false;
+  const Bf16Problem converted = as_bf16(problem, nullptr);
+  const auto rows = catalog_of(row_kind(device));
+  const auto takes = [&](const KernelRow& row) {
+    return row.op == Op::kConvert && !why_not(row, converted.problem, device).refuses();
+  };
+  const auto convert = std::ranges::find_if(rows, takes);
+  if (convert == rows.end()) return false;
+  PlanOptions fast = options;
+  fast.slow_path = false;
+  if (!make_plan(converted.problem, device, fast, plan).ok()) return false;
+  plan->convert = &*convert;
+  plan->copies_bytes = converted.bytes;
+  return true;
+}
+
 // Kernels of GPUs write their results; those that are to be added to what is there go to the workspace first.
 Status plan_merge(const Problem& problem, const DeviceInfo& device, Plan* plan) {
   if (!problem.accumulate() || plan->selection.row->threads == 0) return {};
@@ -86,6 +104,7 @@ abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const K
 }
 
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
+  if (plan_as_bf16(problem, device, options, plan)) return {};
   if (Status status = choose(problem, device, options, plan); !status.ok()) return status;
   if (problem.a.seqlen_new > 0) {
     plan->append = find_append(problem, device);

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "catalog/catalog.h"
 #include "device/driver.h"
+#include "kernels/abi/conversion.h"
 #include "kernels/abi/params.h"
 #include "kernels/abi/tensor_maps.h"
 #include "problem/merging.h"
@@ -21,6 +22,8 @@ namespace flashwave {
 abi::Params params_of(const Problem& problem);  // what its kernels receive; q_rotated is left open
 abi::Params params_of(const Rotary& rotary);
 abi::Params params_of(const Merging& merging);
+struct Conversion;
+abi::Params params_of(const Problem& problem, const Conversion& conversion);
 
 // Of a row with kNeedsTensorMaps or kNeedsGradientMaps, in the order of abi::TensorMaps.
 using TensorMapDescriptions = std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)>;
@@ -128,22 +131,43 @@ Status steps_before(const Problem& problem, const DeviceInfo& device, const Kern
 Status steps_after(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                    const abi::Schedule& schedule, std::vector<Step>* steps);
 
+// A tensor of a problem, copied in another element type.
+struct Conversion {
+  fw_tensor from, to;
+  abi::ConvertedRows rows;
+  int64_t heads, columns;
+};
+// A problem of fp16 tensors as one of bf16: q, k, v and d_o are copied, gradients copied back. O, of which a kernel has
+// more than bf16 holds, is in fp32.
+struct Bf16Problem {
+  Problem problem;
+  std::vector<Conversion> before, after;
+  size_t bytes = 0;  // of the copies
+};
+// memory: where the copies go; nullptr where they are only planned for. bf16_products is not set in the answer.
+Bf16Problem as_bf16(const Problem& problem, char* memory);
+bool can_be_bf16(const Problem& problem);
+abi::Schedule schedule(const Problem& problem, const Conversion& conversion);
+
 struct Plan {
   Selection selection;
   abi::Schedule schedule{};
-  int32_t splits = 1;                 // parts of the keys; see fw_report
-  const KernelRow* append = nullptr;  // pre-pass that writes k_new, v_new into the cache and rotates q
-  std::vector<Step> before;           // launches that prepare what the chosen kernel reads
-  std::vector<Step> after;            // launches that finish what the chosen kernel began, in order
-  const KernelRow* merge = nullptr;   // GPUs: what adds the results, which go to the workspace, to those there are
+  int32_t splits = 1;                  // parts of the keys; see fw_report
+  const KernelRow* append = nullptr;   // pre-pass that writes k_new, v_new into the cache and rotates q
+  std::vector<Step> before;            // launches that prepare what the chosen kernel reads
+  std::vector<Step> after;             // launches that finish what the chosen kernel began, in order
+  const KernelRow* convert = nullptr;  // the rest is the plan of as_bf16(problem): what copies its tensors
+  const KernelRow* merge = nullptr;    // GPUs: what adds the results, which go to the workspace, to those there are
   int32_t threads = 1;
-  // workspace = q_rotated | o and lse to be merged | the kernel's | scratch of each worker, each 64-byte aligned
+  // workspace = copies | q_rotated | o and lse to be merged | the kernel's | scratch of each worker, each 64-byte
+  // aligned
+  size_t copies_bytes = 0;
   size_t q_rotated_bytes = 0;
   size_t part_o_bytes = 0, part_lse_bytes = 0;
   size_t kernel_bytes = 0;
   size_t scratch_bytes = 0;
   size_t workspace_bytes() const {
-    return q_rotated_bytes + part_o_bytes + part_lse_bytes + kernel_bytes + scratch_bytes;
+    return copies_bytes + q_rotated_bytes + part_o_bytes + part_lse_bytes + kernel_bytes + scratch_bytes;
   }
 };
 

@@ -83,20 +83,18 @@ LaunchOptions launch_options(const Plan& plan, const RunOptions& options) {
 
 }  // namespace
 
-Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options) {
-  if (device.info().absent) return nothing_runs_on(device.info());
-  Workspace workspace(device);
-  if (Status status = workspace.acquire(plan.workspace_bytes(), options); !status.ok()) return status;
+namespace {
 
+// memory: the workspace behind the copies.
+Status run_kernels(Device& device, const Problem& problem, const Plan& plan, char* memory, LaunchOptions how) {
   abi::Params params = params_of(problem);
   if (params.dropout_state != nullptr && device.info().host_memory) {  // kernels of CPUs have the numbers by value
     params.dropout_seed = params.dropout_state[0], params.dropout_offset = params.dropout_state[1];
   }
-  LaunchOptions how = launch_options(plan, options);
 
   if (plan.append != nullptr) {
     if (plan.q_rotated_bytes > 0) {
-      params.q_rotated = dense_rows(problem, problem.a.dim_qk, problem.a.q.dtype, workspace.data());
+      params.q_rotated = dense_rows(problem, problem.a.dim_qk, problem.a.q.dtype, memory);
       params.q_rotated.most = params.q.most;
     }
     const abi::Schedule schedule = append_schedule(problem, *plan.append);
@@ -104,7 +102,7 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
     if (plan.q_rotated_bytes > 0) params.q = params.q_rotated;
   }
 
-  char* at = workspace.data() + plan.q_rotated_bytes;
+  char* at = memory + plan.q_rotated_bytes;
   abi::Params merging = params;
   if (plan.merge != nullptr) {
     params.o = dense_rows(problem, problem.a.dim_v, abi::kF32, at);
@@ -129,6 +127,33 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   abi::Schedule schedule{};
   schedule.tasks = abi::combine_tasks(problem.a.batch * problem.a.heads_q * problem.a.seqlen_q);
   return launch(device, *plan.merge, merging, schedule, how);
+}
+
+Status convert(Device& device, const Problem& problem, const KernelRow& row, const std::vector<Conversion>& all,
+               const LaunchOptions& how) {
+  for (const Conversion& one : all) {
+    const abi::Schedule cut = schedule(problem, one);
+    if (cut.tasks == 0) continue;
+    if (Status status = launch(device, row, params_of(problem, one), cut, how); !status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options) {
+  if (device.info().absent) return nothing_runs_on(device.info());
+  Workspace workspace(device);
+  if (Status status = workspace.acquire(plan.workspace_bytes(), options); !status.ok()) return status;
+  const LaunchOptions how = launch_options(plan, options);
+  if (plan.convert == nullptr) return run_kernels(device, problem, plan, workspace.data(), how);
+  const Bf16Problem converted = as_bf16(problem, workspace.data());
+  Status status = convert(device, problem, *plan.convert, converted.before, how);
+  if (status.ok()) {
+    status = run_kernels(device, converted.problem, plan, workspace.data() + plan.copies_bytes, how);
+  }
+  if (status.ok()) status = convert(device, problem, *plan.convert, converted.after, how);
+  return status;
 }
 
 Status run(Device& device, const Merging& merging, const Plan& plan, const RunOptions& options) {

@@ -13,6 +13,7 @@ struct Problem {
   fw_attention a{};
   fw_gradients g{};  // all zero for a forward
   bool backward = false;
+  bool bf16_products = false;  // of fp16 tensors, where kernels can
 
   bool varlen_q() const { return a.cu_seqlens_q != nullptr; }
   bool varlen_k() const { return a.cu_seqlens_k != nullptr; }

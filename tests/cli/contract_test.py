@@ -134,7 +134,7 @@ class Explain(unittest.TestCase):
         self.assertIn("sm_90", unknown.stderr)
 
     def test_switches_of_flash_attentions_rocm_fork(self):
-        """On AMD GPUs they allow weights that are cut off; elsewhere they mean nothing."""
+        """On AMD GPUs they allow weights that are cut off, and one multiplies fp16 as bf16; elsewhere they mean nothing."""
         mode, rtz = "FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE", "FLASH_ATTENTION_INTERNAL_USE_RTZ"
 
         def kernel(device, words, **switches):
@@ -151,8 +151,14 @@ class Explain(unittest.TestCase):
         for off in ({mode: "0"}, {rtz: "0"}, {mode: "1", rtz: "0"}):
             self.assertEqual(kernel("gfx942", words, **off), nearest, off)
         half = words.replace("bf16", "f16")
-        self.assertEqual(kernel("gfx942", half, **{mode: "1"}), kernel("gfx942", half))
-        self.assertEqual(kernel("cpu", words, **{mode: "1"}), kernel("cpu", words))
+        self.assertIn("_f16_", kernel("gfx942", half))
+        self.assertEqual(kernel("gfx942", half, **{mode: "1"}), nearest + "_rtz")
+        self.assertEqual(kernel("gfx942", half, **{mode: "1", rtz: "0"}), nearest)
+        self.assertEqual(kernel("gfx942", half, **{rtz: "1"}), kernel("gfx942", half))
+        for other in (half + " page=64", half + " bias=full", half.replace("d=64", "d=63")):
+            self.assertEqual(kernel("gfx942", other, **{mode: "1"}), kernel("gfx942", other), other)
+        for device, of in (("cpu", words), ("cpu", half)):
+            self.assertEqual(kernel(device, of, **{mode: "1"}), kernel(device, of))
 
     def test_deterministic_for_a_whole_process(self):
         environment = {**os.environ, "FLASH_ATTENTION_INTERNAL_DETERMINISTIC": "1"}

@@ -143,6 +143,16 @@ class Configure(unittest.TestCase):
         answer = self.configure(*options, *hidden, environment=environment, compiler=real / "clang++")
         self.assertIn(f"AMD kernels for gfx942, by {rocm}/llvm/bin/clang++", answer.stdout, answer.stderr)
 
+    def test_rocms_compiler_that_is_too_old(self):
+        """Debian 12's hipcc: HIP 5.2 around clang 15. What it answers to --version, word for word."""
+        hipcc = self.folder / "hipcc"
+        hipcc.write_text("#!/bin/sh\n[ $1 = --version ] || exit 1\necho HIP version: 5.2.21153-0\necho Debian clang version 15.0.6\n")
+        hipcc.chmod(0o755)
+        by_name = {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        for answer in (self.configure(compiler=hipcc), self.configure(compiler="hipcc", environment=by_name)):
+            self.assert_short_error(answer, "hipcc is clang version 15.0.6, too old", "clang 19 (ROCm 6.4)", "clang-22")
+            self.assertNotIn("identification", answer.stdout)  # nothing was tried with it
+
     def test_without_googletest_the_tests_are_left_out(self):
         options = ("-DFLASHWAVE_AMD_TARGETS=none", "-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_EMULATOR=OFF")
         hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"

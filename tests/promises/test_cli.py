@@ -154,12 +154,11 @@ def test_documents_build_first(root):
     "FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE, _USE_RTZ and _DETERMINISTIC, on the kernels of AMD GPUs, from C",
 )
 def test_switches_of_the_rocm_fork(tool, run):
-    words = ("check", "b=1 sq=130 hq=2 d=64 dtype=bf16", "--json")
     if not (tool.parent / "libflashwave_emu.so").exists():
         pytest.skip("needs the emulator of AMD GPUs")
 
-    def checked(**switches):
-        return json.loads(run(tool, *words, "--device", "emu:gfx942", **switches).stdout)
+    def checked(words="b=1 sq=130 hq=2 d=64 dtype=bf16", **switches):
+        return json.loads(run(tool, "check", words, "--json", "--device", "emu:gfx942", **switches).stdout)
 
     prefix = "FLASH_ATTENTION_INTERNAL_"
     plain, fast = checked(), checked(**{prefix + "PERFORMANCE_MODE": "1"})
@@ -168,5 +167,11 @@ def test_switches_of_the_rocm_fork(tool, run):
     assert len(set(error.values())) == 2, "other bits"
     assert checked(**{prefix + "USE_RTZ": "1"})["kernel"] == fast["kernel"]
     assert checked(**{prefix + "PERFORMANCE_MODE": "1", prefix + "USE_RTZ": "0"})["kernel"] == plain["kernel"]
+    # fp16 tensors: products of bf16, results in fp16
+    for words in ("b=1 sq=130 hq=2 d=64 dtype=f16", "op=bwd b=1 sq=300 hq=2 d=64 dtype=f16"):
+        plain, fast = checked(words), checked(words, **{prefix + "PERFORMANCE_MODE": "1"})
+        assert "_f16_" in plain["kernel"] and "_bf16_" in fast["kernel"]
+        for exact, rounded in zip(plain["tensors"], fast["tensors"]):
+            assert rounded["error"] > 1.5 * exact["error"], "8 bits in place of 11"
     explain = ("explain", "op=bwd b=1 sq=300 hq=4 d=64 dtype=bf16", "--device", "emu:gfx942")
     assert "deterministic=1" in run(tool, *explain, **{prefix + "DETERMINISTIC": "1"}).stdout

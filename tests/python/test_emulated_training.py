@@ -70,3 +70,28 @@ def test_trains_by_the_kernels_of_the_gpu(gpu, family, deterministic, monkeypatc
     assert all("_bwd_head_" in kernel for direction, kernel in kernels if direction == "bwd"), kernels
     torch.testing.assert_close(losses, losses_of(exact), rtol=0.02, atol=0.02)
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_fp16_is_multiplied_as_bf16_in_performance_mode(monkeypatch):
+    """FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE=1: products of bf16, results in fp16, forwards and backwards."""
+    torch.manual_seed(2)
+    tensors = [torch.randn(1, 70, 2, 64, dtype=torch.float16) for _ in range(4)]
+
+    def results(device):
+        q, k, v = (t.clone().requires_grad_() for t in tensors[:3])
+        out = flashwave.attention(q, k, v, causal=True, device=device)
+        out.backward(tensors[3])
+        return [out.detach(), q.grad, k.grad, v.grad]
+
+    exact = results("cpu")
+    try:
+        plain = results("emu:gfx90a")
+    except (flashwave.NoDevice, flashwave.Unsupported) as error:
+        pytest.skip(f"emu:gfx90a: {error}"[:80])
+    monkeypatch.setenv("FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE", "1")
+    fast, on_the_cpu = results("emu:gfx90a"), results("cpu")
+    for right, near, rounded, same in zip(exact, plain, fast, on_the_cpu):
+        assert rounded.dtype == torch.float16 and torch.equal(right, same)
+        largest = right.float().abs().max()
+        errors = [(right.float() - t.float()).abs().max() / largest for t in (near, rounded)]
+        assert errors[0] < 2e-3 and 1e-3 < errors[1] < 2e-2, errors

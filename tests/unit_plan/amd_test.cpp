@@ -54,6 +54,39 @@ TEST_F(AmdPlan, BackwardByMatrixCores) {
   EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general") << "the gradient of bias";
 }
 
+// fp16 tensors multiplied as bf16: the plan is that of the copies.
+TEST_F(AmdPlan, Fp16AsBf16) {
+  Problem p = backward_of(300, 68);
+  for (fw_tensor* t : {&p.a.q, &p.a.k, &p.a.v, &p.a.o, &p.g.d_o, &p.g.dq, &p.g.dk, &p.g.dv}) t->dtype = FW_F16;
+  Plan plan;
+  p.bf16_products = true;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(plan.convert, nullptr) << "rows of such head dims are for the slow path, which multiplies in fp32";
+  p.a.dim_qk = p.a.dim_v = 72;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  ASSERT_NE(plan.convert, nullptr);
+  EXPECT_EQ(std::string_view(plan.convert->name), "amd_convert");
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "cdna_bwd_bf16_d96_m32n128");
+  const size_t rows = 2 * 300 * 4;
+  EXPECT_EQ(plan.copies_bytes, rows * 72 * (7 * 2 + 4)) << "o is in fp32";
+  const Bf16Problem converted = as_bf16(p, nullptr);
+  EXPECT_EQ(converted.before.size(), 5u);
+  EXPECT_EQ(converted.after.size(), 3u);
+  EXPECT_EQ(schedule(p, converted.before[0]).tasks, 2 * 75);
+  EXPECT_FALSE(converted.problem.bf16_products);
+  EXPECT_EQ(converted.problem.a.o.dtype, FW_F32);
+  // What is wanted in fp32 is written where it is wanted.
+  p.g.dq.dtype = FW_F32;
+  EXPECT_EQ(as_bf16(p, nullptr).after.size(), 2u);
+  EXPECT_EQ(as_bf16(p, nullptr).problem.g.dq.data, p.g.dq.data);
+  p.g.dq.dtype = FW_F16;
+  ASSERT_TRUE(make_plan(p, mi300(), {.force_kernel = "cdna_bwd_f16_d96_m32n128"}, &plan).ok());
+  EXPECT_EQ(plan.convert, nullptr) << "who names a kernel gets that one";
+  p.a.bias = tensor(FW_F16, 0, 0, 256);
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(plan.convert, nullptr);
+}
+
 // Short sequences are one launch, in any order of sums; heads that share keys are not.
 TEST_F(AmdPlan, ShortBackwardIsOneLaunch) {
   for (const bool deterministic : {false, true}) {
