@@ -53,8 +53,9 @@ struct Backward {
   uint32_t dq_target;
 
   QueryTiles range;          // that see the workgroup's keys
-  int all_first, all_end;    // of those, the ones that see all keys of the wave
-  int tile, done, in_group;  // tile of the head, tiles of all heads so far, head of the group
+  int clear_first, clear_pairs;  // of those, the ones that see all keys of the wave, and so does the next one
+  int tile, done, in_group;      // tile of the head, tiles of all heads so far, head of the group
+  int loop_of_next;
   Edges edges;
 
   FW_METHOD Backward(const Params& params, const Sequence& sequence, int key_head, int key)
@@ -133,6 +134,8 @@ struct Backward {
     if constexpr (op == kStartDp) numbers.start_dp(z.dp, i);
     if constexpr (op == kShareNumber) numbers.share();
     if constexpr (op == kStartNextS) numbers.start_next_s(i);
+    if constexpr (op == kCountTile) count_tile();
+    if constexpr (op == kChooseLoop && kBuffer == 1) choose_loop();
   }
   FW_METHOD void round_weights(Tile& z, int i) const {
     z.rounded[0] = Near<E>::round(z.x[2 * i]), z.rounded[1] = Near<E>::round(z.x[2 * i + 1]);
@@ -224,18 +227,19 @@ struct Backward {
       schedule_fence();
     }
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
-    next(kBuffer);
+    numbers.next(kBuffer, done < stream.total);
   }
-  FW_METHOD void next(int set) {
+  // Which loop has the next two tiles, of which both see all keys of the wave, or not. Scalar, in gaps of the loops.
+  enum Loop { kEnd, kWithMask, kWithoutMask };
+  FW_METHOD void count_tile() {
     ++done;
     const bool wraps = ++tile == range.end;
-    tile = wraps ? range.first : tile;
-    in_group += wraps ? 1 : 0;
-    numbers.next(set, done < stream.total);
+    tile = here(wraps ? range.first : tile);
+    if constexpr (C::kGeneral) in_group += wraps ? 1 : 0;
   }
-  FW_METHOD bool is_masked(int t) const { return t < all_first || t >= all_end; }
-  FW_METHOD bool two_are_masked() const {  // this tile or the next
-    return is_masked(tile) || is_masked(tile + 1 == range.end ? range.first : tile + 1);
+  FW_METHOD void choose_loop() {
+    const bool clear = uint32_t(tile - clear_first) < uint32_t(clear_pairs);
+    loop_of_next = here(done < stream.total ? (clear ? int{kWithoutMask} : int{kWithMask}) : int{kEnd});
   }
   FW_METHOD TilePlace tile_place() const {
     const int group = p.heads_q / p.heads_k;  // a tile too many counts as one of the last head
@@ -249,12 +253,13 @@ struct Backward {
 
   // ---- the whole ----
 
-  FW_METHOD void set_addresses(uint32_t shared, int walk) {
+  FW_METHOD void set_addresses(uint32_t shared, int walk, bool in_order) {
     const int block = wave % C::kDqBlocks;
     lds.set_addresses(stream, shared, lane, wave, walk, wave / C::kDqBlocks * C::kDqKeys);
     numbers.set_addresses(shared, lane, wave);
     const int at = 4 * half * C::kDimQk + 32 * block + (lane & 31);
     dq_target = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
+    if (C::kSumsOfTile > 1 && in_order) dq_target += wave / C::kDqBlocks * C::kSumBytes;
   }
 
   FW_METHOD bool is_key(int key) const { return (key >= 0) & (key < int(seq.keys)); }
@@ -308,10 +313,15 @@ struct Backward {
     const int begin = from < 0 ? 0 : from, end = from + kWaveKeys < last ? from + kWaveKeys : last;
     // A wave without keys has no mask: its weights are 0.
     const QueryTiles own = query_tiles(edges, int(seq.queries), begin, end, kQueryTile);
-    all_first = uniform(begin < end ? own.all_first : 0), all_end = uniform(begin < end ? own.all_end : 1 << 30);
+    int first = begin < end ? own.all_first : 0, behind = begin < end ? own.all_end : 1 << 30;
+    const bool all = first <= range.first && behind >= range.end;  // the first tile of a head comes behind the last
+    behind = behind < range.end ? behind : range.end;
+    const int pairs = all ? 1 << 30 : behind - 1 > first ? behind - 1 - first : 0;
+    clear_first = uniform(all ? 0 : first), clear_pairs = uniform(pairs);
   }
 
-  FW_METHOD void run(const GpuArguments& args, uint32_t shared, int rows) {
+  // chain: which of the sums of dQ are the workgroup's, where their order is fixed.
+  FW_METHOD void run(const GpuArguments& args, uint32_t shared, int rows, int chain) {
     const int begin = first_key < 0 ? 0 : first_key;
     const int end = first_key + C::kTileK < int(seq.keys) ? first_key + C::kTileK : int(seq.keys);
     range = query_tiles(edges_of(p, seq), int(seq.queries), begin, end, kQueryTile);
@@ -320,8 +330,8 @@ struct Backward {
     if (range.first < range.end) load_keys(rows), set_mask();
     FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
       if (range.first < range.end) {
-        stream.start(args, seq, head, range);
-        set_addresses(shared, walk);
+        stream.start(args, seq, head, range, chain);
+        set_addresses(shared, walk, args.schedule.in_order != 0);
         loop();
       } else {
         clear();
@@ -376,14 +386,15 @@ struct Backward {
     }
     clear();
     tile = range.first, done = in_group = 0;
-    while (done < stream.total) {  // a tile more where their number is odd
-      while (done < stream.total && two_are_masked()) body<0, true>(), body<1, true>();
-      while (done < stream.total && !two_are_masked()) body<0, false>(), body<1, false>();
+    choose_loop();
+    while (loop_of_next != kEnd) {  // a tile more where their number is odd
+      while (loop_of_next == kWithMask) body<0, true>(), body<1, true>();
+      while (loop_of_next == kWithoutMask) body<0, false>(), body<1, false>();
     }
     if constexpr (C::kFused) last_dq();
   }
   FW_METHOD void last_dq() {
-    stream.template advance<7>();
+    stream.describe_sums();
     F32x16 dq = 0.f;
     FW_UNROLL for (int f = C::kFirstDq; f < C::kFirstDv; ++f) {
       dq = multiply_all<E>(fragment<0>(f), k_columns[f - C::kFirstDq], dq, Count<E::kSteps>());

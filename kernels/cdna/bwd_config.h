@@ -70,7 +70,13 @@ struct BackwardConfig {
   static constexpr int kStaged = kMatrixBytes / (kTransposing ? 16 : 4) / kThreads;
   static constexpr int kSets = 2;  // tiles in registers on their way to LDS
 
-  static constexpr int64_t kBlockBytes = abi::backward_block_bytes(kQueryTile, kFused ? kDimQk : 0);
+  // Waves with the same columns of dQ add to the same sums, in any order; or, where the order is fixed, each to its own.
+  static constexpr int kSumsOfTile = kFused ? abi::backward_sums_of_tile(kThreads, kDimQk) : 1;
+  static_assert(!kFused || kSumsOfTile == kWaves / kDqBlocks);
+  static constexpr int kSumBytes = kQueryTile * kDimQk * 4;
+  // Of a block, up to the end of the first workgroup's sums.
+  static constexpr uint32_t kBlockBytes =
+      uint32_t(abi::backward_block_bytes(kQueryTile, kFused ? kDimQk * kSumsOfTile : 0));
 };
 
 }  // namespace flashwave

@@ -1,7 +1,7 @@
 // What the kernel of dK and dV does besides matrix instructions, and in which gap behind one of them (gaps.h).
 #pragma once
 
-#include "kernels/cdna/bwd_config.h"
+#include "kernels/cdna/bwd_stream.h"
 #include "kernels/cdna/gaps.h"
 
 namespace flashwave {
@@ -27,6 +27,8 @@ enum BackwardOp {
   kStartDp,      // four registers of what dP begins with
   kShareNumber,  // lse and delta of the next tile to LDS
   kStartNextS,
+  kCountTile,
+  kChooseLoop,
 };
 
 template <class C, bool kMasked>
@@ -44,7 +46,8 @@ struct BackwardPlan {
   static constexpr int kFrom = kOneBarrier ? 0 : kFirstBarrier * kSteps, kUntil = kSecondBarrier * kSteps;
   static constexpr int kSlack = kSteps;  // gaps between the end of a product and the use of its result
   static constexpr int kRound = Near<E>::kRoundSlots, kPack = E::kPackSlots;
-  static constexpr int kAdvances = C::kFused ? 10 : 7;
+  static constexpr int kAdvances = BackwardStream<C>::kSteps;
+  static constexpr int kLoadCount = C::kTransposing ? 1 : 2;  // with the row's offset, by a scalar instruction
   using Schedule = Gaps<kGaps, 192>;
 
   // The matrix instruction, of those of dV or dK, that first uses pair `pair` of P or dS.
@@ -52,12 +55,17 @@ struct BackwardPlan {
 
   static constexpr Schedule with_room(int slots, int instructions) {
     Schedule s(slots, instructions, kSteps);
+    // A fragment's read stands behind the first of its matrix instructions, the wait for the next one's behind the last.
+    for (int g = 0; g < kGaps; ++g) s.instructions_used[g] = kSteps == 1 ? 2 : 1;
     constexpr int kDifference = C::kStarts ? 2 : 4;  // of two scores and lse, of two dP and delta
     if (C::kStarts) {
       for (int i = 0; i < 4; ++i) s.add(kStartQueue, kStartDp, i, 0, 1, i + 1, kDp);
       s.add(kStartQueue, kShareNumber, 0, 1, 2, kDv);
-      for (int i = 0; i < 4; ++i) s.add(kStartQueue, kStartNextS, i, 0, 1, kUntil - 2 + i);
+      // Long before the barrier, which waits for the read.
+      for (int i = 0; i < 4; ++i) s.add(kStartQueue, kStartNextS, i, 0, 1, kUntil - 16 + i);
     }
+    s.add(kStartQueue, kCountTile, 0, 0, 4, kDv);
+    s.add(kStartQueue, kChooseLoop, 0, 0, 5);
     if (C::kGeneral) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
     for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
       if (pair < 8) s.add(kVectorQueue, kExponent, pair, kDifference, kDifference, kDp + kSlack);
@@ -78,11 +86,12 @@ struct BackwardPlan {
       s.add(kVectorQueue, kSwapColumns, i, 2, 2, kFrom, kUntil);
       if (i % kPairs == kPairs - 1) s.add(kVectorQueue, kCarryColumns, i / kPairs, 0, 2, 0, kUntil);
     }
-    for (int i = 0; i < kAdvances; ++i) s.add(kMemoryQueue, kAdvance, i, 0, 4, i + 1);
+    for (int i = 0; i < kAdvances; ++i) s.add(kMemoryQueue, kAdvance, i, 0, 5, i + 1);
     // Youngest load first: one wait for all.
     for (int i = 2 * C::kStaged - 1; i >= 0; --i) s.add(kMemoryQueue, kCarryRow, i, 0, 1, kFrom, kUntil);
     if (C::kStarts) s.add(kMemoryQueue, kLoadNumbers, 0, 0, 1, s.position[kVectorQueue] + 1);
-    for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kLoadRow, i, 0, 1, s.position[kVectorQueue] + 1);
+    for (int i = 0; i < 2 * C::kStaged; ++i)
+      s.add(kMemoryQueue, kLoadRow, i, 0, kLoadCount, s.position[kVectorQueue] + 1);
     // After the loads: waiting for those does not wait for sums in memory.
     if (C::kFused)
       for (int i = 0; i < 16; ++i) s.add(kMemoryQueue, kAddDq, i, 0, 1, kDv + kSlack);
@@ -92,8 +101,8 @@ struct BackwardPlan {
     return s;
   }
   static constexpr Schedule find() {
-    for (int room = 5;; ++room) {
-      const Schedule s = with_room(room, room - 1);
+    for (int room = 6;; ++room) {
+      const Schedule s = with_room(room, room);
       if (s.fits) return s;
     }
   }

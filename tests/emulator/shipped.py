@@ -142,7 +142,7 @@ class BackwardLaunch:
         of_keys, whole = row.work == "kKeyBlocks", "_bwd_head_" in row.name
         scores = row.op in ("kDBias", "kDSlopes")
         passing, kept = (row.tile_q, row.tile_k) if of_keys else (row.tile_k, row.tile_q)
-        sums = "kNeedsAnyOrder" in row.needs
+        sums = re.search("kNeedsAnyOrder|kOrdersByHeads", row.needs) is not None
         if whole:  # those whose queries pass by tiles of keys sum dQ over the tiles
             passing, kept = min(row.tile_q, HEAD_BLOCK), self.queries
             sums = row.tile_q < row.seqlen_q and self.keys > row.tile_k
