@@ -32,10 +32,10 @@ struct Backward {
   using E = typename C::Element;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
   static_assert(kSets == 2);
-  template <bool kMasked>
-  using Plan = BackwardPlan<C, kMasked>;
-  template <bool kMasked>
-  static constexpr typename Plan<kMasked>::Schedule schedule = Plan<kMasked>::find();
+  template <bool kMasked, int kBuffer>
+  using Plan = BackwardPlan<C, kMasked, C::kPairs ? kBuffer : 0>;
+  template <bool kMasked, int kBuffer>
+  static constexpr typename Plan<kMasked, kBuffer>::Schedule schedule = Plan<kMasked, kBuffer>::find();
 
   const Params& p;
   const Sequence seq;
@@ -46,13 +46,14 @@ struct Backward {
   BackwardLds<C> lds;
   BackwardModifier<C> modifier;
   BackwardNumbers<C> numbers;
-  U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqFragments : 1];
+  U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqColumns : 1][C::kDqUses];
   F32x16 dk[C::kQkBlocks], dv[C::kVBlocks];
   U32x4 ahead[kAhead];  // the first fragments of the next tile
   float key_bias;       // of exponents: -infinity for lanes without a key
-  uint32_t dq_target;
+  uint32_t dq_target[C::kDqUses];
+  F32x16 dq[C::kDqUses];  // kPairs: of a tile from step to step
 
-  QueryTiles range;          // that see the workgroup's keys
+  QueryTiles range;              // that see the workgroup's keys
   int clear_first, clear_pairs;  // of those, the ones that see all keys of the wave, and so does the next one
   int tile, done, in_group;      // tile of the head, tiles of all heads so far, head of the group
   int loop_of_next;
@@ -83,16 +84,17 @@ struct Backward {
 
   struct Tile {
     U32x4 fragment[C::kFragments + kAhead];
-    F32x16 s, dp, dq;
+    F32x16 s, dp;
     float x[16];  // exponents, P, dS
     uint32_t rounded[2], probs[8], ds[8];
     float right, left;  // bounds of the mask for query 0 of the tile
   };
 
   FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
+  FW_METHOD void scale(Tile& z, int r) const { z.x[r] = numbers.scaled(z.s[r], key_bias); }
   template <int kRegister>
   FW_METHOD void exponent(Tile& z) const {
-    z.x[kRegister] = numbers.template exponent<kRegister>(z.s[kRegister], key_bias);
+    z.x[kRegister] = numbers.template exponent<kRegister>(z.x[kRegister]);
   }
   FW_METHOD static void mask(Tile& z, int r) {
     const float i = kHuge * float(query_of_register(r));
@@ -104,17 +106,18 @@ struct Backward {
     z.x[kRegister] *= numbers.template difference<kRegister>(modifier.kept(z.dp[kRegister], kRegister));
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
-  FW_METHOD void add_dq(int i, float x) {
-    constexpr int kNear = 4096;  // what an instruction can add by itself
-    const int at = query_of_register(i) * C::kDimQk * 4;
-    add_to_memory(stream.sums_tile, dq_target + at % kNear, at / kNear * kNear, x);
+  FW_METHOD void add_dq(int i, float x) {  // register i % 16 of block i / 16
+    constexpr int kNear = 4096;            // what an instruction can add by itself
+    const int at = query_of_register(i % 16) * C::kDimQk * 4;
+    add_to_memory(stream.sums_tile, dq_target[i / 16] + at % kNear, at / kNear * kNear, x);
   }
 
   template <int kItem, int kBuffer, bool kMasked>
   FW_METHOD void item(Tile& z) {
-    constexpr int op = schedule<kMasked>.item[kItem].op, i = schedule<kMasked>.item[kItem].index;
+    constexpr int op = schedule<kMasked, kBuffer>.item[kItem].op, i = schedule<kMasked, kBuffer>.item[kItem].index;
     constexpr int kSet = (kBuffer + 1) % kSets;  // of the next tile, then of the one kSets behind it
     if constexpr (op == kModifyScores) modifier.apply(z.s, tile_place());
+    if constexpr (op == kScaleScore) scale(z, 2 * i), scale(z, 2 * i + 1);
     if constexpr (op == kExponent) exponent<2 * i>(z), exponent<2 * i + 1>(z);
     if constexpr (op == kMaskScore) mask(z, 2 * i), mask(z, 2 * i + 1);
     if constexpr (op == kExpEven) weight(z, 2 * i);
@@ -129,12 +132,14 @@ struct Backward {
     if constexpr (op == kCarryColumns) lds.template carry_columns<kBuffer ^ 1>(i);
     if constexpr (op == kLoadRow) lds.template load<kSet>(stream, i);
     if constexpr (op == kLoadNumbers) numbers.template load<kSet>(stream.numbers_tile);
-    if constexpr (op == kAdvance) stream.template advance<i>();
-    if constexpr (op == kAddDq) add_dq(i, z.dq[i]);
+    if constexpr (op == kAdvance && !(C::kPairs && kBuffer == 0 && i == BackwardStream<C>::kDescribeSums))
+      stream.template advance<i>();
+    if constexpr (op == kAddDq) add_dq(i, dq[i / 16][i % 16]);
     if constexpr (op == kStartDp) numbers.start_dp(z.dp, i);
     if constexpr (op == kShareNumber) numbers.share();
     if constexpr (op == kStartNextS) numbers.start_next_s(i);
     if constexpr (op == kCountTile) count_tile();
+    if constexpr (op == kChangeDs) lds.change_ds();
     if constexpr (op == kChooseLoop && kBuffer == 1) choose_loop();
   }
   FW_METHOD void round_weights(Tile& z, int i) const {
@@ -160,13 +165,14 @@ struct Backward {
   // Matrix instruction kGap, the fragment read that goes with it, and the work of its gap.
   template <int kGap, int kBuffer, bool kMasked>
   FW_METHOD void step(Tile& z) {
-    using S = Plan<kMasked>;
-    constexpr auto& plan = schedule<kMasked>;
-    constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
+    using S = Plan<kMasked, kBuffer>;
+    constexpr auto& plan = schedule<kMasked, kBuffer>;
+    constexpr int f = C::fragment_of_product(kGap / S::kSteps), use = kGap / S::kSteps - C::products_before(f),
+                  part = kGap % S::kSteps;
     constexpr auto is_barrier = [](int at) {
       return (!S::kOneBarrier && at == S::kFirstBarrier) || at == S::kSecondBarrier;
     };
-    constexpr bool kBegins = part == 0, kBarrier = kBegins && is_barrier(f), kLate = is_barrier(f + 1);
+    constexpr bool kBegins = part == 0 && use == 0, kBarrier = kBegins && is_barrier(f), kLate = is_barrier(f + 1);
     if constexpr (kBarrier) {
       workgroup_barrier();
       schedule_fence();
@@ -178,7 +184,10 @@ struct Backward {
     } else if constexpr (f < C::kFirstDq) {
       z.dp = E::template multiply<part>(a, v[f - C::kFirstDp], z.dp);
     } else if constexpr (f < C::kFirstDv) {
-      z.dq = E::template multiply<part>(a, k_columns[f - C::kFirstDq], z.dq);
+      constexpr int kFirst = C::kPairs ? kBuffer * C::kDqFragments : 0, i = f - C::kFirstDq;
+      constexpr bool kStart = part == 0 && kFirst + i == 0;
+      const F32x16 sum = kStart ? F32x16(0.f) : dq[use];
+      dq[use] = E::template multiply<part>(a, k_columns[kFirst + i][use], sum);
     } else {
       constexpr bool kOfV = f < C::kFirstDk;
       constexpr int blocks = kOfV ? C::kVBlocks : C::kQkBlocks, i = f - (kOfV ? C::kFirstDv : C::kFirstDk);
@@ -208,7 +217,7 @@ struct Backward {
   FW_METHOD void body() {
     Tile z;
     FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
-    z.s = z.dp = z.dq = 0.f;
+    z.s = z.dp = 0.f;
     if constexpr (C::kStarts) z.s = numbers.next_s;
     if constexpr (kMasked) {
       const int lane_again = lane_index_again(), query = tile * kQueryTile + 4 * (lane_again >> 5);
@@ -216,10 +225,12 @@ struct Backward {
       z.right = room(edges.right, apart), z.left = room(apart, edges.left);
     }
     // Sums with these stay in the loop, where many are part of the instructions.
-    if constexpr (C::kFused) hold(dq_target);
+    if constexpr (C::kFused) {
+      FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) hold(dq_target[i]);
+    }
     lds.hold_sources();
     schedule_fence();
-    steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
+    steps<kBuffer, kMasked>(z, Count<Plan<kMasked, kBuffer>::kGaps>());
     // clang may end the loop with copies of what an earlier tile loads, and forgets to wait where more than 63 younger
     // operations follow. A tile has two loads more than dwords are staged.
     if constexpr (kBuffer == 1 && C::kWalks > 1 && !C::kTransposing) {
@@ -257,14 +268,17 @@ struct Backward {
     const int block = wave % C::kDqBlocks;
     lds.set_addresses(stream, shared, lane, wave, walk, wave / C::kDqBlocks * C::kDqKeys);
     numbers.set_addresses(shared, lane, wave);
-    const int at = 4 * half * C::kDimQk + 32 * block + (lane & 31);
-    dq_target = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
-    if (C::kSumsOfTile > 1 && in_order) dq_target += wave / C::kDqBlocks * C::kSumBytes;
+    FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) {
+      const int column = 32 * (block * C::kDqUses % C::kDqBlocks + i), at = 4 * half * C::kDimQk + column + (lane & 31);
+      dq_target[i] = column < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
+      if (C::kSumsOfTile > 1 && in_order) dq_target[i] += wave / C::kDqBlocks * C::kSumBytes;
+    }
   }
 
   FW_METHOD bool is_key(int key) const { return (key >= 0) & (key < int(seq.keys)); }
   FW_METHOD Buffer rows_of(const abi::Tensor& t, int rows, int dim) const {
-    const char* const first = static_cast<const char*>(t.data) + uniform(key_offset(p, t, seq, first_key, head) * 2);
+    const char* const first =
+        static_cast<const char*>(t.data) + uniform(stored_offset(t, seq, here(uniform(first_key)), head) * 2);
     const bool exists = t.data && rows > 0;
     return make_buffer(first, exists ? uint32_t(uniform(rows) - 1) * uint32_t(t.stride[1]) * 2 + uint32_t(dim) * 2 : 0);
   }
@@ -285,23 +299,30 @@ struct Backward {
     if constexpr (C::kFused) load_columns(rows, k_stride);
   }
   FW_METHOD void load_columns(int rows, uint32_t stride) {
-    const int column = 32 * (wave % C::kDqBlocks) + (lane & 31), first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
+    const int block = wave * C::kDqUses % C::kDqBlocks, first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
     const int keys = int(seq.keys) - first_key;
     const Buffer k_rows = rows_of(p.k, rows < keys ? rows : keys, p.dim_qk);
-    const uint32_t source = column < p.dim_qk ? first * stride + column * 2 : kNowhere;
-    FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {
+    uint32_t source[C::kDqUses];
+    FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) {
+      const int column = 32 * (block + use) + (lane & 31);
+      source[use] = column < p.dim_qk ? first * stride + column * 2 : kNowhere;
+    }
+    FW_UNROLL for (int i = 0; i < C::kDqColumns; ++i) {
       FW_UNROLL for (int e = 0; e < 4; ++e) {
         const uint32_t key = 16 * i + 2 * e;
-        const uint32_t low = buffer_load2(k_rows, source, key * stride),
-                       high = buffer_load2(k_rows, source, (key + 1) * stride);
-        k_columns[i][e] = low | high << 16;
+        FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) {
+          const uint32_t low = buffer_load2(k_rows, source[use], key * stride),
+                         high = buffer_load2(k_rows, source[use], (key + 1) * stride);
+          k_columns[i][use][e] = low | high << 16;
+        }
       }
     }
     if (first_key >= 0) return;
-    FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {  // left pad
+    FW_UNROLL for (int i = 0; i < C::kDqColumns; ++i) {  // left pad
       FW_UNROLL for (int e = 0; e < 4; ++e) {
         const int key = first_key + first + 16 * i + 2 * e;
-        k_columns[i][e] &= (key < 0 ? 0 : 0xFFFFu) | (key + 1 < 0 ? 0 : 0xFFFF0000u);
+        const uint32_t mask = (key < 0 ? 0 : 0xFFFFu) | (key + 1 < 0 ? 0 : 0xFFFF0000u);
+        FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) k_columns[i][use][e] &= mask;
       }
     }
   }
@@ -360,9 +381,14 @@ struct Backward {
       FW_UNROLL for (int i = 0; i < kStaged / C::kWalks; ++i) lds.template swap_columns<0>(i);
       lds.template carry_columns<0>(0), lds.template carry_columns<0>(1);
     }
-    if constexpr (C::kFused) {  // of the tile before the first
+    if constexpr (C::kFused) {  // of the tile before the first, or the two before
       constexpr uint32_t kZeros[8] = {};
+      if constexpr (C::kPairs) {
+        lds.change_ds();
+        FW_UNROLL for (int i = 0; i < 8; ++i) lds.template share_ds<0>(i, kZeros);
+      }
       FW_UNROLL for (int i = 0; i < 8; ++i) lds.template share_ds<1>(i, kZeros);
+      if constexpr (C::kPairs) lds.change_ds();
     }
     load(Indices<int, 1>());
     stream.next_tile();
@@ -370,7 +396,8 @@ struct Backward {
     load(Indices<int, 0>());
     if constexpr (C::kFused) {
       // Dropped; but as many memory operations are younger than the loads as in the loop, and the waits are the same.
-      stream.one_sum_behind();
+      stream.go_behind(C::kPairs ? 3 - wave / 2 : 1);
+      FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) dq[i] = 0.f;
       FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, 0.f);
     }
     if constexpr (!C::kStarts) numbers.template load<0>(stream.numbers_tile);
@@ -381,7 +408,9 @@ struct Backward {
       FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) keep_in_accumulators(k[i]);
       FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {
-        FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
+        FW_UNROLL for (int i = 0; i < C::kDqColumns * C::kDqUses; ++i) {
+          keep_in_accumulators(k_columns[i / C::kDqUses][i % C::kDqUses]);
+        }
       }
     }
     clear();
@@ -394,12 +423,24 @@ struct Backward {
     if constexpr (C::kFused) last_dq();
   }
   FW_METHOD void last_dq() {
-    stream.describe_sums();
-    F32x16 dq = 0.f;
-    FW_UNROLL for (int f = C::kFirstDq; f < C::kFirstDv; ++f) {
-      dq = multiply_all<E>(fragment<0>(f), k_columns[f - C::kFirstDq], dq, Count<E::kSteps>());
+    if constexpr (C::kPairs) {  // the second block of the last but two tiles
+      FW_UNROLL for (int i = 16; i < 32; ++i) add_dq(i, dq[1][i % 16]);
+      stream.template advance<BackwardStream<C>::kDescribeSums + 1>();
+      stream.template advance<BackwardStream<C>::kDescribeSums + 2>();
     }
-    FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, dq[i]);
+    stream.describe_sums();
+    FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) dq[i] = 0.f;
+    FW_UNROLL for (int i = 0; i < C::kDqColumns; ++i) {
+      const U32x4 a =
+          i < C::kDqFragments ? fragment<0>(C::kFirstDq + i) : fragment<1>(C::kFirstDq + i - C::kDqFragments);
+      FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) {
+        dq[use] = multiply_all<E>(a, k_columns[i][use], dq[use], Count<E::kSteps>());
+      }
+    }
+    // What the last step has loaded nobody needs; but clang 22 uses its registers again and forgets to wait where more
+    // than 63 younger operations follow.
+    if constexpr (C::kPairs) wait_for_loads<16>();
+    FW_UNROLL for (int i = 0; i < 16 * C::kDqUses; ++i) add_dq(i, dq[i / 16][i % 16]);
   }
 
   // Rows that are no keys get 0.
@@ -409,18 +450,22 @@ struct Backward {
     const int lane_again = lane_index_again();  // no register holds it through the loop
     const int row = wave * kWaveKeys + (lane_again & 31);
     const bool exists = is_key(first_key + row);
+    const bool others = uniform(int((first_key < 0) | (first_key + rows > int(seq.keys)))) != 0;
     const uint32_t stride = uint32_t(t.stride[1]) * 2;
     FW_UNROLL for (int b = 0; b < kBlocks; ++b) {
       FW_UNROLL for (int g = 0; g < 2; ++g) {
         U32x4 x;
         FW_UNROLL for (int e = 0; e < 4; ++e) {
-          const uint32_t both = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
-          x[e] = exists ? both : 0;
+          x[e] = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
         }
         const int column = first + 32 * b + 16 * g + 8 * (lane_again >> 5);
         // A single row may have any stride, also 0.
-        const uint32_t at = ((column < dim) & (row < rows)) ? row * stride + column * 2 : kNowhere;
-        buffer_store16(out, at, x);
+        const bool inside = (column < dim) & (row < rows);
+        buffer_store16(out, (inside & exists) ? row * stride + column * 2 : kNowhere, x);
+        if (__builtin_expect(others, 0)) {
+          const U32x4 zero = {0, 0, 0, 0};
+          buffer_store16(out, (inside & !exists) ? row * stride + column * 2 : kNowhere, zero);
+        }
       }
     }
   }

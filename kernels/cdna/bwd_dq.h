@@ -248,8 +248,8 @@ struct BackwardDq {
       const int kv_head = uint32_t(head) * uint32_t(p.heads_k) / uint32_t(p.heads_q), key = tiles.first * kDqTile;
       k_source.stride = uint32_t(p.k.stride[1]) * 2, v_source.stride = uint32_t(p.v.stride[1]) * 2;
       k_source.row_bytes = uint32_t(p.dim_qk) * 2, v_source.row_bytes = uint32_t(p.dim_v) * 2;
-      k = static_cast<const char*>(p.k.data) + uniform(key_offset(p, p.k, seq, key, kv_head) * 2);
-      v = static_cast<const char*>(p.v.data) + uniform(key_offset(p, p.v, seq, key, kv_head) * 2);
+      k = static_cast<const char*>(p.k.data) + uniform(stored_offset(p.k, seq, key, kv_head) * 2);
+      v = static_cast<const char*>(p.v.data) + uniform(stored_offset(p.v, seq, key, kv_head) * 2);
       left = uniform(int(seq.keys) - key);
       tiles_in_lds.set_addresses(lds, lane, wave, k_source, v_source);
       loop();

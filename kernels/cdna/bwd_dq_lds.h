@@ -1,5 +1,5 @@
-// What the kernel of dQ has in LDS: tiles of K and V as rows, and K as columns. On the way there a tile spends a step in
-// registers.
+// What the kernel of dQ has in LDS: tiles of K and V as rows, and K as columns. On the way there a tile spends a step
+// in registers.
 //
 // gfx950 reads columns from the rows, transposed. Those of the tile before are still read while the rows of the next
 // are written, so there are four buffers, gone through in the order 0, 1, 3, 2: from one to the next a single bit of
@@ -156,7 +156,8 @@ struct DqLds<C, true> {
   }
   FW_METHOD U32x4 column_fragment(int step, int block) const {
     const uint32_t rows = 16 * step * C::kRowBytes;
-    const U32x2 low = lds_read_transposed(columns[block][0] + rows), high = lds_read_transposed(columns[block][1] + rows);
+    const U32x2 low = lds_read_transposed(columns[block][0] + rows),
+                high = lds_read_transposed(columns[block][1] + rows);
     return (U32x4){low.x, low.y, high.x, high.y};
   }
 

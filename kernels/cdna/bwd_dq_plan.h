@@ -29,7 +29,7 @@ struct DqConfig {
   // Fragments in the order of their products: S^T = K Q^T, dP^T = V dO^T, and of the tile before dQ^T += K^T dS^T.
   static constexpr int kQkFragments = kDimQk / 16, kVFragments = kDimV / 16, kBlocks = kDimQk / 32;
   static constexpr int kFirstDp = kQkFragments, kFirstDq = kFirstDp + kVFragments, kFragments = kFirstDq + 2 * kBlocks;
-  static constexpr int kAhead = 4;                                  // fragments read ahead of their use
+  static constexpr int kAhead = 4;  // fragments read ahead of their use
   // Dwords (kTransposing: units) of K, and as many of V, that a lane carries from memory to LDS for each tile.
   static constexpr int kStaged = kMatrixBytes / (kTransposing ? 16 : 4) / kThreads;
   static constexpr int kGroups = kPadded > 128 ? kPadded / 128 : 1;  // 128 columns apart

@@ -17,16 +17,16 @@ FW_DEVICE Sequence uniform(const Sequence& s) {
           uniform(s.k_row), uniform(s.queries), uniform(s.keys)};
 }
 
-// The tiles of keys of a head are dealt out to so many workgroups. As many as there are tiles; but where dQ is summed in
-// a fixed order, a workgroup has several, one after the other, and sums of its own.
+// The tiles of keys of a head are dealt out to so many workgroups. As many as there are tiles; but where dQ is summed
+// in a fixed order, a workgroup has several, one after the other, and sums of its own.
 template <class C>
 FW_DEVICE uint32_t key_chains(const GpuArguments& args) {
   if (C::kFused && args.schedule.in_order) return uint32_t(args.schedule.splits) / C::kSumsOfTile;
   return (uint32_t(args.params.seqlen_k) + C::kTileK - 1) / C::kTileK;
 }
 
-// The tile of keys that is `further` rows behind the workgroup's first; whether it is there. Everything follows from the
-// arguments anew: scalar registers are few.
+// The tile of keys that is `further` rows behind the workgroup's first; whether it is there. Everything follows from
+// the arguments anew: scalar registers are few.
 template <class C>
 FW_DEVICE bool backward_tile(const GpuArguments& args, uint32_t lds, int further) {
   const Params& p = args.params;
@@ -48,7 +48,10 @@ FW_DEVICE void backward(const GpuArguments& args, uint32_t lds) {
   }
   int further = 0;
   while (backward_tile<C>(*(const GpuArguments*)&arguments_again(), lds, further)) {
-    workgroup_barrier();  // the last reads of LDS, before the next tile is written there
+    if (!arguments_again().schedule.in_order) return;
+    // The last reads of LDS, before the next tile is written there; and sums, which another wave may go on with.
+    wait_for_memory<0>();
+    workgroup_barrier();
     further += int(key_chains<C>(*(const GpuArguments*)&arguments_again())) * C::kTileK;
   }
 }

@@ -25,7 +25,8 @@ struct BackwardStream {
   Buffer q_tile, d_o_tile, numbers_tile, sums_tile;
 
   // Lengths and places of sequences may come through the vector unit; descriptors need scalars.
-  FW_METHOD void start(const GpuArguments& args, const Sequence& seq, int key_head, const QueryTiles& range, int chain) {
+  FW_METHOD void start(const GpuArguments& args, const Sequence& seq, int key_head, const QueryTiles& range,
+                       int chain) {
     const Params& p = args.params;
     const int group = uint32_t(p.heads_q) / uint32_t(p.heads_k), head = key_head * group;
     const int64_t row = int64_t{range.first} * kQueryTile;
@@ -50,9 +51,9 @@ struct BackwardStream {
     block -= block_wrap;  // the first step goes on as from the head before
   }
 
-  // A step, of about five instructions: 0 and 1 describe the numbers of the tile before, 2 to 9 the next tile to load, 10
-  // to 12 the next one whose dQ is added. What a step does is not to move to another gap.
-  static constexpr int kStepsOfTile = 10, kSteps = C::kFused ? 13 : kStepsOfTile;
+  // A step, of about five instructions: 0 and 1 describe the numbers of the tile before, 2 to 9 the next tile to load,
+  // 10 to 12 the next one whose dQ is added. What a step does is not to move to another gap.
+  static constexpr int kStepsOfTile = 10, kDescribeSums = 10, kSteps = C::kFused ? 13 : kStepsOfTile;
   template <int kStep>
   FW_METHOD void advance() {
     all_here(rows, in_head, count, sums_in_head);
@@ -73,7 +74,7 @@ struct BackwardStream {
       rows = wraps ? first_rows : rows - kQueryTile;
       in_head = wraps ? tiles : in_head - 1;
     }
-    if constexpr (kStep == 10) describe_sums();
+    if constexpr (kStep == kDescribeSums) describe_sums();
     if constexpr (kStep == 11) sums += sums_in_head == 1 ? block_wrap : block_step;
     if constexpr (kStep == 12) {
       sums_in_head = sums_in_head == 1 ? tiles : sums_in_head - 1;
@@ -87,12 +88,12 @@ struct BackwardStream {
   FW_METHOD void describe_sums() {
     sums_tile = make_buffer(sums, uint32_t(sums_at) < uint32_t(total) ? C::kBlockBytes : 0);
   }
-  // The loop adds dQ of the tile before: of none at first.
-  FW_METHOD void one_sum_behind() {
+  // The loop adds dQ of tiles before: of none at first.
+  FW_METHOD void go_behind(int tiles_behind) {
     sums_tile = make_buffer(sums, 0);
-    sums -= block_step;
-    ++sums_in_head;
-    sums_at = -1;
+    sums -= tiles_behind * block_step;
+    sums_in_head += tiles_behind;
+    sums_at = -tiles_behind;
   }
 
  private:

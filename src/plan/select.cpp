@@ -273,8 +273,8 @@ bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem
   Problem fewer = problem;
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
-  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks | kPrefersFewRows |
-                            kOrdersByHeads};
+  willing.needs &=
+      ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks | kPrefersFewRows | kOrdersByHeads};
   if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }

@@ -104,7 +104,8 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
     case Reason::kAnyOrder:
       return "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one";
     case Reason::kFewHeads:
-      return "makes sums in a fixed order one head at a time, and " + name + " = " + got + " are too few to fill the GPU";
+      return "makes sums in a fixed order one head at a time, and " + name + " = " + got +
+             " are too few to fill the GPU";
     case Reason::kNoCode:
       return "has no machine code for " + device.arch + " in this build of flashwave";
     case Reason::kOnlyForced:
