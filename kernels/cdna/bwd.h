@@ -48,9 +48,10 @@ struct Backward {
   BackwardNumbers<C> numbers;
   U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqColumns : 1][C::kDqUses];
   F32x16 dk[C::kQkBlocks], dv[C::kVBlocks];
-  U32x4 ahead[kAhead];  // the first fragments of the next tile
-  float key_bias;       // of exponents: -infinity for lanes without a key
-  uint32_t dq_target[C::kDqUses];
+  U32x4 ahead[kAhead];                                                // the first fragments of the next tile
+  float key_bias;                                                     // of exponents: -infinity for lanes without a key
+  static constexpr int kDqTargets = C::kDimQk % 64 ? C::kDqUses : 1;  // blocks side by side need one
+  uint32_t dq_target[kDqTargets];
   F32x16 dq[C::kDqUses];  // kPairs: of a tile from step to step
 
   QueryTiles range;              // that see the workgroup's keys
@@ -109,7 +110,8 @@ struct Backward {
   FW_METHOD void add_dq(int i, float x) {  // register i % 16 of block i / 16
     constexpr int kNear = 4096;            // what an instruction can add by itself
     const int at = query_of_register(i % 16) * C::kDimQk * 4;
-    add_to_memory(stream.sums_tile, dq_target[i / 16] + at % kNear, at / kNear * kNear, x);
+    const int target = i / 16 % kDqTargets, beside = (i / 16 - target) * 32 * 4;
+    add_to_memory(stream.sums_tile, dq_target[target] + at % kNear + beside, at / kNear * kNear, x);
   }
 
   template <int kItem, int kBuffer, bool kMasked>
@@ -226,7 +228,7 @@ struct Backward {
     }
     // Sums with these stay in the loop, where many are part of the instructions.
     if constexpr (C::kFused) {
-      FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) hold(dq_target[i]);
+      FW_UNROLL for (int i = 0; i < kDqTargets; ++i) hold(dq_target[i]);
     }
     lds.hold_sources();
     schedule_fence();
@@ -268,7 +270,7 @@ struct Backward {
     const int block = wave % C::kDqBlocks;
     lds.set_addresses(stream, shared, lane, wave, walk, wave / C::kDqBlocks * C::kDqKeys);
     numbers.set_addresses(shared, lane, wave);
-    FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) {
+    FW_UNROLL for (int i = 0; i < kDqTargets; ++i) {
       const int column = 32 * (block * C::kDqUses % C::kDqBlocks + i), at = 4 * half * C::kDimQk + column + (lane & 31);
       dq_target[i] = column < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
       if (C::kSumsOfTile > 1 && in_order) dq_target[i] += wave / C::kDqBlocks * C::kSumBytes;
@@ -357,8 +359,8 @@ struct Backward {
       } else {
         clear();
       }
-      store<C::kVBlocks>(dv, p.dv, rows, p.dim_v, walk * C::kColumnsV, modifier.weight_scale());
-      store<C::kQkBlocks>(dk, p.dk, rows, p.dim_qk, walk * C::kColumnsQk, p.softmax_scale);
+      store_walk<true>(rows, walk);
+      if (uniform(int(all_are_keys(rows))) == 0) store_walk<false>(rows, walk);
       if constexpr (C::kWalks > 1) workgroup_barrier();  // the last reads of LDS, before the next walk writes there
     }
   }
@@ -443,32 +445,32 @@ struct Backward {
     FW_UNROLL for (int i = 0; i < 16 * C::kDqUses; ++i) add_dq(i, dq[i / 16][i % 16]);
   }
 
-  // Rows that are no keys get 0.
-  template <int kBlocks>
+  // Rows that are keys (kKeys), or 0 for those that are not.
+  template <int kBlocks, bool kKeys>
   FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, int first, float factor) const {
     const Buffer out = rows_of(t, rows, dim);
     const int lane_again = lane_index_again();  // no register holds it through the loop
     const int row = wave * kWaveKeys + (lane_again & 31);
-    const bool exists = is_key(first_key + row);
-    const bool others = uniform(int((first_key < 0) | (first_key + rows > int(seq.keys)))) != 0;
+    const bool mine = (row < rows) & (is_key(first_key + row) == kKeys);
     const uint32_t stride = uint32_t(t.stride[1]) * 2;
     FW_UNROLL for (int b = 0; b < kBlocks; ++b) {
       FW_UNROLL for (int g = 0; g < 2; ++g) {
-        U32x4 x;
-        FW_UNROLL for (int e = 0; e < 4; ++e) {
+        U32x4 x = {0, 0, 0, 0};
+        FW_UNROLL for (int e = 0; e < 4 && kKeys; ++e) {
           x[e] = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
         }
         const int column = first + 32 * b + 16 * g + 8 * (lane_again >> 5);
         // A single row may have any stride, also 0.
-        const bool inside = (column < dim) & (row < rows);
-        buffer_store16(out, (inside & exists) ? row * stride + column * 2 : kNowhere, x);
-        if (__builtin_expect(others, 0)) {
-          const U32x4 zero = {0, 0, 0, 0};
-          buffer_store16(out, (inside & !exists) ? row * stride + column * 2 : kNowhere, zero);
-        }
+        buffer_store16(out, (mine & (column < dim)) ? row * stride + column * 2 : kNowhere, x);
       }
     }
   }
+  template <bool kKeys>
+  FW_METHOD void store_walk(int rows, int walk) const {
+    store<C::kVBlocks, kKeys>(dv, p.dv, rows, p.dim_v, walk * C::kColumnsV, modifier.weight_scale());
+    store<C::kQkBlocks, kKeys>(dk, p.dk, rows, p.dim_qk, walk * C::kColumnsQk, p.softmax_scale);
+  }
+  FW_METHOD bool all_are_keys(int rows) const { return first_key >= 0 && first_key + rows <= int(seq.keys); }
 };
 
 }  // namespace flashwave

@@ -28,7 +28,7 @@ struct BackwardNumbers {
   template <int kSet>
   FW_METHOD void load(Buffer tile) {
     next_lse[kSet] = float_of(buffer_load4(tile, source));
-    next_delta[kSet] = float_of(buffer_load4(tile, source + uint32_t(abi::backward_delta_at(kQueryTile))));
+    next_delta[kSet] = float_of(buffer_load4(tile, source, uint32_t(abi::backward_delta_at(kQueryTile))));
   }
   FW_METHOD void begin() {
     // Waited for here: clang 22 forgets a load that more operations follow than a wait can count.
