@@ -416,7 +416,7 @@ struct Backward {
       }
     }
     clear();
-    tile = range.first, done = in_group = 0;
+    tile = here(range.first), done = in_group = 0;  // what follows is not to move to where there are no tiles
     choose_loop();
     while (loop_of_next != kEnd) {  // a tile more where their number is odd
       while (loop_of_next == kWithMask) body<0, true>(), body<1, true>();
