@@ -14,7 +14,7 @@ struct Tensor {
   void* data;
   int64_t stride[4];
   int32_t dtype;
-  // The most that numbers in a device's memory may say of this tensor (at_most). q and k: the rows of a packed tensor,
+  // The most that numbers in a device's memory may say of this tensor (at_most). q, k, v: the rows of a packed tensor,
   // else the last row of a cache or its last page; rotary_cos: the last position. 0 in all others.
   int32_t most;
 };

@@ -161,9 +161,10 @@ struct TileStream {
       base = static_cast<const char*>(t.data) + key_offset(p, t, s, from, head) * 2;
     }
   }
-  // Where the page is, or one after it. The load may go through the vector unit; the descriptor needs a scalar.
+  // Where the page is, or one after it. A load through the vector unit would wait for the tiles that are on their way.
   FW_METHOD int32_t entry(const Params& p, int after) const {
-    return abi::at_most(uniform(p.block_table[batch * p.block_table_stride + page + after]), p.k.most);
+    const int32_t* const table = p.block_table + batch * p.block_table_stride;
+    return abi::at_most(load_uniform(table + page + after), tensor(p).most);
   }
   // The next tile of kRows rows; the first `skip` rows are left out, and offsets are from the first that is not.
   template <int kRows>

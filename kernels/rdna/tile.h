@@ -57,7 +57,7 @@ struct WaveRows {
     if (C::kKeys > 64) {
       for (const int size = int(arguments_again().params.page_size); row >= size; row -= size) ++page;
     }
-    return base + abi::at_most(load_uniform(page), arguments_again().params.k.most) * t.stride[0] * 2 + row * stride;
+    return base + abi::at_most(load_uniform(page), t.most) * t.stride[0] * 2 + row * stride;
   }
 };
 

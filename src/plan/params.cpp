@@ -35,6 +35,7 @@ abi::Params params_of(const Problem& problem) {
   // What the numbers in these arrays may say.
   p.q.most = most_of(a.total_q);
   p.k.most = most_of(problem.varlen_k() && !problem.paged() ? a.total_k : a.batch_k > 0 ? a.batch_k - 1 : a.batch - 1);
+  p.v.most = p.k.most;
   p.cu_seqlens_q = a.cu_seqlens_q, p.cu_seqlens_k = a.cu_seqlens_k;
   p.seqused_k = a.seqused_k, p.leftpad_k = a.leftpad_k;
   p.cache_batch_idx = a.cache_batch_idx;
