@@ -114,7 +114,7 @@ def _backward(
     title: str, tensors: Sequence[Tensor], options: Options, flops: float, rows: Any, more: dict[str, Any]
 ) -> Cell:
     q, k, v, dout = tensors
-    problem = make_problem(q, k, v, causal=options.causal, window=options.window, softcap=options.softcap, **more)
+    problem = make_problem(q, k, v, causal=options.causal, window_size=options.window, softcap=options.softcap, **more)
     out, lse, _ = dispatch.forward(problem)
     arguments = problem, dout, None, out, lse, native.DQ_DK_DV
 
