@@ -6,7 +6,8 @@
 //   block    lse     tile_q floats: LSE in units of log2, +inf where a row sees no key or does not exist
 //            delta   tile_q floats: rowsum(d_o * o) - d_lse
 //            turn    128 bytes, of which the first int counts the tiles of keys that have added to dQ
-//            dq      tile_q * dim floats, in the order of the main kernel's registers (AMD GPUs: as rows)
+//            dq      tile_q * dim floats, in the order of the main kernel's registers (AMD GPUs: as rows, and, where
+//                    workgroups have sums of their own, Schedule::splits times a part of the dim)
 //
 // Inside 16 rows, lse and delta are in the order in which a thread of a transposed fragment of scores meets them
 // (Hopper), or in that of the rows (all others). A kernel that computes dQ by itself has blocks without sums: dim = 0.
@@ -26,6 +27,12 @@ constexpr int64_t backward_block_bytes(int64_t tile_q, int64_t dim) {
 constexpr int64_t backward_delta_at(int64_t tile_q) { return tile_q * 4; }
 constexpr int64_t backward_turn_at(int64_t tile_q) { return tile_q * 8; }
 constexpr int64_t backward_dq_at(int64_t tile_q) { return tile_q * 8 + kBackwardTurnBytes; }
+
+// Where the order of sums is fixed, waves that have the same columns of dQ add to sums of their own (AMD's data centre
+// GPUs: 64 threads with 32 columns each).
+constexpr int32_t backward_sums_of_tile(int32_t threads, int32_t dim) {
+  return threads / 64 * 32 / (dim <= 64 ? 64 : 128);
+}
 
 // Sequence b begins with this block of queries; a block number times heads_q plus the head is the block's place.
 // Sequences of a ragged batch begin at the next whole block, and each has at least one.

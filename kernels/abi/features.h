@@ -64,6 +64,9 @@ enum Needs : uint32_t {
   kNeedsGradientRows = 1u << 18,  // q, k, v, o, d_o, dq, dk, dv: as kNeeds16Bytes
   // What is prepared for the kernel has LSE divided by softmax_scale, the unit of q.k; softmax_scale >= kLeastScale.
   kTakesLseByScale = 1u << 19,
+  // Sums of dQ in any order; with FW_DETERMINISTIC one workgroup after the other has the tiles of keys of a head, and
+  // it takes heads enough to keep the GPU busy, unless the kernel is forced by name.
+  kOrdersByHeads = 1u << 23,
   // Not a need: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
   // Nor this: made for at most max_seqlen_q rows, four times as many with a mask, and for sums in any order; it takes

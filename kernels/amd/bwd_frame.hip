@@ -19,18 +19,24 @@ FW_DEVICE void prepare(const GpuArguments& args) {
   for (int i = thread_index(); i < block.tile_q * args.schedule.dq_columns / 4; i += kThreads) dq[i] = 0.f;
 }
 
-// The sums of dQ, scaled and rounded.
+// The sums of dQ, scaled and rounded. Where their order is fixed there may be several, one behind the other.
 template <class T>
 FW_DEVICE void finish(const GpuArguments& args) {
   const Params& p = args.params;
   const Block block(args, task_index());
   const Sequence seq = sequence_of(p, block.batch);
-  const int groups = args.schedule.dq_columns / 8;
+  const int parts = args.schedule.splits, columns = int(uint32_t(args.schedule.dq_columns) / uint32_t(parts));
+  const int groups = columns / 8;
   for (int i = thread_index(); i < block.tile_q * groups; i += kThreads) {
     const int in_block = i / groups, column = i % groups * 8;
     if (block.first_row() + in_block >= seq.queries || column >= p.dim_qk) continue;
-    const F32x4* const sums = reinterpret_cast<const F32x4*>(block.dq() + in_block * args.schedule.dq_columns + column);
-    const F32x4 low = sums[0] * p.softmax_scale, high = sums[1] * p.softmax_scale;
+    const F32x4* sums = reinterpret_cast<const F32x4*>(block.dq() + in_block * columns + column);
+    F32x4 low = sums[0], high = sums[1];
+    for (int part = 1; part < parts; ++part) {
+      sums += block.tile_q * columns / 4;
+      low += sums[0], high += sums[1];
+    }
+    low *= p.softmax_scale, high *= p.softmax_scale;
     Eight<T> x;
     FW_UNROLL for (int j = 0; j < 4; ++j) store(&x.x[j], low[j]), store(&x.x[4 + j], high[j]);
     const int64_t at = query_offset(p.dq, seq, block.first_row() + in_block, block.head) + column;

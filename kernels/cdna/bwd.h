@@ -32,10 +32,10 @@ struct Backward {
   using E = typename C::Element;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead, kSets = C::kSets;
   static_assert(kSets == 2);
-  template <bool kMasked>
-  using Plan = BackwardPlan<C, kMasked>;
-  template <bool kMasked>
-  static constexpr typename Plan<kMasked>::Schedule schedule = Plan<kMasked>::find();
+  template <bool kMasked, int kBuffer>
+  using Plan = BackwardPlan<C, kMasked, C::kPairs ? kBuffer : 0>;
+  template <bool kMasked, int kBuffer>
+  static constexpr typename Plan<kMasked, kBuffer>::Schedule schedule = Plan<kMasked, kBuffer>::find();
 
   const Params& p;
   const Sequence seq;
@@ -46,15 +46,18 @@ struct Backward {
   BackwardLds<C> lds;
   BackwardModifier<C> modifier;
   BackwardNumbers<C> numbers;
-  U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqFragments : 1];
+  U32x4 k[C::kQkFragments], v[C::kVFragments], k_columns[C::kFused ? C::kDqColumns : 1][C::kDqUses];
   F32x16 dk[C::kQkBlocks], dv[C::kVBlocks];
-  U32x4 ahead[kAhead];  // the first fragments of the next tile
-  float key_bias;       // of exponents: -infinity for lanes without a key
-  uint32_t dq_target;
+  U32x4 ahead[kAhead];                                                // the first fragments of the next tile
+  float key_bias;                                                     // of exponents: -infinity for lanes without a key
+  static constexpr int kDqTargets = C::kDimQk % 64 ? C::kDqUses : 1;  // blocks side by side need one
+  uint32_t dq_target[kDqTargets];
+  F32x16 dq[C::kDqUses];  // kPairs: of a tile from step to step
 
-  QueryTiles range;          // that see the workgroup's keys
-  int all_first, all_end;    // of those, the ones that see all keys of the wave
-  int tile, done, in_group;  // tile of the head, tiles of all heads so far, head of the group
+  QueryTiles range;              // that see the workgroup's keys
+  int clear_first, clear_pairs;  // of those, the ones that see all keys of the wave, and so does the next one
+  int tile, done, in_group;      // tile of the head, tiles of all heads so far, head of the group
+  int loop_of_next;
   Edges edges;
 
   FW_METHOD Backward(const Params& params, const Sequence& sequence, int key_head, int key)
@@ -82,16 +85,17 @@ struct Backward {
 
   struct Tile {
     U32x4 fragment[C::kFragments + kAhead];
-    F32x16 s, dp, dq;
+    F32x16 s, dp;
     float x[16];  // exponents, P, dS
     uint32_t rounded[2], probs[8], ds[8];
     float right, left;  // bounds of the mask for query 0 of the tile
   };
 
   FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
+  FW_METHOD void scale(Tile& z, int r) const { z.x[r] = numbers.scaled(z.s[r], key_bias); }
   template <int kRegister>
   FW_METHOD void exponent(Tile& z) const {
-    z.x[kRegister] = numbers.template exponent<kRegister>(z.s[kRegister], key_bias);
+    z.x[kRegister] = numbers.template exponent<kRegister>(z.x[kRegister]);
   }
   FW_METHOD static void mask(Tile& z, int r) {
     const float i = kHuge * float(query_of_register(r));
@@ -103,17 +107,19 @@ struct Backward {
     z.x[kRegister] *= numbers.template difference<kRegister>(modifier.kept(z.dp[kRegister], kRegister));
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
-  FW_METHOD void add_dq(int i, float x) {
-    constexpr int kNear = 4096;  // what an instruction can add by itself
-    const int at = query_of_register(i) * C::kDimQk * 4;
-    add_to_memory(stream.sums_tile, dq_target + at % kNear, at / kNear * kNear, x);
+  FW_METHOD void add_dq(int i, float x) {  // register i % 16 of block i / 16
+    constexpr int kNear = 4096;            // what an instruction can add by itself
+    const int at = query_of_register(i % 16) * C::kDimQk * 4;
+    const int target = i / 16 % kDqTargets, beside = (i / 16 - target) * 32 * 4;
+    add_to_memory(stream.sums_tile, dq_target[target] + at % kNear + beside, at / kNear * kNear, x);
   }
 
   template <int kItem, int kBuffer, bool kMasked>
   FW_METHOD void item(Tile& z) {
-    constexpr int op = schedule<kMasked>.item[kItem].op, i = schedule<kMasked>.item[kItem].index;
+    constexpr int op = schedule<kMasked, kBuffer>.item[kItem].op, i = schedule<kMasked, kBuffer>.item[kItem].index;
     constexpr int kSet = (kBuffer + 1) % kSets;  // of the next tile, then of the one kSets behind it
     if constexpr (op == kModifyScores) modifier.apply(z.s, tile_place());
+    if constexpr (op == kScaleScore) scale(z, 2 * i), scale(z, 2 * i + 1);
     if constexpr (op == kExponent) exponent<2 * i>(z), exponent<2 * i + 1>(z);
     if constexpr (op == kMaskScore) mask(z, 2 * i), mask(z, 2 * i + 1);
     if constexpr (op == kExpEven) weight(z, 2 * i);
@@ -128,11 +134,15 @@ struct Backward {
     if constexpr (op == kCarryColumns) lds.template carry_columns<kBuffer ^ 1>(i);
     if constexpr (op == kLoadRow) lds.template load<kSet>(stream, i);
     if constexpr (op == kLoadNumbers) numbers.template load<kSet>(stream.numbers_tile);
-    if constexpr (op == kAdvance) stream.template advance<i>();
-    if constexpr (op == kAddDq) add_dq(i, z.dq[i]);
+    if constexpr (op == kAdvance && !(C::kPairs && kBuffer == 0 && i == BackwardStream<C>::kDescribeSums))
+      stream.template advance<i>();
+    if constexpr (op == kAddDq) add_dq(i, dq[i / 16][i % 16]);
     if constexpr (op == kStartDp) numbers.start_dp(z.dp, i);
     if constexpr (op == kShareNumber) numbers.share();
     if constexpr (op == kStartNextS) numbers.start_next_s(i);
+    if constexpr (op == kCountTile) count_tile();
+    if constexpr (op == kChangeDs) lds.change_ds();
+    if constexpr (op == kChooseLoop && kBuffer == 1) choose_loop();
   }
   FW_METHOD void round_weights(Tile& z, int i) const {
     z.rounded[0] = Near<E>::round(z.x[2 * i]), z.rounded[1] = Near<E>::round(z.x[2 * i + 1]);
@@ -157,13 +167,14 @@ struct Backward {
   // Matrix instruction kGap, the fragment read that goes with it, and the work of its gap.
   template <int kGap, int kBuffer, bool kMasked>
   FW_METHOD void step(Tile& z) {
-    using S = Plan<kMasked>;
-    constexpr auto& plan = schedule<kMasked>;
-    constexpr int f = kGap / S::kSteps, part = kGap % S::kSteps;
+    using S = Plan<kMasked, kBuffer>;
+    constexpr auto& plan = schedule<kMasked, kBuffer>;
+    constexpr int f = C::fragment_of_product(kGap / S::kSteps), use = kGap / S::kSteps - C::products_before(f),
+                  part = kGap % S::kSteps;
     constexpr auto is_barrier = [](int at) {
       return (!S::kOneBarrier && at == S::kFirstBarrier) || at == S::kSecondBarrier;
     };
-    constexpr bool kBegins = part == 0, kBarrier = kBegins && is_barrier(f), kLate = is_barrier(f + 1);
+    constexpr bool kBegins = part == 0 && use == 0, kBarrier = kBegins && is_barrier(f), kLate = is_barrier(f + 1);
     if constexpr (kBarrier) {
       workgroup_barrier();
       schedule_fence();
@@ -175,7 +186,10 @@ struct Backward {
     } else if constexpr (f < C::kFirstDq) {
       z.dp = E::template multiply<part>(a, v[f - C::kFirstDp], z.dp);
     } else if constexpr (f < C::kFirstDv) {
-      z.dq = E::template multiply<part>(a, k_columns[f - C::kFirstDq], z.dq);
+      constexpr int kFirst = C::kPairs ? kBuffer * C::kDqFragments : 0, i = f - C::kFirstDq;
+      constexpr bool kStart = part == 0 && kFirst + i == 0;
+      const F32x16 sum = kStart ? F32x16(0.f) : dq[use];
+      dq[use] = E::template multiply<part>(a, k_columns[kFirst + i][use], sum);
     } else {
       constexpr bool kOfV = f < C::kFirstDk;
       constexpr int blocks = kOfV ? C::kVBlocks : C::kQkBlocks, i = f - (kOfV ? C::kFirstDv : C::kFirstDk);
@@ -205,7 +219,7 @@ struct Backward {
   FW_METHOD void body() {
     Tile z;
     FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
-    z.s = z.dp = z.dq = 0.f;
+    z.s = z.dp = 0.f;
     if constexpr (C::kStarts) z.s = numbers.next_s;
     if constexpr (kMasked) {
       const int lane_again = lane_index_again(), query = tile * kQueryTile + 4 * (lane_again >> 5);
@@ -213,10 +227,12 @@ struct Backward {
       z.right = room(edges.right, apart), z.left = room(apart, edges.left);
     }
     // Sums with these stay in the loop, where many are part of the instructions.
-    if constexpr (C::kFused) hold(dq_target);
+    if constexpr (C::kFused) {
+      FW_UNROLL for (int i = 0; i < kDqTargets; ++i) hold(dq_target[i]);
+    }
     lds.hold_sources();
     schedule_fence();
-    steps<kBuffer, kMasked>(z, Count<Plan<kMasked>::kGaps>());
+    steps<kBuffer, kMasked>(z, Count<Plan<kMasked, kBuffer>::kGaps>());
     // clang may end the loop with copies of what an earlier tile loads, and forgets to wait where more than 63 younger
     // operations follow. A tile has two loads more than dwords are staged.
     if constexpr (kBuffer == 1 && C::kWalks > 1 && !C::kTransposing) {
@@ -224,18 +240,19 @@ struct Backward {
       schedule_fence();
     }
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
-    next(kBuffer);
+    numbers.next(kBuffer, done < stream.total);
   }
-  FW_METHOD void next(int set) {
+  // Which loop has the next two tiles, of which both see all keys of the wave, or not. Scalar, in gaps of the loops.
+  enum Loop { kEnd, kWithMask, kWithoutMask };
+  FW_METHOD void count_tile() {
     ++done;
     const bool wraps = ++tile == range.end;
-    tile = wraps ? range.first : tile;
-    in_group += wraps ? 1 : 0;
-    numbers.next(set, done < stream.total);
+    tile = here(wraps ? range.first : tile);
+    if constexpr (C::kGeneral) in_group += wraps ? 1 : 0;
   }
-  FW_METHOD bool is_masked(int t) const { return t < all_first || t >= all_end; }
-  FW_METHOD bool two_are_masked() const {  // this tile or the next
-    return is_masked(tile) || is_masked(tile + 1 == range.end ? range.first : tile + 1);
+  FW_METHOD void choose_loop() {
+    const bool clear = uint32_t(tile - clear_first) < uint32_t(clear_pairs);
+    loop_of_next = here(done < stream.total ? (clear ? int{kWithoutMask} : int{kWithMask}) : int{kEnd});
   }
   FW_METHOD TilePlace tile_place() const {
     const int group = p.heads_q / p.heads_k;  // a tile too many counts as one of the last head
@@ -249,17 +266,21 @@ struct Backward {
 
   // ---- the whole ----
 
-  FW_METHOD void set_addresses(uint32_t shared, int walk) {
+  FW_METHOD void set_addresses(uint32_t shared, int walk, bool in_order) {
     const int block = wave % C::kDqBlocks;
     lds.set_addresses(stream, shared, lane, wave, walk, wave / C::kDqBlocks * C::kDqKeys);
     numbers.set_addresses(shared, lane, wave);
-    const int at = 4 * half * C::kDimQk + 32 * block + (lane & 31);
-    dq_target = 32 * block < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
+    FW_UNROLL for (int i = 0; i < kDqTargets; ++i) {
+      const int column = 32 * (block * C::kDqUses % C::kDqBlocks + i), at = 4 * half * C::kDimQk + column + (lane & 31);
+      dq_target[i] = column < C::kDimQk ? abi::backward_dq_at(kQueryTile) + at * 4 : kNowhere;
+      if (C::kSumsOfTile > 1 && in_order) dq_target[i] += wave / C::kDqBlocks * C::kSumBytes;
+    }
   }
 
   FW_METHOD bool is_key(int key) const { return (key >= 0) & (key < int(seq.keys)); }
   FW_METHOD Buffer rows_of(const abi::Tensor& t, int rows, int dim) const {
-    const char* const first = static_cast<const char*>(t.data) + uniform(key_offset(p, t, seq, first_key, head) * 2);
+    const char* const first =
+        static_cast<const char*>(t.data) + uniform(stored_offset(t, seq, here(uniform(first_key)), head) * 2);
     const bool exists = t.data && rows > 0;
     return make_buffer(first, exists ? uint32_t(uniform(rows) - 1) * uint32_t(t.stride[1]) * 2 + uint32_t(dim) * 2 : 0);
   }
@@ -280,23 +301,30 @@ struct Backward {
     if constexpr (C::kFused) load_columns(rows, k_stride);
   }
   FW_METHOD void load_columns(int rows, uint32_t stride) {
-    const int column = 32 * (wave % C::kDqBlocks) + (lane & 31), first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
+    const int block = wave * C::kDqUses % C::kDqBlocks, first = wave / C::kDqBlocks * C::kDqKeys + 8 * half;
     const int keys = int(seq.keys) - first_key;
     const Buffer k_rows = rows_of(p.k, rows < keys ? rows : keys, p.dim_qk);
-    const uint32_t source = column < p.dim_qk ? first * stride + column * 2 : kNowhere;
-    FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {
+    uint32_t source[C::kDqUses];
+    FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) {
+      const int column = 32 * (block + use) + (lane & 31);
+      source[use] = column < p.dim_qk ? first * stride + column * 2 : kNowhere;
+    }
+    FW_UNROLL for (int i = 0; i < C::kDqColumns; ++i) {
       FW_UNROLL for (int e = 0; e < 4; ++e) {
         const uint32_t key = 16 * i + 2 * e;
-        const uint32_t low = buffer_load2(k_rows, source, key * stride),
-                       high = buffer_load2(k_rows, source, (key + 1) * stride);
-        k_columns[i][e] = low | high << 16;
+        FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) {
+          const uint32_t low = buffer_load2(k_rows, source[use], key * stride),
+                         high = buffer_load2(k_rows, source[use], (key + 1) * stride);
+          k_columns[i][use][e] = low | high << 16;
+        }
       }
     }
     if (first_key >= 0) return;
-    FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) {  // left pad
+    FW_UNROLL for (int i = 0; i < C::kDqColumns; ++i) {  // left pad
       FW_UNROLL for (int e = 0; e < 4; ++e) {
         const int key = first_key + first + 16 * i + 2 * e;
-        k_columns[i][e] &= (key < 0 ? 0 : 0xFFFFu) | (key + 1 < 0 ? 0 : 0xFFFF0000u);
+        const uint32_t mask = (key < 0 ? 0 : 0xFFFFu) | (key + 1 < 0 ? 0 : 0xFFFF0000u);
+        FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) k_columns[i][use][e] &= mask;
       }
     }
   }
@@ -308,10 +336,15 @@ struct Backward {
     const int begin = from < 0 ? 0 : from, end = from + kWaveKeys < last ? from + kWaveKeys : last;
     // A wave without keys has no mask: its weights are 0.
     const QueryTiles own = query_tiles(edges, int(seq.queries), begin, end, kQueryTile);
-    all_first = uniform(begin < end ? own.all_first : 0), all_end = uniform(begin < end ? own.all_end : 1 << 30);
+    int first = begin < end ? own.all_first : 0, behind = begin < end ? own.all_end : 1 << 30;
+    const bool all = first <= range.first && behind >= range.end;  // the first tile of a head comes behind the last
+    behind = behind < range.end ? behind : range.end;
+    const int pairs = all ? 1 << 30 : behind - 1 > first ? behind - 1 - first : 0;
+    clear_first = uniform(all ? 0 : first), clear_pairs = uniform(pairs);
   }
 
-  FW_METHOD void run(const GpuArguments& args, uint32_t shared, int rows) {
+  // chain: which of the sums of dQ are the workgroup's, where their order is fixed.
+  FW_METHOD void run(const GpuArguments& args, uint32_t shared, int rows, int chain) {
     const int begin = first_key < 0 ? 0 : first_key;
     const int end = first_key + C::kTileK < int(seq.keys) ? first_key + C::kTileK : int(seq.keys);
     range = query_tiles(edges_of(p, seq), int(seq.queries), begin, end, kQueryTile);
@@ -320,14 +353,14 @@ struct Backward {
     if (range.first < range.end) load_keys(rows), set_mask();
     FW_NO_UNROLL for (int walk = 0; walk < C::kWalks; ++walk) {
       if (range.first < range.end) {
-        stream.start(args, seq, head, range);
-        set_addresses(shared, walk);
+        stream.start(args, seq, head, range, chain);
+        set_addresses(shared, walk, args.schedule.in_order != 0);
         loop();
       } else {
         clear();
       }
-      store<C::kVBlocks>(dv, p.dv, rows, p.dim_v, walk * C::kColumnsV, modifier.weight_scale());
-      store<C::kQkBlocks>(dk, p.dk, rows, p.dim_qk, walk * C::kColumnsQk, p.softmax_scale);
+      store_walk<true>(rows, walk);
+      if (uniform(int(all_are_keys(rows))) == 0) store_walk<false>(rows, walk);
       if constexpr (C::kWalks > 1) workgroup_barrier();  // the last reads of LDS, before the next walk writes there
     }
   }
@@ -350,9 +383,14 @@ struct Backward {
       FW_UNROLL for (int i = 0; i < kStaged / C::kWalks; ++i) lds.template swap_columns<0>(i);
       lds.template carry_columns<0>(0), lds.template carry_columns<0>(1);
     }
-    if constexpr (C::kFused) {  // of the tile before the first
+    if constexpr (C::kFused) {  // of the tile before the first, or the two before
       constexpr uint32_t kZeros[8] = {};
+      if constexpr (C::kPairs) {
+        lds.change_ds();
+        FW_UNROLL for (int i = 0; i < 8; ++i) lds.template share_ds<0>(i, kZeros);
+      }
       FW_UNROLL for (int i = 0; i < 8; ++i) lds.template share_ds<1>(i, kZeros);
+      if constexpr (C::kPairs) lds.change_ds();
     }
     load(Indices<int, 1>());
     stream.next_tile();
@@ -360,7 +398,8 @@ struct Backward {
     load(Indices<int, 0>());
     if constexpr (C::kFused) {
       // Dropped; but as many memory operations are younger than the loads as in the loop, and the waits are the same.
-      stream.one_sum_behind();
+      stream.go_behind(C::kPairs ? 3 - wave / 2 : 1);
+      FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) dq[i] = 0.f;
       FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, 0.f);
     }
     if constexpr (!C::kStarts) numbers.template load<0>(stream.numbers_tile);
@@ -371,48 +410,67 @@ struct Backward {
       FW_UNROLL for (int i = 0; i < C::kQkFragments; ++i) keep_in_accumulators(k[i]);
       FW_UNROLL for (int i = 0; i < C::kVFragments; ++i) keep_in_accumulators(v[i]);
       if constexpr (C::kFused) {
-        FW_UNROLL for (int i = 0; i < C::kDqFragments; ++i) keep_in_accumulators(k_columns[i]);
+        FW_UNROLL for (int i = 0; i < C::kDqColumns * C::kDqUses; ++i) {
+          keep_in_accumulators(k_columns[i / C::kDqUses][i % C::kDqUses]);
+        }
       }
     }
     clear();
-    tile = range.first, done = in_group = 0;
-    while (done < stream.total) {  // a tile more where their number is odd
-      while (done < stream.total && two_are_masked()) body<0, true>(), body<1, true>();
-      while (done < stream.total && !two_are_masked()) body<0, false>(), body<1, false>();
+    tile = here(range.first), done = in_group = 0;  // what follows is not to move to where there are no tiles
+    choose_loop();
+    while (loop_of_next != kEnd) {  // a tile more where their number is odd
+      while (loop_of_next == kWithMask) body<0, true>(), body<1, true>();
+      while (loop_of_next == kWithoutMask) body<0, false>(), body<1, false>();
     }
     if constexpr (C::kFused) last_dq();
   }
   FW_METHOD void last_dq() {
-    stream.template advance<7>();
-    F32x16 dq = 0.f;
-    FW_UNROLL for (int f = C::kFirstDq; f < C::kFirstDv; ++f) {
-      dq = multiply_all<E>(fragment<0>(f), k_columns[f - C::kFirstDq], dq, Count<E::kSteps>());
+    if constexpr (C::kPairs) {  // the second block of the last but two tiles
+      FW_UNROLL for (int i = 16; i < 32; ++i) add_dq(i, dq[1][i % 16]);
+      stream.template advance<BackwardStream<C>::kDescribeSums + 1>();
+      stream.template advance<BackwardStream<C>::kDescribeSums + 2>();
     }
-    FW_UNROLL for (int i = 0; i < 16; ++i) add_dq(i, dq[i]);
+    stream.describe_sums();
+    FW_UNROLL for (int i = 0; i < C::kDqUses; ++i) dq[i] = 0.f;
+    FW_UNROLL for (int i = 0; i < C::kDqColumns; ++i) {
+      const U32x4 a =
+          i < C::kDqFragments ? fragment<0>(C::kFirstDq + i) : fragment<1>(C::kFirstDq + i - C::kDqFragments);
+      FW_UNROLL for (int use = 0; use < C::kDqUses; ++use) {
+        dq[use] = multiply_all<E>(a, k_columns[i][use], dq[use], Count<E::kSteps>());
+      }
+    }
+    // What the last step has loaded nobody needs; but clang 22 uses its registers again and forgets to wait where more
+    // than 63 younger operations follow.
+    if constexpr (C::kPairs) wait_for_loads<16>();
+    FW_UNROLL for (int i = 0; i < 16 * C::kDqUses; ++i) add_dq(i, dq[i / 16][i % 16]);
   }
 
-  // Rows that are no keys get 0.
-  template <int kBlocks>
+  // Rows that are keys (kKeys), or 0 for those that are not.
+  template <int kBlocks, bool kKeys>
   FW_METHOD void store(const F32x16* sums, const abi::Tensor& t, int rows, int dim, int first, float factor) const {
     const Buffer out = rows_of(t, rows, dim);
     const int lane_again = lane_index_again();  // no register holds it through the loop
     const int row = wave * kWaveKeys + (lane_again & 31);
-    const bool exists = is_key(first_key + row);
+    const bool mine = (row < rows) & (is_key(first_key + row) == kKeys);
     const uint32_t stride = uint32_t(t.stride[1]) * 2;
     FW_UNROLL for (int b = 0; b < kBlocks; ++b) {
       FW_UNROLL for (int g = 0; g < 2; ++g) {
-        U32x4 x;
-        FW_UNROLL for (int e = 0; e < 4; ++e) {
-          const uint32_t both = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
-          x[e] = exists ? both : 0;
+        U32x4 x = {0, 0, 0, 0};
+        FW_UNROLL for (int e = 0; e < 4 && kKeys; ++e) {
+          x[e] = E::pack(sums[b][8 * g + 2 * e] * factor, sums[b][8 * g + 2 * e + 1] * factor);
         }
         const int column = first + 32 * b + 16 * g + 8 * (lane_again >> 5);
         // A single row may have any stride, also 0.
-        const uint32_t at = ((column < dim) & (row < rows)) ? row * stride + column * 2 : kNowhere;
-        buffer_store16(out, at, x);
+        buffer_store16(out, (mine & (column < dim)) ? row * stride + column * 2 : kNowhere, x);
       }
     }
   }
+  template <bool kKeys>
+  FW_METHOD void store_walk(int rows, int walk) const {
+    store<C::kVBlocks, kKeys>(dv, p.dv, rows, p.dim_v, walk * C::kColumnsV, modifier.weight_scale());
+    store<C::kQkBlocks, kKeys>(dk, p.dk, rows, p.dim_qk, walk * C::kColumnsQk, p.softmax_scale);
+  }
+  FW_METHOD bool all_are_keys(int rows) const { return first_key >= 0 && first_key + rows <= int(seq.keys); }
 };
 
 }  // namespace flashwave

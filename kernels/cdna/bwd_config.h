@@ -3,6 +3,7 @@
 
 #include "kernels/abi/backward_blocks.h"
 #include "kernels/cdna/isa.h"
+#include "kernels/common/sequence.h"
 
 namespace flashwave {
 
@@ -18,6 +19,11 @@ struct Near<BF16<Rounding::kTruncate>> {
   FW_METHOD static uint32_t pack(uint32_t low, uint32_t high) { return permute_bytes(high, low, 0x07060302); }
 };
 #endif
+
+// Element offset of a row of k, v, dk or dv: a backward is given no pages.
+FW_DEVICE int64_t stored_offset(const abi::Tensor& t, const Sequence& s, int64_t key, int64_t head) {
+  return s.k_batch * t.stride[0] + (s.k_row + key) * t.stride[1] + head * t.stride[2];
+}
 
 // Columns of a row of a tile in LDS, of which a head dim may leave some unused.
 FW_DEVICE constexpr int padded_columns(int dim) { return dim > 128 ? 256 : dim > 64 ? 128 : 64; }
@@ -48,10 +54,11 @@ struct BackwardConfig {
   static constexpr uint32_t kRows = kTransposing ? 0 : 2 * kTransposedBytes;
   static constexpr uint32_t kDs = kRows + (kTransposing ? 4 : 2) * kMatrixBytes;
   static constexpr int kDsRowBytes = 2 * kTileK, kDsBytes = kQueryTile * kDsRowBytes;
+  static constexpr int kDsBuffers = !kTransposing ? 1 : kColumns == 128 ? 4 : 2;
   // Where S and dP start with -lse and -delta, each wave has those of a tile (bwd_numbers.h). Head dims above 128 leave
   // no room; on gfx950 LDS is what limits.
   static constexpr bool kStarts = !kGeneral && kWalks == 1 && !kIsGfx950;
-  static constexpr uint32_t kNumbers = kDs + (kFused ? (kTransposing ? 2 : 1) * kDsBytes : 0);
+  static constexpr uint32_t kNumbers = kDs + (kFused ? kDsBuffers * kDsBytes : 0);
   static constexpr uint32_t kWaveNumbers = 2 * kQueryTile * 4;
   static constexpr int kLdsBytes = kNumbers + (kStarts ? kWaves * kWaveNumbers : 0);
 
@@ -59,18 +66,39 @@ struct BackwardConfig {
   // dQ = dS K, dV^T += dO^T P, dK^T += Q^T dS.
   static constexpr int kQkFragments = kDimQk / 16, kVFragments = kDimV / 16;
   static constexpr int kQkBlocks = kColumnsQk / 32, kVBlocks = kColumnsV / 32;
-  // A wave has 32 columns of dQ: with head dim 64 from half of the keys, with 96 the last wave has none.
+  // A wave has 32 columns of dQ: with head dim 64 from half of the keys, with 96 the last wave has none. kPairs: it has
+  // 64 columns of every second tile, in two steps, so that a fragment of dS is read for two products.
+  static constexpr bool kPairs = kTransposing && kFused && kColumns == 128;
+  static constexpr int kDqUses = kPairs ? 2 : 1;  // of a fragment, each with a block of 32 columns
   static constexpr int kDqBlocks = kColumns / 32;
-  static constexpr int kDqKeys = kTileK * kDqBlocks / kWaves, kDqFragments = kFused ? kDqKeys / 16 : 0;
+  static constexpr int kDqKeys = kTileK * kDqBlocks / kWaves;  // that the wave's columns are summed over
+  static constexpr int kDqColumns = kFused ? kDqKeys / 16 : 0, kDqFragments = kDqColumns / kDqUses;
   static constexpr int kFirstDp = kQkFragments, kFirstDq = kFirstDp + kVFragments, kFirstDv = kFirstDq + kDqFragments,
                        kFirstDk = kFirstDv + 2 * kVBlocks, kFragments = kFirstDk + 2 * kQkBlocks;
   static constexpr int kAhead = 4;  // fragments read ahead of their use
+  // The products of the fragments before this one.
+  static constexpr int products_before(int fragment) {
+    const int of_dq = fragment < kFirstDq ? 0 : fragment < kFirstDv ? fragment - kFirstDq : kDqFragments;
+    return fragment + of_dq * (kDqUses - 1);
+  }
+  static constexpr int fragment_of_product(int product) {
+    int f = 0;
+    while (products_before(f + 1) <= product) ++f;
+    return f;
+  }
 
   // Dwords (kTransposing: units) of Q, and as many of dO, that a lane carries from memory to LDS for each tile.
   static constexpr int kStaged = kMatrixBytes / (kTransposing ? 16 : 4) / kThreads;
   static constexpr int kSets = 2;  // tiles in registers on their way to LDS
 
-  static constexpr int64_t kBlockBytes = abi::backward_block_bytes(kQueryTile, kFused ? kDimQk : 0);
+  // Waves with the same columns of dQ add to the same sums, in any order; or, where the order is fixed, each to its
+  // own.
+  static constexpr int kSumsOfTile = kFused ? abi::backward_sums_of_tile(kThreads, kDimQk) : 1;
+  static_assert(!kFused || kSumsOfTile == kWaves / kDqBlocks);
+  static constexpr int kSumBytes = kQueryTile * kDimQk * 4;
+  // Of a block, up to the end of the first workgroup's sums.
+  static constexpr uint32_t kBlockBytes =
+      uint32_t(abi::backward_block_bytes(kQueryTile, kFused ? kDimQk* kSumsOfTile : 0));
 };
 
 }  // namespace flashwave

@@ -7,9 +7,8 @@
 // barrier.
 #pragma once
 
-#include "kernels/cdna/bwd_dq_plan.h"
+#include "kernels/cdna/bwd_dq_lds.h"
 #include "kernels/cdna/bwd_modify.h"
-#include "kernels/cdna/bwd_tile.h"
 #include "kernels/cdna/score.h"
 #include "kernels/common/key_tiles.h"
 
@@ -18,12 +17,7 @@ namespace flashwave {
 template <class C>
 struct BackwardDq {
   using E = typename C::Element;
-  using Columns = BackwardColumns;
-  using Carry = Carried<C::kPadded, C::kWaves>;
-  using Rows = BackwardRows<C::kRowBytes, Carry::kCount == 4>;
   static constexpr int kStaged = C::kStaged, kAhead = C::kAhead;
-  static constexpr int kCount = Carry::kCount, kGroups = Carry::kGroups;
-  static_assert(kCount * kGroups == kStaged && kGroups == C::kGroups);
   template <bool kMasked>
   static constexpr typename DqPlan<C, kMasked>::Schedule schedule = DqPlan<C, kMasked>::find();
 
@@ -34,17 +28,14 @@ struct BackwardDq {
 
   U32x4 q[C::kQkFragments], d_o[C::kVFragments], ahead[kAhead];
   F32x16 dq[C::kBlocks];
-  uint32_t staged[2 * kStaged];                               // rows of K, then of V
-  uint32_t firsts[kStaged / 2], seconds[kStaged / 2], ds[8];  // ds: of the tile before
+  DqLds<C> tiles_in_lds;
+  uint32_t ds[8];  // of the tile before
   uint32_t cap_gradients[C::kGeneral ? 8 : 1], keep;
   float scale, lse, negative_delta, weight_scale;
-  uint32_t row_read[4], column_read[2], row_write[4], column_write, k_source[kGroups], v_source[kGroups];
-  uint32_t first_selector, second_selector;
 
   const char *k, *v;  // of the next tile to load
-  uint32_t k_stride, v_stride;
-  int left;  // keys from there on
-  Buffer k_tile, v_tile;
+  int left;           // keys from there on
+  DqSource k_source, v_source;
   Edges edges;
   QueryTiles tiles, own;  // of keys: of the workgroup, of the wave
   int tile;
@@ -63,53 +54,21 @@ struct BackwardDq {
   template <int kStep>
   FW_METHOD void advance() {
     const int rows = left < kDqTile ? left : kDqTile;
-    const auto bytes = [&](uint32_t stride, int dim) { return rows > 0 ? uint32_t(rows - 1) * stride + dim * 2 : 0; };
+    const auto bytes = [&](const DqSource& s) { return rows > 0 ? uint32_t(rows - 1) * s.stride + s.row_bytes : 0; };
     if constexpr (kStep == 0) {
-      k_tile = make_buffer(k, bytes(k_stride, p.dim_qk));
-      k += int64_t{kDqTile} * k_stride;
+      k_source.tile = make_buffer(k, bytes(k_source));
+      k += int64_t{kDqTile} * k_source.stride;
     } else {
-      v_tile = make_buffer(v, bytes(v_stride, p.dim_v));
-      v += int64_t{kDqTile} * v_stride;
+      v_source.tile = make_buffer(v, bytes(v_source));
+      v += int64_t{kDqTile} * v_source.stride;
       left -= left < kDqTile ? left : kDqTile;
     }
   }
-  FW_METHOD void load_row(int i) {
-    const int group = i % kStaged / kCount, far = Carry::rows_on(i % kCount);
-    if (i < kStaged) {
-      staged[i] = buffer_load4(k_tile, k_source[group] + far * k_stride);
-    } else {
-      staged[i] = buffer_load4(v_tile, v_source[group] + far * v_stride);
-    }
-  }
-  FW_METHOD void carry_row(int i) const {
-    const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;
-    lds_write4(
-        row_write[row & 3] + (row >> 2) * 8 * C::kRowBytes + group * Carry::kGroupBytes + matrix * C::kMatrixBytes,
-        staged[i]);
-  }
-  FW_METHOD void swap_columns(int i) {
-    firsts[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], first_selector);
-    seconds[i] = permute_bytes(staged[2 * i + 1], staged[2 * i], second_selector);
-  }
-  FW_METHOD void carry_columns(int group) const {
-    write_columns<kCount>(column_write + group * (128 * Columns::kLineBytes), firsts + group * (kCount / 2),
-                          seconds + group * (kCount / 2));
-  }
-  FW_METHOD void change_buffers() {
-    if constexpr (C::kRowBuffers == 2) {
-      FW_UNROLL for (int i = 0; i < 4; ++i) row_read[i] ^= C::kRowsBytes, row_write[i] ^= C::kRowsBytes;
-    }
-    FW_UNROLL for (int i = 0; i < 2; ++i) column_read[i] ^= C::kMatrixBytes;
-    column_write ^= C::kMatrixBytes;
-  }
-
   FW_METHOD U32x4 fragment(int f) const {
-    if (f < C::kFirstDq) {
-      const int matrix = f < C::kFirstDp ? 0 : 1, i = f - matrix * C::kFirstDp;
-      return lds_read16(row_read[i % 4] + Rows::fragment_offset(i) + matrix * C::kMatrixBytes);
-    }
+    if (f < C::kFirstDp) return tiles_in_lds.row_fragment(0, f);
+    if (f < C::kFirstDq) return tiles_in_lds.row_fragment(1, f - C::kFirstDp);
     const int i = f - C::kFirstDq;
-    return lds_read16(column_read[i / C::kBlocks] + i % C::kBlocks * (32 * Columns::kLineBytes));
+    return tiles_in_lds.column_fragment(i / C::kBlocks, i % C::kBlocks);
   }
 
   // ---- one tile ----
@@ -165,10 +124,10 @@ struct BackwardDq {
     if constexpr (op == kDqGradient) {
       z.ds[i] = Near<E>::pack(Near<E>::round(gradient(z, 2 * i)), Near<E>::round(gradient(z, 2 * i + 1)));
     }
-    if constexpr (op == kDqCarryRow) carry_row(i);
-    if constexpr (op == kDqSwapColumns) swap_columns(i);
-    if constexpr (op == kDqCarryColumns) carry_columns(i);
-    if constexpr (op == kDqLoad) load_row(i);
+    if constexpr (op == kDqCarryRow) tiles_in_lds.carry_row(i);
+    if constexpr (op == kDqSwapColumns) tiles_in_lds.swap_columns(i);
+    if constexpr (op == kDqCarryColumns) tiles_in_lds.carry_columns(i);
+    if constexpr (op == kDqLoad) tiles_in_lds.load(i, k_source, v_source);
     if constexpr (op == kDqAdvance) advance<i>();
   }
   template <int kFirst, bool kMasked, int... kItem>
@@ -190,7 +149,7 @@ struct BackwardDq {
     if constexpr (part == 0 && f == S::kBarrier) {
       workgroup_barrier();
       schedule_fence();
-      change_buffers();
+      tiles_in_lds.change_buffers();
     }
     if constexpr (part == 0) {
       constexpr int kNext = f + kAhead;
@@ -229,8 +188,7 @@ struct BackwardDq {
       const int to = __builtin_elementwise_add_sat(query, edges.right);
       z.right = room(to < last ? to : last, key), z.left = room(key, __builtin_elementwise_add_sat(query, edges.left));
     }
-    // Sums with these stay in the loop.
-    FW_UNROLL for (int g = 0; g < kGroups; ++g) { hold(k_source[g]), hold(v_source[g]); }
+    tiles_in_lds.hold_sources();
     schedule_fence();
     steps<kMasked>(z, Count<DqPlan<C, kMasked>::kGaps>());
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
@@ -268,23 +226,6 @@ struct BackwardDq {
     const float delta = float_of(buffer_load4(numbers, row * 4 + uint32_t(abi::backward_delta_at(kQueryTile))));
     negative_delta = -delta;
   }
-  FW_METHOD void set_addresses(uint32_t lds) {
-    const Carry carry(lane, wave);
-    FW_UNROLL for (int i = 0; i < 4; ++i) {
-      row_read[i] = lds + Rows::read_address(lane, i);
-      row_write[i] = lds + Rows::write_address(carry.row(i), carry.dword);
-    }
-    // Columns of the tile before are read, those of this one written: the second buffer and the first.
-    FW_UNROLL for (int i = 0; i < 2; ++i) {
-      column_read[i] = lds + C::kTransposed + C::kMatrixBytes + Columns::read_address(lane, i);
-    }
-    column_write = lds + C::kTransposed + carry.column_address();
-    first_selector = carry.first_selector(), second_selector = carry.second_selector();
-    FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-      k_source[g] = carry.source(k_stride, uint32_t(p.dim_qk) * 2, g, Carry::kGroupBytes);
-      v_source[g] = carry.source(v_stride, uint32_t(p.dim_v) * 2, g, Carry::kGroupBytes);
-    }
-  }
   FW_METHOD void set_tiles(int first, int last) {
     edges = edges_of(p, seq);
     edges.left = uniform(edges.left), edges.right = uniform(edges.right);
@@ -305,11 +246,12 @@ struct BackwardDq {
     if (tiles.first < tiles.end) {
       load_queries(args, rows);
       const int kv_head = uint32_t(head) * uint32_t(p.heads_k) / uint32_t(p.heads_q), key = tiles.first * kDqTile;
-      k_stride = uint32_t(p.k.stride[1]) * 2, v_stride = uint32_t(p.v.stride[1]) * 2;
-      k = static_cast<const char*>(p.k.data) + uniform(key_offset(p, p.k, seq, key, kv_head) * 2);
-      v = static_cast<const char*>(p.v.data) + uniform(key_offset(p, p.v, seq, key, kv_head) * 2);
+      k_source.stride = uint32_t(p.k.stride[1]) * 2, v_source.stride = uint32_t(p.v.stride[1]) * 2;
+      k_source.row_bytes = uint32_t(p.dim_qk) * 2, v_source.row_bytes = uint32_t(p.dim_v) * 2;
+      k = static_cast<const char*>(p.k.data) + uniform(stored_offset(p.k, seq, key, kv_head) * 2);
+      v = static_cast<const char*>(p.v.data) + uniform(stored_offset(p.v, seq, key, kv_head) * 2);
       left = uniform(int(seq.keys) - key);
-      set_addresses(lds);
+      tiles_in_lds.set_addresses(lds, lane, wave, k_source, v_source);
       loop();
     }
     store(rows);
@@ -317,20 +259,11 @@ struct BackwardDq {
 
   FW_METHOD void loop() {
     advance<0>(), advance<1>();
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row(i);
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) carry_row(i);
-    // Columns and dS of the tile before the first are 0.
-    FW_UNROLL for (int i = 0; i < kStaged / 2; ++i) firsts[i] = seconds[i] = 0;
-    column_write ^= C::kMatrixBytes;
-    FW_UNROLL for (int g = 0; g < kGroups; ++g) carry_columns(g);
-    column_write ^= C::kMatrixBytes;
-    FW_UNROLL for (int i = 0; i < 8; ++i) ds[i] = 0;
-    FW_UNROLL for (int i = 0; i < kStaged / 2; ++i) swap_columns(i);
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) tiles_in_lds.load(i, k_source, v_source);
+    tiles_in_lds.begin();
+    FW_UNROLL for (int i = 0; i < 8; ++i) ds[i] = 0;  // of the tile before the first
     advance<0>(), advance<1>();
-    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) load_row(i);
-    if constexpr (C::kRowBuffers == 2) {
-      FW_UNROLL for (int i = 0; i < 4; ++i) row_write[i] ^= C::kRowsBytes;
-    }
+    FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) tiles_in_lds.load(i, k_source, v_source);
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
     tile = tiles.first;

@@ -18,17 +18,20 @@ struct DqConfig {
   static constexpr int kWaves = kThreads / kWave;
   static_assert(kTileQ == kWaves * kDqQueries && kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimQk >= kDimV);
 
-  // LDS: two buffers of rows of K and V, or one with a second barrier; two of K transposed.
+  // LDS: two buffers of rows of K and V, or one with a second barrier; two of K transposed. kTransposing: four buffers
+  // of rows (bwd_dq_lds.h).
+  static constexpr bool kTransposing = kIsGfx950;
   static constexpr int kPadded = padded_columns(kDimQk), kRowBytes = 2 * kPadded, kMatrixBytes = kDqTile * kRowBytes;
-  static constexpr int kRowBuffers = kPadded > 128 ? 1 : 2;
+  static constexpr int kRowBuffers = kTransposing ? 4 : kPadded > 128 ? 1 : 2;
   static constexpr uint32_t kRowsBytes = 2 * kMatrixBytes, kTransposed = kRowBuffers * kRowsBytes;
-  static constexpr int kLdsBytes = (2 * kRowBuffers + 2) * kMatrixBytes;
+  static constexpr int kLdsBytes = (2 * kRowBuffers + (kTransposing ? 0 : 2)) * kMatrixBytes;
 
   // Fragments in the order of their products: S^T = K Q^T, dP^T = V dO^T, and of the tile before dQ^T += K^T dS^T.
   static constexpr int kQkFragments = kDimQk / 16, kVFragments = kDimV / 16, kBlocks = kDimQk / 32;
   static constexpr int kFirstDp = kQkFragments, kFirstDq = kFirstDp + kVFragments, kFragments = kFirstDq + 2 * kBlocks;
-  static constexpr int kAhead = 4;                                  // fragments read ahead of their use
-  static constexpr int kStaged = kDqTile * kPadded / 2 / kThreads;  // dwords of K, and of V, that a lane carries to LDS
+  static constexpr int kAhead = 4;  // fragments read ahead of their use
+  // Dwords (kTransposing: units) of K, and as many of V, that a lane carries from memory to LDS for each tile.
+  static constexpr int kStaged = kMatrixBytes / (kTransposing ? 16 : 4) / kThreads;
   static constexpr int kGroups = kPadded > 128 ? kPadded / 128 : 1;  // 128 columns apart
 };
 
@@ -64,9 +67,10 @@ struct DqPlan {
     for (int i = 0; i < 2 * C::kStaged; ++i)
       s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kRowsFree, kUntil);  // the next tile
     constexpr int kPairs = C::kStaged / 2;
-    for (int i = 0; i < C::kGroups; ++i)  // of this tile, swapped one step ago
+    for (int i = 0; i < C::kGroups && !C::kTransposing; ++i)  // of this tile, swapped one step ago
       s.add(kMemoryQueue, kDqCarryColumns, i, 0, 2, 0, kUntil);
-    for (int i = 0; i < kPairs; ++i) s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
+    for (int i = 0; i < kPairs && !C::kTransposing; ++i)
+      s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
     for (int i = 0; i < 2; ++i) s.add(kMemoryQueue, kDqAdvance, i, 0, 5);
     for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kDqLoad, i, 1, 2, s.position[kVectorQueue] + 1);
     if (C::kGeneral) s.add(kVectorQueue, kDqModify, 0, 0, 0, kDp + kSteps);

@@ -17,17 +17,43 @@ FW_DEVICE Sequence uniform(const Sequence& s) {
           uniform(s.k_row), uniform(s.queries), uniform(s.keys)};
 }
 
+// The tiles of keys of a head are dealt out to so many workgroups. As many as there are tiles; but where dQ is summed
+// in a fixed order, a workgroup has several, one after the other, and sums of its own.
+template <class C>
+FW_DEVICE uint32_t key_chains(const GpuArguments& args) {
+  if (C::kFused && args.schedule.in_order) return uint32_t(args.schedule.splits) / C::kSumsOfTile;
+  return (uint32_t(args.params.seqlen_k) + C::kTileK - 1) / C::kTileK;
+}
+
+// The tile of keys that is `further` rows behind the workgroup's first; whether it is there. Everything follows from
+// the arguments anew: scalar registers are few.
+template <class C>
+FW_DEVICE bool backward_tile(const GpuArguments& args, uint32_t lds, int further) {
+  const Params& p = args.params;
+  const KeyTask task = key_task(p, uint32_t(task_index()), uint32_t(args.schedule.tasks), key_chains<C>(args));
+  const Sequence seq = uniform(sequence_of(p, task.batch));
+  const int first = task.tile * C::kTileK + further, left = stored_rows(p, task.batch) - first;
+  if (left <= 0) return false;
+  const int rows = left < C::kTileK ? left : C::kTileK;
+  Backward<C>(p, seq, task.head, first - left_pad(p, task.batch)).run(args, lds, rows, task.tile);
+  return true;
+}
+
 template <class C>
 FW_DEVICE void backward(const GpuArguments& args, uint32_t lds) {
-  const Params& p = args.params;
-  const int64_t index = task_index();
-  if (index >= args.schedule.tasks || p.seqlen_k == 0) return;
-  const KeyTask task = key_task(p, uint32_t(index), uint32_t(args.schedule.tasks), C::kTileK);
-  const Sequence seq = uniform(sequence_of(p, task.batch));
-  const int first = task.tile * C::kTileK, left = stored_rows(p, task.batch) - first;
-  if (left <= 0) return;
-  const int rows = left < C::kTileK ? left : C::kTileK;
-  Backward<C>(p, seq, task.head, first - left_pad(p, task.batch)).run(args, lds, rows);
+  if (task_index() >= args.schedule.tasks || args.params.seqlen_k == 0) return;
+  if constexpr (!C::kFused) {
+    backward_tile<C>(args, lds, 0);
+    return;
+  }
+  int further = 0;
+  while (backward_tile<C>(*(const GpuArguments*)&arguments_again(), lds, further)) {
+    if (!arguments_again().schedule.in_order) return;
+    // The last reads of LDS, before the next tile is written there; and sums, which another wave may go on with.
+    wait_for_memory<0>();
+    workgroup_barrier();
+    further += int(key_chains<C>(*(const GpuArguments*)&arguments_again())) * C::kTileK;
+  }
 }
 
 template <class C>
@@ -61,7 +87,7 @@ FW_DEVICE void backward_heads(const GpuArguments& args, uint32_t lds) {
   FW_KERNEL(threads) FW_CDNA_WAVES(1) name([[maybe_unused]] flashwave::GpuArguments args) {                 \
     using namespace flashwave;                                                                              \
     using Config = BackwardConfig<ElementOf<(dtypes), (needs)>::Type, dim_qk, dim_v, tile_k, threads,       \
-                                  ((needs) & kNeedsAnyOrder) != 0, ((features) & kScoreModifiers) != 0>;    \
+                                  ((needs) & kOrdersByHeads) != 0, ((features) & kScoreModifiers) != 0>;    \
     static_assert((tile_q) == kQueryTile);                                                                  \
     FW_SHARED U32x4 lds[Config::kLdsBytes / 16];                                                            \
     backward<Config>(arguments_in_memory(), uint32_t(reinterpret_cast<uintptr_t>((FW_LDS U32x4*)lds)));     \

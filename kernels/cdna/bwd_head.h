@@ -35,7 +35,7 @@ FW_DEVICE void backward_head(const GpuArguments& args, const Sequence& seq, int 
   const int stored = uniform(stored_rows(p, batch)), padding = uniform(left_pad(p, batch));
   FW_NO_UNROLL for (int first = 0; first < stored; first += K::kTileK) {
     const int rows = stored - first < K::kTileK ? stored - first : K::kTileK;
-    Backward<K>(p, seq, head, first - padding).run(args, lds, rows);
+    Backward<K>(p, seq, head, first - padding).run(args, lds, rows, 0);
     workgroup_barrier();  // the last reads of LDS, before others are written there
   }
   if (!p.dq.data) return;

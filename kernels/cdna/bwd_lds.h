@@ -105,6 +105,8 @@ struct BackwardLds {
     lds_write_high(ds_write[pair % 2 * 2 + 1] + rows, ds[pair]);
   }
 
+  FW_METHOD void change_ds() {}
+
   // Fragments of Q (matrix 0) or dO: 16 columns of the rows; 16 rows of 32 columns of the walk; 16 keys of dS.
   template <int kBuffer>
   FW_METHOD U32x4 row_fragment(int matrix, int i) const {
@@ -171,7 +173,10 @@ struct BackwardLds<C, true> {
     q_source = unit * 16 < stream.q_row ? row * stream.q_stride + unit * 16 : kNowhere;
     d_o_source = unit * 16 < stream.d_o_row ? row * stream.d_o_stride + unit * 16 : kNowhere;
     if constexpr (C::kFused) {
-      FW_UNROLL for (int far = 0; far < 2; ++far) ds_read[far] = lds + C::kDs + Ds::read_address(lane, keys, far);
+      const uint32_t from = C::kPairs ? (2 + wave / 2) * C::kDsBytes : 0;
+      FW_UNROLL for (int far = 0; far < 2; ++far) {
+        ds_read[far] = lds + C::kDs + from + Ds::read_address(lane, keys, far);
+      }
       FW_UNROLL for (int i = 0; i < 4; ++i) {
         ds_write[i] = lds + C::kDs + Ds::address(wave * kWaveKeys + (lane & 31), 2 * i + (lane >> 5));
       }
@@ -213,8 +218,14 @@ struct BackwardLds<C, true> {
   }
   template <int kBuffer>
   FW_METHOD U32x4 ds_fragment(int i) const {  // of the tile before
-    const uint32_t keys = 16 * i * Ds::kLineBytes + (kBuffer ^ 1) * C::kDsBytes;
+    const uint32_t keys = C::kPairs ? 16 * (kBuffer * C::kDqFragments + i) * Ds::kLineBytes
+                                    : 16 * i * Ds::kLineBytes + (kBuffer ^ 1) * C::kDsBytes;
     return both(lds_read_transposed(ds_read[0] + keys), lds_read_transposed(ds_read[1] + keys));
+  }
+  // kPairs: those of two tiles are written while those of the two before are read.
+  FW_METHOD void change_ds() {
+    FW_UNROLL for (int i = 0; i < 4; ++i) ds_write[i] ^= 2 * C::kDsBytes;
+    FW_UNROLL for (int i = 0; i < 2; ++i) ds_read[i] ^= 2 * C::kDsBytes;
   }
 
  private:

@@ -28,7 +28,7 @@ struct BackwardNumbers {
   template <int kSet>
   FW_METHOD void load(Buffer tile) {
     next_lse[kSet] = float_of(buffer_load4(tile, source));
-    next_delta[kSet] = float_of(buffer_load4(tile, source + uint32_t(abi::backward_delta_at(kQueryTile))));
+    next_delta[kSet] = float_of(buffer_load4(tile, source, uint32_t(abi::backward_delta_at(kQueryTile))));
   }
   FW_METHOD void begin() {
     // Waited for here: clang 22 forgets a load that more operations follow than a wait can count.
@@ -38,9 +38,12 @@ struct BackwardNumbers {
   // Numbers of a tile that is not there are 0; it must have no weights.
   FW_METHOD void next(int set, bool exists) { lse = next_lse[set] + (exists ? 0.f : kInf), delta = next_delta[set]; }
 
+  FW_METHOD float scaled(float s, float key_bias) const {
+    return C::kGeneral ? s + key_bias : __builtin_fmaf(s, scale, key_bias);
+  }
+  // Not right behind what computes x: an operand of DPP takes wait states.
   template <int kRegister>
-  FW_METHOD float exponent(float s, float key_bias) const {
-    const float x = C::kGeneral ? s + key_bias : __builtin_fmaf(s, scale, key_bias);
+  FW_METHOD float exponent(float x) const {
     return x - of_sixteen<kRegister>(lse);
   }
   template <int kRegister>
@@ -86,9 +89,10 @@ struct BackwardNumbers<C, true> {
   FW_METHOD void start_next_s(int i) { start(next_s, i, 0); }
   FW_METHOD void start_dp(F32x16& dp, int i) const { start(dp, i, kQueryTile * 4); }
 
+  FW_METHOD float scaled(float s, float key_bias) const { return __builtin_fmaf(s, scale, key_bias); }
   template <int kRegister>
-  FW_METHOD float exponent(float s, float key_bias) const {
-    return __builtin_fmaf(s, scale, key_bias);
+  FW_METHOD float exponent(float x) const {
+    return x;
   }
   template <int kRegister>
   FW_METHOD float difference(float dp) const {

@@ -38,12 +38,12 @@ FW_DEVICE ForwardTask forward_task(const Params& p, uint32_t index, uint32_t tas
   return {int32_t(blocks - 1 - at.step), int32_t(at.column - batch * p.heads_q), int32_t(batch)};
 }
 
-// The first tiles of keys, which most queries see where there is a mask, go first.
+// The first tiles of keys, which most queries see where there is a mask, go first. tiles: of a head, that workgroups
+// begin with.
 struct KeyTask {
   int32_t tile, head, batch;
 };
-FW_DEVICE KeyTask key_task(const Params& p, uint32_t index, uint32_t tasks, int tile_k) {
-  const uint32_t tiles = (uint32_t(p.seqlen_k) + tile_k - 1) / tile_k;
+FW_DEVICE KeyTask key_task(const Params& p, uint32_t index, uint32_t tasks, uint32_t tiles) {
   const TaskPlace at = task_place(index, tasks, tiles, uint32_t(p.heads_k) * uint32_t(p.batch));
   const uint32_t batch = at.column / uint32_t(p.heads_k);
   return {int32_t(at.step), int32_t(at.column - batch * p.heads_k), int32_t(batch)};

@@ -58,6 +58,7 @@ struct Reason {
     kRowAddresses,
     kManyBlocks,  // it could, but is made for too few blocks of queries to fill the GPU
     kAnyOrder,    // it could, but is made for sums in any order
+    kFewHeads,    // it could, but makes sums in a fixed order one head at a time, and there are few
     kNoCode,
     kOnlyForced,
     kSlowPath,
@@ -115,6 +116,8 @@ abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, con
 // Whether a kernel by Work::kPackedSplits is expected to be faster than one that takes blocks of one head with all
 // keys.
 bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+// Whether a kernel with kOrdersByHeads is expected to be faster than a pair of kernels that make no sums.
+bool order_pays(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
 abi::Schedule schedule(const Rotary& rotary);
 abi::Schedule schedule(const Merging& merging, const KernelRow& row);

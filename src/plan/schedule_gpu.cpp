@@ -137,7 +137,31 @@ abi::Schedule line(const Problem& problem, const DeviceInfo& device, const Kerne
 }
 
 // Whether several workgroups add to the sums of dQ in the workspace; else another kernel computes it.
-bool sums_dq(const KernelRow& row) { return row.work != Work::kKeyBlocks || (row.needs & kNeedsAnyOrder) != 0; }
+bool sums_dq(const KernelRow& row) {
+  return row.work != Work::kKeyBlocks || (row.needs & (kNeedsAnyOrder | kOrdersByHeads)) != 0;
+}
+
+// Sums of dQ in a fixed order (kOrdersByHeads): the tiles of keys of a head are dealt out to so many workgroups, which
+// go through theirs one after the other and have sums of their own. The fewest of those that take the least time.
+constexpr int64_t kMostChains = 4;  // each has its sums in fp32
+
+struct KeyChains {
+  int64_t heads, tiles, units;
+  int64_t rounds(int64_t chains) const { return ceil_div(heads * chains, units) * ceil_div(tiles, chains); }
+  int64_t best() const {
+    int64_t best = 1;
+    for (int64_t chains = 2; chains <= std::min(kMostChains, tiles); ++chains) {
+      if (rounds(chains) < rounds(best)) best = chains;
+    }
+    return best;
+  }
+};
+KeyChains key_chains(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const fw_attention& a = problem.a;
+  return {.heads = a.heads_k * a.batch,
+          .tiles = std::max<int64_t>(ceil_div(a.seqlen_k, row.tile_k), 1),
+          .units = std::max<int64_t>(device.compute_units, 1)};
+}
 
 // Whether the gradients of bias and slopes are made by the tiles of this kernel: bias by a kernel with the same ones,
 // slopes by sums that it leaves itself. Others have passes of their own for both (kernels/abi/score_gradients.h).
@@ -160,12 +184,17 @@ abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const 
 }
 
 // A workgroup for each tile of rows of k and v. At least one starts, and finds that there are none.
-abi::Schedule key_blocks(const Problem& problem, const KernelRow& row) {
+abi::Schedule key_blocks(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
   const fw_attention& a = problem.a;
   const int64_t tiles = ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch;
   abi::Schedule s = one_part(problem, row.tile_q, std::max<int64_t>(tiles, 1));
   s.in_order = problem.deterministic();
-  s.dq_columns = static_cast<int16_t>(sums_dq(row) ? row.max_dim_qk : 0);
+  if (s.in_order && (row.needs & kOrdersByHeads)) {
+    const int64_t chains = key_chains(problem, device, row).best();
+    s.splits = static_cast<int32_t>(chains * abi::backward_sums_of_tile(row.threads, row.max_dim_qk));
+    s.tasks = std::max<int64_t>(chains * a.heads_k * a.batch, 1);
+  }
+  s.dq_columns = static_cast<int16_t>(sums_dq(row) ? row.max_dim_qk * s.splits : 0);
   s.lse_by_scale = (row.needs & kTakesLseByScale) != 0;
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, s.dq_columns);
@@ -268,7 +297,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       return key_tiles(problem, device, row, 2);
     case Work::kKeyBlocks:
     case Work::kKeySums:
-      return key_blocks(problem, row);
+      return key_blocks(problem, device, row);
     case Work::kLine:
       return line(problem, device, row);
     case Work::kAnyBlocks:  // never by itself
@@ -281,6 +310,13 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
 int32_t packed_heads(int32_t heads_q, int32_t heads_k) {
   const int32_t group = heads_q / heads_k;
   return std::min(group & -group, 64);
+}
+
+bool order_pays(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+  const KeyChains chains = key_chains(problem, device, row);
+  // Five products of queries and keys against the seven of two kernels without sums, which fill the GPU whatever the
+  // number of heads.
+  return 5 * chains.rounds(chains.best()) * chains.units < 7 * chains.heads * chains.tiles;
 }
 
 bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {

@@ -150,6 +150,12 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
   return {};
 }
 
+// Sums in a fixed order take one workgroup for many tiles of keys.
+Reason few_heads(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
+  const bool few = (row.needs & kOrdersByHeads) && problem.deterministic() && !order_pays(problem, device, row);
+  return few ? Reason{Reason::kFewHeads, "heads_k * batch", 0, problem.a.heads_k * problem.a.batch} : Reason{};
+}
+
 // Made for few blocks of queries, which it cuts into parts of the keys.
 Reason many_blocks(const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
   // What it leaves for the combining kernel is in fp32, which can only write O so.
@@ -226,6 +232,7 @@ Reason why_not(const KernelRow& row, const Problem& problem, const DeviceInfo& d
   if (const Reason reason = unmet_need(row, problem); reason.refuses()) return reason;
   if (const Reason reason = many_blocks(row, problem, device); reason.refuses()) return reason;
   if (const Reason reason = many_rows(row, problem, device); reason.refuses()) return reason;
+  if (const Reason reason = few_heads(row, problem, device); reason.refuses()) return reason;
   return missing_code(row, device);
 }
 
@@ -260,12 +267,14 @@ namespace {
 // Whether the row refuses nothing but the number of queries or the order of sums, which it can do with all the same.
 bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem& problem, const DeviceInfo& device) {
   const bool could = reason.rule == Reason::kMadeForLess || reason.rule == Reason::kMadeForMore ||
-                     reason.rule == Reason::kManyBlocks || reason.rule == Reason::kAnyOrder;
+                     reason.rule == Reason::kManyBlocks || reason.rule == Reason::kAnyOrder ||
+                     reason.rule == Reason::kFewHeads;
   if (!could) return false;
   Problem fewer = problem;
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
-  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks | kPrefersFewRows};
+  willing.needs &=
+      ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks | kPrefersFewRows | kOrdersByHeads};
   if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }

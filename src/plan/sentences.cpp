@@ -103,6 +103,9 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "is made for blocks of queries too few to fill the GPU, and keys enough to attend to in parts";
     case Reason::kAnyOrder:
       return "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one";
+    case Reason::kFewHeads:
+      return "makes sums in a fixed order one head at a time, and " + name + " = " + got +
+             " are too few to fill the GPU";
     case Reason::kNoCode:
       return "has no machine code for " + device.arch + " in this build of flashwave";
     case Reason::kOnlyForced:

@@ -30,6 +30,7 @@ SCALARS_IN_LANES = [
     (r" \w+_bwd_d(bias|slopes)$", 6),
     (r"^gfx908 cdna1_bwd_dq_", 3),
     (r"^gfx90a cdna_bwd_(dkdv|dq)_", 5),
+    (r"^gfx9(42|50) cdna_bwd_dkdv_\w*_d256_", 2),
     (r" amd_generic_", 300),
 ]
 GENERIC_SCRATCH = 128  # bytes a lane, with waves of 32

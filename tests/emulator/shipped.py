@@ -130,9 +130,12 @@ class BackwardLaunch:
     """Two query heads that share a key head, if the kernel takes that; a mask as above. LSE and delta are made up: only
     waits matter."""
 
-    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), dtype=BF16, bias=FLOAT, softcap=0.0, dropout=0.0):
+    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ragged=False, padded=False, ordered=False, **more):
         self.row, self.queries, self.keys, self.window = row, queries, keys, window
-        self.dtype, self.bias, self.softcap, self.dropout = dtype, bias, softcap, dropout
+        self.ragged, self.padded, self.ordered = ragged, padded, ordered
+        self.dtype, self.bias = more.pop("dtype", BF16), more.pop("bias", FLOAT)
+        self.softcap, self.dropout = more.pop("softcap", 0.0), more.pop("dropout", 0.0)
+        assert not more
 
     def bits(self, x):
         return np.float16(x).view(np.uint16) if self.dtype == F16 else bf16(x)
@@ -142,7 +145,7 @@ class BackwardLaunch:
         of_keys, whole = row.work == "kKeyBlocks", "_bwd_head_" in row.name
         scores = row.op in ("kDBias", "kDSlopes")
         passing, kept = (row.tile_q, row.tile_k) if of_keys else (row.tile_k, row.tile_q)
-        sums = "kNeedsAnyOrder" in row.needs
+        sums = re.search("kNeedsAnyOrder|kOrdersByHeads", row.needs) is not None
         if whole:  # those whose queries pass by tiles of keys sum dQ over the tiles
             passing, kept = min(row.tile_q, HEAD_BLOCK), self.queries
             sums = row.tile_q < row.seqlen_q and self.keys > row.tile_k
@@ -154,17 +157,21 @@ class BackwardLaunch:
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
         args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
         args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
-        args.dq_columns = row.dim_qk if sums else 0
         args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * 2
+        if self.ordered:  # kOrdersByHeads: one workgroup has all keys; waves with the same columns have their own sums
+            args.in_order, args.tasks = 1, 1
+            args.splits = row.threads // 64 * 32 // (64 if row.dim_qk <= 64 else 128)
+        args.dq_columns = row.dim_qk * args.splits if sums else 0
         for name in ("q", "o", "d_o", "dq", "k", "v", "dk", "dv"):
             heads, length = (2, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
             array = self.bits(rng.standard_normal((length, heads * dim)))
             strides = (I64 * 4)(array.size, heads * dim, dim, 1)
-            setattr(args, name, Tensor(session.buffer(array).address, strides, self.dtype))
+            setattr(args, name, Tensor(session.buffer(array).address, strides, self.dtype, length))
+        self.set_lengths(session, args)
         lse = session.buffer(np.full((self.queries, 2), 0.5, np.float32))
-        args.lse = Tensor(lse.address, (I64 * 4)(2 * self.queries, 2, 1, 1), FLOAT)
+        args.lse = Tensor(lse.address, (I64 * 4)(2 * self.queries, 2, 1, 1), FLOAT, self.queries)
         block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
-        blocks = np.full(32 + -(-self.queries // passing) * 2 * block // 4, -0.5, np.float32)
+        blocks = np.full(32 + (-(-self.queries // passing) + self.ragged) * 2 * block // 4, -0.5, np.float32)
         if scores:  # kernels/abi/score_gradients.h: one sum for both heads; or parts, the last floats of the memory
             kind = np.float32 if self.bias == FLOAT else np.uint16
             entries = session.buffer(np.zeros((self.queries, self.keys), kind))
@@ -179,6 +186,20 @@ class BackwardLaunch:
             args.workspace_bytes = blocks.nbytes
         args.shared = session.buffer(blocks).address
         return session.run(code, row.name, args.tasks, row.threads, [bytes(args)], check=False)
+
+
+    def set_lengths(self, session, args):
+        """Lengths and places from memory: all rows but a few keys."""
+
+        def numbers(*values):
+            return session.buffer(np.array(values, np.int32)).address
+
+        if self.ragged:
+            args.cu_seqlens_q, args.cu_seqlens_k = numbers(0, self.queries), numbers(0, self.keys)
+        if self.padded:
+            args.leftpad_k, args.cache_batch_idx = numbers(9), numbers(0)
+        if self.ragged or self.padded:
+            args.seqused_k = numbers(self.keys - 12)
 
 
 class Subject(mutation.Subject):
@@ -198,7 +219,11 @@ class Subject(mutation.Subject):
                 BackwardLaunch(row, many + 40, many + 40),  # a diagonal, last tiles that are not whole
                 BackwardLaunch(row, 3 * few, many, window=(NO_WINDOW, NO_WINDOW)),  # no mask, the next head
                 BackwardLaunch(row, 20, 2 * many, window=(8, 0)),  # keys that no query sees
+                BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True),
+                BackwardLaunch(row, 2 * few + 5, many - 20, padded=True),
             ]
+            if "kOrdersByHeads" in row.needs:
+                self.runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True))
             if row.op in ("kDBias", "kDSlopes"):  # one kernel for both types, every type of bias and every modifier
                 both = many + 40, many + 40
                 self.runs += [

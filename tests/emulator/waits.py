@@ -447,10 +447,17 @@ class Kernel:
 
     @kept
     def has_flags(self):
-        """Whether waves may be ordered by memory itself: atomics, accesses that bypass a cache."""
+        """Whether waves may be ordered by memory itself: atomics, accesses that bypass a cache.
+
+        Sums of floats that return nothing are no flags: no wave learns from them that another one came by.
+        """
+
+        def is_flag(line):
+            sums = re.match(r"(buffer|global)_atomic_(pk_)?add_(f|bf)\d", line.name)
+            return re.search(r"\b(glc|sc0|sc1|scope)\b", line.text) or ("atomic" in line.name and not sums)
+
         return any(
-            e and {"load", "store"} & set(e.what) and re.search(r"atomic|\b(glc|sc0|sc1|scope)\b", line.text)
-            for line, e in zip(self.lines, self.effects)
+            e and {"load", "store"} & set(e.what) and is_flag(line) for line, e in zip(self.lines, self.effects)
         )
 
     @kept

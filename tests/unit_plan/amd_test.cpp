@@ -1,6 +1,7 @@
 // Which kernels AMD GPUs are given for a backward, and how their work is cut up, asked about GPUs that are not there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -89,10 +90,67 @@ TEST_F(AmdPlan, FastRoundingTruncatesInTheBackward) {
 TEST_F(AmdPlan, DeterministicBackwardMakesNoSumsInMemory) {
   const Problem p = backward_of(300, 64, true);
   EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d64_m32n128");
+  const Selection all = select(p, mi300());
+  const auto fused = std::ranges::find_if(all.refused, [](const Refusal& r) {
+    return r.row != nullptr && std::string_view(r.row->name) == "cdna_bwd_bf16_d64_m32n128";
+  });
+  ASSERT_NE(fused, all.refused.end());
+  EXPECT_EQ(fused->reason,
+            "makes sums in a fixed order one head at a time, and heads_k * batch = 8 are too few to fill the GPU");
+}
+
+// Heads enough for the GPU: a workgroup has all tiles of keys of a head, or every n-th, and sums of its own.
+TEST_F(AmdPlan, DeterministicBackwardOfManyHeadsIsFused) {
+  Plan plan;
+  Problem p = backward_of(4096, 128, true);
+  p.a.heads_q = p.a.heads_k = 32;
+  p.a.batch = 8;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "cdna_bwd_bf16_d128_m32n128");
+  EXPECT_EQ(plan.schedule.tasks, 256);
+  EXPECT_EQ(plan.schedule.splits, 1);
+  EXPECT_EQ(plan.schedule.dq_columns, 128);
+  EXPECT_TRUE(plan.schedule.in_order);
+  p.a.batch = 4;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 256) << "two workgroups for a head";
+  EXPECT_EQ(plan.schedule.splits, 2);
+  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_EQ(plan.after[0].schedule.splits, 2) << "which adds up both";
+  EXPECT_EQ(plan.before[0].schedule.dq_columns, 256);
+  const int64_t block = 32 * 8 + 128 + 32 * 256 * 4;
+  EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 128 * block * 32 * 4);
+  p.a.dim_qk = p.a.dim_v = 64;
+  ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.splits, 4) << "two waves have the same columns";
+  EXPECT_EQ(plan.schedule.tasks, 256);
+  p.a.batch = 1;
+  EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d64_m32n128") << "more than four for a head take too much memory";
   const Selection forced = select(p, mi300(), {.force_kernel = "cdna_bwd_bf16_d64_m32n128"});
-  EXPECT_EQ(forced.row, nullptr);
-  ASSERT_EQ(forced.refused.size(), 1u);
-  EXPECT_EQ(forced.refused[0].reason, "is made for sums in any order, FW_DETERMINISTIC asks for a fixed one");
+  ASSERT_NE(forced.row, nullptr);
+  EXPECT_EQ(gpu_schedule(p, mi300(), *forced.row).tasks, 4 * 32);
+}
+
+// Beside the gradients: lse and delta of each query, 12 bytes with their part of a block, and the sums of dQ in fp32.
+TEST_F(AmdPlan, MemoryOfALongBackwardIsLinear) {
+  constexpr int64_t kTokens = 65536, kHeads = 32;
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const bool deterministic : {false, true}) {
+      Problem p = backward_of(kTokens, dim, deterministic);
+      p.a.batch = 1, p.a.heads_q = p.a.heads_k = kHeads;
+      Plan plan;
+      ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
+      const auto bytes = static_cast<double>(plan.workspace_bytes());
+      const double gradients = 3.0 * kTokens * kHeads * static_cast<double>(dim) * 2, rows = kTokens * kHeads;
+      const bool sums = !deterministic && dim <= 128;
+      EXPECT_LE(bytes, rows * (12 + (sums ? 4.0 * static_cast<double>(dim) : 0)) + 4096);
+      if (!sums) EXPECT_LE(gradients + bytes, 1.1 * gradients) << dim;
+      Problem half = p;
+      half.a.seqlen_q = half.a.seqlen_k = kTokens / 2;
+      ASSERT_TRUE(make_plan(half, mi300(), {}, &plan).ok());
+      EXPECT_NEAR(bytes / static_cast<double>(plan.workspace_bytes()), 2.0, 0.01);
+    }
+  }
 }
 
 // One workgroup for each 128 keys of a key head, whatever the number of compute units.
