@@ -41,7 +41,8 @@ fn losses(device: &Device) -> Vec<f32> {
 
 #[test]
 fn losses_fall_as_on_the_cpu() {
-    let names = std::env::var("FLASHWAVE_TEST_DEVICE").unwrap_or_else(|_| "emu:gfx942 emu:gfx1100 emu:gfx1201".to_string());
+    let names =
+        std::env::var("FLASHWAVE_TEST_DEVICE").unwrap_or_else(|_| "emu:gfx942 emu:gfx1100 emu:gfx1201".to_string());
     let on_cpu = losses(&Device::cpu());
     for name in names.split_whitespace() {
         let there = losses(&Device::open(name).unwrap());
