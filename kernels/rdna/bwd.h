@@ -40,6 +40,8 @@ struct Backward : BackwardTask<T, C> {
   // by they are those of a tile, the same for all of its kept rows.
   static constexpr int kNumbers = C::kKeepsKeys ? 1 : kScoreTiles;
   F32x8 minus_lse[kNumbers], minus_delta[kNumbers];
+  KeptPairs<8> kept[kScoreTiles];
+  U32x8 raw_bias[kScoreTiles];
   uint32_t rows_at, scores_to, ds_t_to;
 
   FW_METHOD void load_kept() {
@@ -52,6 +54,7 @@ struct Backward : BackwardTask<T, C> {
       if constexpr (!C::kKeepsKeys) {
         minus_lse[w] = this->number(w, 0);
         minus_delta[w] = this->number(w, 1);
+        if constexpr (C::kGeneral) this->template scale_numbers<kAnyModifiers>(minus_lse[w], minus_delta[w]);
       }
     }
   }
@@ -86,10 +89,26 @@ struct Backward : BackwardTask<T, C> {
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) store_weights(w, s[w]);
     schedule_fence();
   }
+  template <uint32_t kModifiers>
+  FW_METHOD void load_bias() {
+    if constexpr (kModifiers == kFloatBias || kModifiers == kOwnBias) {
+      FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
+        raw_bias[w] = this->template modifiers<kModifiers, 8>(w).load_bias();
+      }
+    }
+  }
+  template <uint32_t kModifiers>
   FW_METHOD void modified_weights() {
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) hold(s[w]);
+    if constexpr (C::kKeepsKeys) this->template scale_numbers<kModifiers>(minus_lse[0], minus_delta[0]);
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
-      Base::modified_weights(s[w], [&] { return lse_of(w); }, [&](F32x8 weights) { store_weights(w, weights); }, w);
+      Vec<float, C::kKeepsKeys ? 8 : 1> lse;
+      if constexpr (C::kKeepsKeys)
+        lse = minus_lse[0];
+      else
+        lse[0] = minus_lse[w][0];
+      Base::template modified_weights<kModifiers>(
+          s[w], lse, raw_bias[w], [&](F32x8 weights) { store_weights(w, weights); }, kept[w], w);
       schedule_fence();
     }
   }
@@ -102,6 +121,7 @@ struct Backward : BackwardTask<T, C> {
 
   // P, dP -> dS. For dA the kept row becomes the index that is summed: 2 bytes each, with rows exchanged so that no
   // bank is met twice.
+  template <uint32_t kModifiers>
   FW_METHOD void store_gradients() {
     uint32_t to[4];
     if constexpr (C::kFused) {
@@ -109,7 +129,7 @@ struct Backward : BackwardTask<T, C> {
       FW_UNROLL for (int j = 1; j < 4; ++j) to[j] = to[0] ^ (kRdna4 ? j * 32 : 64);
     }
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
-      if constexpr (C::kGeneral) this->modify_gradients(s[w], dp[w], delta_of(w));
+      if constexpr (C::kGeneral) this->template drop_gradients<kModifiers>(dp[w], delta_of(w), kept[w]);
       dp[w] *= s[w];
       hold(dp[w]);
       schedule_fence();
@@ -129,7 +149,7 @@ struct Backward : BackwardTask<T, C> {
 
   // Fragment k of a tile's rows: of A, then of G.
   FW_METHOD Fragment row_fragment(int k) const { return operand(rows_at + C::kA, k); }
-  template <int k>
+  template <uint32_t kModifiers, int k>
   FW_METHOD void score_step(Fragment* f, bool more) {
     if constexpr (k + kAhead < 2 * kSteps) f[k + kAhead] = row_fragment(k + kAhead);
     constexpr int step = k % kSteps;
@@ -139,18 +159,19 @@ struct Backward : BackwardTask<T, C> {
       else if constexpr (k < kSteps)
         s[w] = T::multiply(f[k], xf[w][step], s[w]);
       else if constexpr (k == kSteps)
-        dp[w] = C::kGeneral ? T::multiply(f[k], yf[w][0]) : T::multiply_keeping(f[k], yf[w][0], delta_of(w));
+        dp[w] = T::multiply_keeping(f[k], yf[w][0], delta_of(w));
       else
         dp[w] = T::multiply(f[k], yf[w][step], dp[w]);
       schedule_fence();
     }
     if constexpr (k == 0) {
+      load_bias<kModifiers>();
       this->advance(more);
       if constexpr (!C::kGeneral) load_lse();
     }
     if constexpr (k == kSteps - 1) {
       if constexpr (C::kGeneral) {
-        modified_weights();
+        modified_weights<kModifiers>();
         load_lse();
       } else {
         weights();
@@ -160,13 +181,14 @@ struct Backward : BackwardTask<T, C> {
     schedule_fence();
   }
   // Recursion: a loop of so many instructions is not unrolled.
-  template <int k>
+  template <uint32_t kModifiers, int k>
   FW_METHOD void score_steps(Fragment* f, bool more) {
     if constexpr (k < 2 * kSteps) {
-      score_step<k>(f, more);
-      score_steps<k + 1>(f, more);
+      score_step<kModifiers, k>(f, more);
+      score_steps<kModifiers, k + 1>(f, more);
     }
   }
+  template <uint32_t kModifiers>
   FW_METHOD void score_tile(bool more) {
     this->start_tile();
     rows_at = operand_base(lane) + here(half);
@@ -174,8 +196,8 @@ struct Backward : BackwardTask<T, C> {
     if constexpr (C::kFused) ds_t_to = this->ds_t_place() + here(half + wave * kScoreTiles * kFragmentBytes);
     Fragment f[2 * kSteps];
     FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = row_fragment(k);
-    score_steps<0>(f, more);
-    store_gradients();
+    score_steps<kModifiers, 0>(f, more);
+    store_gradients<kModifiers>();
     if constexpr (C::kGeneral) load_delta();
     workgroup_barrier();
     other_half();
@@ -186,7 +208,9 @@ struct Backward : BackwardTask<T, C> {
     load_delta();
     if constexpr (kXtThroughLds) workgroup_barrier();
     workgroup_barrier();
-    FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) score_tile(left > 1);
+    this->by_modifiers(this->all_modifiers(), [&]<uint32_t kModifiers>() __attribute__((always_inline)) {
+      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) score_tile<kModifiers>(left > 1);
+    });
     workgroup_barrier();  // that of the others' last tile
   }
 

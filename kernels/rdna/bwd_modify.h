@@ -1,121 +1,307 @@
 // Score modifiers and dropout in the backward, on an accumulator of scores: a lane has one row of the kept tensor and
-// rows of the streamed one in its registers (bwd_config.h), of which there are N here. Every switch is uniform.
+// rows of the streamed one in its registers (bwd_config.h), of which there are N here. Every switch is uniform, and
+// what is the same for all tiles is computed before the loop.
 #pragma once
 
+#include "kernels/abi/features.h"
 #include "kernels/common/score.h"
 #include "kernels/rdna/bwd_config.h"
 
 namespace flashwave {
 
-template <class C, int N>
+inline constexpr int kNearBits = 24;  // of a row of a bias in elements: 16 of them are within reach of an offset
+
+// Pairs that are not dropped: of each register, the lanes, uniform; or of a lane, the registers, which takes no scalar
+// registers.
+template <int N>
+struct KeptPairs {
+  uint32_t lanes[N];
+  uint32_t registers;
+
+  FW_METHOD void to_registers() {
+    registers = 0;
+    FW_UNROLL for (int r = 0; r < N; ++r) registers |= in_lanes(lanes[r]) ? 1u << r : 0;
+    hold(registers);
+  }
+};
+
+// Of a launch, uniform.
+struct ModifierFactors {
+  float scale;            // a.x to log2
+  float cap_in, cap_out;  // softcap: a.x to twice the argument of tanh, in log2; tanh to log2
+  float most;             // log2 of what weights are scaled up by, as some are dropped
+  float unkept;           // 1 / that
+
+  FW_METHOD void start(const Params& p) {
+    scale = uniform(p.softmax_scale * kLog2e);
+    const bool caps = p.softcap > 0.f;
+    cap_in = uniform(caps ? 2.f * kLog2e * p.softmax_scale / p.softcap : 0.f);
+    cap_out = uniform(p.softcap * kLog2e);
+    unkept = uniform(1.f - p.dropout_p);
+    most = uniform(-log2_fast(unkept));
+  }
+};
+
+// Which modifiers there are. A loop is compiled for each of them alone, without branches, whose sides would meet with
+// copies of accumulators, and one for all else.
+// Bits as in kernels/abi/features.h, a bias by its kind: of fp32, of the type of Q; of another one, or rows far apart.
+inline constexpr uint32_t kFloatBias = 1u << 28, kOwnBias = 1u << 29, kOtherBias = 1u << 30;
+inline constexpr uint32_t kAnyModifiers = ~0u;
+template <class T>
+FW_DEVICE uint32_t modifiers_of(const Params& p) {
+  uint32_t all = 0;
+  if (p.alibi_slopes) all |= kAlibi;
+  if (int(bits_of(p.softcap)) > 0) all |= kSoftcap;
+  if (p.dropout_threshold) all |= kDropout;
+  if (p.bias.data) {
+    const bool near = uint64_t(p.bias.stride[2] | p.bias.stride[3]) >> kNearBits == 0;
+    constexpr int kOwn = __is_same(typename T::Storage, _Float16) ? abi::kF16 : abi::kBF16;
+    all |= !near ? kOtherBias : p.bias.dtype == abi::kF32 ? kFloatBias : p.bias.dtype == kOwn ? kOwnBias : kOtherBias;
+  }
+  return all;
+}
+
+template <class T, class C, int N, uint32_t kModifiers>
 struct Modifiers {
   using Scores = Vec<float, N>;
+  using Raw = Vec<uint32_t, N>;  // of a bias, as loaded
+  static constexpr uint32_t kBiases = kFloatBias | kOwnBias | kOtherBias;
+  static constexpr bool kAny = kModifiers == kAnyModifiers;
   const Params& p;  // in memory: read where it is used
+  const ModifierFactors& factors;
   const int batch, head, queries, keys;
-  const int kept, first;  // this lane's kept row; the streamed row of its register 0
+  const int kept0, now;      // the tile's first kept row and streamed row
+  const int first_register;  // of N in the accumulator
   const int lane;
 
+  FW_METHOD bool has_alibi() const { return kAny ? p.alibi_slopes != nullptr : (kModifiers & kAlibi) != 0; }
+  FW_METHOD bool caps() const { return kAny ? int(bits_of(p.softcap)) > 0 : (kModifiers & kSoftcap) != 0; }
+  FW_METHOD bool drops() const { return kAny ? p.dropout_threshold != 0 : (kModifiers & kDropout) != 0; }
+  FW_METHOD bool is_biased() const { return kAny ? p.bias.data != nullptr : (kModifiers & kBiases) != 0; }
+
   FW_METHOD static int step(int r) { return kRowsOfRegister * r; }
-  // a.x -> scores in units of log2. cap_gradients: their derivatives by softmax_scale * a.x, written if there is a
-  // softcap.
-  FW_METHOD void scores(Scores& s, Scores& cap_gradients) const {
-    const float scale = p.softmax_scale, cap = p.softcap;
-    if (cap > 0.f) {
-      Scores t;
-      if (cap <= kQuickCap) {
-        t = s * (2.f * kLog2e * scale / cap);
-        FW_UNROLL for (int r = 0; r < N; ++r) t[r] = exp2_fast(t[r]);
-        t += 1.f;
-        FW_UNROLL for (int r = 0; r < N; ++r) t[r] = rcp_fast(t[r]);
-        FW_UNROLL for (int r = 0; r < N; ++r) t[r] = __builtin_fmaf(t[r], -2.f, 1.f);
-      } else {
-        FW_UNROLL for (int r = 0; r < N; ++r) {
-          t[r] = tanh_of(s[r] * (scale / cap));
-          if (r % 2) schedule_fence();
-        }
-      }
-      FW_UNROLL for (int r = 0; r < N; ++r) cap_gradients[r] = __builtin_fmaf(-t[r], t[r], 1.f);
-      s = t * (cap * kLog2e);
-    } else {
-      s *= scale * kLog2e;
-    }
-    if (p.bias.data) {
-      switch (p.bias.dtype) {
-        case abi::kF16:
-          add_bias<_Float16>(s);
-          break;
-        case abi::kBF16:
-          add_bias<BFloat16>(s);
-          break;
-        default:
-          add_bias<float>(s);
-      }
-    }
-    if (p.alibi_slopes) {
-      const float slope = p.alibi_slopes[batch * p.alibi_batch_stride + head] * kLog2e;
-      const int diagonal = keys - queries + (C::kKeepsKeys ? first - kept : kept - first);
-      const float distance = float(diagonal), forward = C::kKeepsKeys ? kRowsOfRegister : -kRowsOfRegister;
+  FW_METHOD int kept() const { return kept0 + (lane & 15); }
+  // The streamed row of register 0, counted from the tile's first.
+  FW_METHOD int first() const { return kRowsOfHalf * (lane >> 4) + kRowsOfRegister * first_register; }
+
+  // ------------------------------------------------------------------------------------------------------------ ALiBi
+  // A lane has one lse if queries are kept.
+  using Lse = Vec<float, C::kKeepsKeys ? N : 1>;
+  FW_METHOD static Scores in_registers(const Lse& x) {
+    if constexpr (C::kKeepsKeys)
+      return x;
+    else
+      return Scores(x[0]);
+  }
+  FW_METHOD void add_alibi(Scores& sum) const {
+    const float slope = load_uniform(p.alibi_slopes + batch * p.alibi_batch_stride + head) * kLog2e;
+    const int shift = keys - queries + (C::kKeepsKeys ? now - kept0 : kept0 - now);
+    const int from_first = first() - (lane & 15);
+    const float distance = float(shift + (C::kKeepsKeys ? from_first : -from_first));
+    constexpr float kForward = C::kKeepsKeys ? kRowsOfRegister : -kRowsOfRegister;
+    const bool crosses = shift < 15 && shift > -15;
+    if (__builtin_expect(crosses, 0)) {
+      hold(sum);
       FW_UNROLL for (int r = 0; r < N; ++r) {
-        s[r] = __builtin_fmaf(-slope, __builtin_fabsf(distance + forward * float(r)), s[r]);
+        sum[r] = __builtin_fmaf(-slope, __builtin_fabsf(distance + kForward * float(r)), sum[r]);
       }
+      hold(sum);
+    } else {  // the tile is on one side of the diagonal
+      hold(sum);
+      const float down = shift > 0 ? -slope : slope;
+      Scores away;
+      away[0] = product_rounded(distance, down);
+      float by = down * kForward;
+      away[1] = away[0] + by;
+      FW_UNROLL for (int have = 2; have < N; have *= 2) {
+        by = in_scalar(by + by);
+        FW_UNROLL for (int r = 0; r < have; ++r) away[have + r] = away[r] + by;
+      }
+      sum += away;
+      hold(sum);
     }
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- bias
+  // Rows of it are near: rows that are not there read 0, or what is there instead; their weights are 0.
+  template <class E>
+  FW_METHOD Raw load_near() const {
+    const abi::Tensor& bias = p.bias;
+    const int64_t along = bias.stride[C::kKeepsKeys ? 3 : 2] * int64_t{sizeof(E)};  // kept rows, bytes
+    const int64_t across = bias.stride[C::kKeepsKeys ? 2 : 3] * int64_t{sizeof(E)};
+    const char* const data = static_cast<const char*>(bias.data) +
+                             (batch * bias.stride[0] + head * bias.stride[1]) * int64_t{sizeof(E)} + kept0 * along +
+                             now * across;
+    const int rows = (C::kKeepsKeys ? queries : keys) - now, kept_rows = (C::kKeepsKeys ? keys : queries) - kept0;
+    const int last = (rows < 16 ? rows : 16) - 1, kept_last = (kept_rows < 16 ? kept_rows : 16) - 1;
+    const int bytes = kept_last < 0 ? 0 : last * int(across) + kept_last * int(along) + int(sizeof(E));
+    const uint32_t at = uint32_t(lane & 15) * uint32_t(along) + uint32_t(first()) * uint32_t(across);
+    Raw x;
+    FW_UNROLL for (int r = 0; r < N; ++r) {
+      const int skipped = step(r) * int(across);
+      const Buffer b = make_buffer(data + skipped, bytes > skipped ? bytes - skipped : 0);
+      x[r] = sizeof(E) == 4 ? buffer_load4(b, at) : buffer_load2(b, at);
+    }
+    return x;
+  }
+  // Any bias.
+  template <class E>
+  FW_METHOD Raw load_far() const {
+    const abi::Tensor& bias = p.bias;
+    const int kept_end = (C::kKeepsKeys ? keys : queries) - 1, end = (C::kKeepsKeys ? queries : keys) - 1;
+    const int64_t stride = bias.stride[C::kKeepsKeys ? 2 : 3];
+    const E* const mine = static_cast<const E*>(bias.data) + batch * bias.stride[0] + head * bias.stride[1] +
+                          (kept() < kept_end ? kept() : kept_end) * bias.stride[C::kKeepsKeys ? 3 : 2];
+    Raw x;
+    FW_UNROLL for (int r = 0; r < N; ++r) {
+      const int row = now + first() + step(r);
+      x[r] = mine[(row < end ? row : end) * stride];
+      if (r % 4 == 3) schedule_fence();
+    }
+    return x;
+  }
+  // Of the modifiers that a loop is compiled for; to be loaded before it is needed.
+  FW_METHOD Raw load_bias() const {
+    if constexpr (kModifiers == kFloatBias)
+      return load_near<float>();
+    else if constexpr (kModifiers == kOwnBias)
+      return load_near<uint16_t>();
+    else
+      return Raw{};
+  }
+  FW_METHOD Scores bias_of(Raw raw) const {
+    constexpr bool kHalves = __is_same(typename T::Storage, _Float16);
+    if constexpr (kModifiers == kFloatBias) {
+      return __builtin_bit_cast(Scores, raw);
+    } else if constexpr (kModifiers == kOwnBias) {
+      return kHalves ? from_f16(raw) : from_bf16(raw);
+    } else {
+      const int type = p.bias.dtype;
+      if (type == abi::kF32) return __builtin_bit_cast(Scores, load_far<uint32_t>());
+      raw = load_far<uint16_t>();
+      return type == abi::kF16 ? from_f16(raw) : from_bf16(raw);
+    }
+  }
+  FW_METHOD static Scores from_bf16(Raw x) { return __builtin_bit_cast(Scores, x << 16); }
+  FW_METHOD static Scores from_f16(Raw x) {
+    Scores y;
+    FW_UNROLL for (int r = 0; r < N; ++r) y[r] = float_of_half(uint16_t(x[r]));
+    return y;
+  }
+  // Finite numbers stay finite in units of log2 (in_log2).
+  FW_METHOD static void keep_finite(Scores& bias) {
+    FW_UNROLL for (int r = 0; r < N; ++r) {
+      const bool finite = __builtin_fabsf(bias[r]) <= kLargest;
+      bias[r] = finite ? __builtin_fmaxf(bias[r], -kLargest * kLn2 * 0.999999f) : bias[r];
+    }
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- scores
+  // a.x -> tanh(softmax_scale * a.x / softcap), and its derivative times softcap / softmax_scale.
+  FW_METHOD void cap(Scores& s, Scores& gradients) const {
+    if (__builtin_expect(bits_of(p.softcap) > bits_of(kQuickSoftcap), 0)) {
+      hold(s);
+      FW_UNROLL for (int r = 0; r < N; ++r) {
+        s[r] = tanh_of(s[r] * (factors.cap_in * (0.5f * kLn2)));
+        if (r % 2) schedule_fence();
+      }
+      FW_UNROLL for (int r = 0; r < N; ++r) gradients[r] = __builtin_fmaf(-s[r], s[r], 1.f);
+    } else {
+      // z = 2 / (1 + exp(2 x)) = 1 - tanh(x); the derivative is z (2 - z).
+      hold(s);
+      Scores z = s * factors.cap_in;
+      FW_UNROLL for (int r = 0; r < N; ++r) z[r] = exp2_fast(z[r]);
+      FW_UNROLL for (int r = 0; r < N; ++r) z[r] = __builtin_fmaf(z[r], 0.5f, 0.5f);
+      FW_UNROLL for (int r = 0; r < N; ++r) z[r] = rcp_fast(z[r]);
+      hold(z);
+      s = 1.f - z;
+      gradients = (2.f - z) * z;
+    }
+    hold(s);
+    hold(gradients);
   }
   // Up to this softcap tanh is made of one exponential: its error, 1e-7 of the cap however small the score, is then far
   // below the rounding of the weights.
-  static constexpr float kQuickCap = 64.f;
+  static constexpr float kQuickSoftcap = 64.f;
 
-  // Pairs that do not exist take the bias of the last row: their weights are 0.
-  template <class T>
-  FW_METHOD void add_bias(Scores& s) const {
-    const abi::Tensor& bias = p.bias;
-    const T* const data = static_cast<const T*>(bias.data) + batch * bias.stride[0] + head * bias.stride[1];
-    const int kept_end = (C::kKeepsKeys ? keys : queries) - 1, end = (C::kKeepsKeys ? queries : keys) - 1;
-    const int64_t stride = bias.stride[C::kKeepsKeys ? 2 : 3];
-    const T* const mine = data + (kept < kept_end ? kept : kept_end) * bias.stride[C::kKeepsKeys ? 3 : 2];
-    FW_UNROLL for (int r = 0; r < N; ++r) {
-      const int row = first + step(r) < end ? first + step(r) : end;
-      s[r] += in_log2(value(mine[row * stride]));
-      if (r % 4 == 3) schedule_fence();
-    }
-  }
-  FW_METHOD static float value(float x) { return x; }
-  FW_METHOD static float value(_Float16 x) { return float(x); }
-  FW_METHOD static float value(BFloat16 x) { return to_float(x); }
-
-  FW_METHOD bool drops() const { return p.dropout_threshold != 0; }
-  // Bit r: the pair of register r is not dropped.
-  FW_METHOD uint32_t kept_pairs() const {
+  // ---------------------------------------------------------------------------------------------------------- dropout
+  FW_METHOD KeptPairs<N> kept_pairs() const {
     const DropoutKey key = dropout_key(p);
-    const uint32_t batch_head = uint32_t(batch * p.heads_q + head), threshold = p.dropout_threshold;
-    const auto group = [&](int query, int number) {
-      return philox({{uint32_t(number), uint32_t(query), batch_head, key.counter}}, key.low, key.high);
+    const uint32_t batch_head = uint32_t(batch * p.heads_q + head), threshold = p.dropout_threshold - 1;
+    KeptPairs<N> kept_lanes;
+    const int mine = kRdna4 ? lane_index() : lane;  // RDNA4 has registers for what follows from it
+    const int half = mine >> 4, kept_row = kept0 + (mine & 15);
+    const auto numbers_of = [&](int query, int group) {
+      return philox_unrolled({{uint32_t(group), uint32_t(query), batch_head, key.counter}}, key);
     };
-    uint32_t bits = 0;
-    if constexpr (C::kKeepsKeys) {
-      // Eight lanes share the numbers of their eight keys: lane r of them makes those of the query of register r.
-      const Philox4 numbers = group(first + step(lane & (N - 1)), kept / kKeysPerPhilox);
-      uint32_t of_query = 0;
-      FW_UNROLL for (int i = 0; i < 4; ++i) {
-        of_query |= uint32_t((numbers.word[i] & 0xFFFF) >= threshold) << 2 * i;
-        of_query |= uint32_t(numbers.word[i] >> 16 >= threshold) << (2 * i + 1);
+    const auto low_kept = [&](uint32_t word) { return (word & 0xffff) > threshold; };
+    const auto high_kept = [&](uint32_t word) { return word > (threshold << 16 | 0xffff); };
+    if constexpr (C::kKeepsKeys || N == 8) {
+      // Keys kept: eight lanes share the numbers of their eight keys, lane r of them has those of the query of register
+      // r. Queries kept: RDNA4: a half of the wave has 8 consecutive keys; RDNA3: a half makes the numbers of the first
+      // or of the last 8 of 16, of which each half has the even or the odd ones.
+      const int query = now + kRowsOfHalf * half + step(first_register + (mine & (N - 1)));
+      const Philox4 numbers = C::kKeepsKeys ? numbers_of(query, kept_row / kKeysPerPhilox)
+                                            : numbers_of(kept_row, now / kKeysPerPhilox + half);
+      uint32_t of_key[8];
+      FW_UNROLL for (int j = 0; j < 8; ++j) {
+        of_key[j] = ballot(j & 1 ? high_kept(numbers.word[j / 2]) : low_kept(numbers.word[j / 2]));
       }
-      broadcast_in_eight<N>(of_query, [&](int r, uint32_t x) { bits |= (x >> (lane & 7) & 1) << r; });
-    } else if constexpr (N == 8) {
-      // RDNA4: a half of the wave has 8 consecutive keys. RDNA3: the even or the odd ones of 16.
-      constexpr int kGroups = kRdna4 ? 1 : 2, kEach = 8 / kGroups;
-      FW_UNROLL for (int g = 0; g < kGroups; ++g) {
-        const Philox4 numbers = group(kept, first / kKeysPerPhilox + g);
-        FW_UNROLL for (int i = 0; i < kEach; ++i) {
-          const uint32_t word = numbers.word[kRdna4 ? i / 2 : i];
-          const bool upper = kRdna4 ? i & 1 : lane >> 4;
-          bits |= uint32_t((upper ? word >> 16 : word & 0xFFFF) >= threshold) << (g * kEach + i);
+      if constexpr (C::kKeepsKeys) transpose_bits(of_key);
+      FW_UNROLL for (int r = 0; r < N; ++r) {
+        if constexpr (C::kKeepsKeys || kRdna4) {
+          kept_lanes.lanes[r] = of_key[r];
+        } else {
+          const uint32_t even = of_key[r % 4 * 2], odd = of_key[r % 4 * 2 + 1];
+          kept_lanes.lanes[r] = r < 4 ? (even & 0xffff) | odd << 16 : even >> 16 | (odd & 0xffff0000);
         }
       }
     } else {
-      const ScoreRow row(p, {batch, 0, 0, 0, 0, queries, keys}, head, kept);
-      FW_UNROLL for (int r = 0; r < N; ++r) bits |= uint32_t(!row.dropped(key, first + step(r))) << r;
+      // Two registers: RDNA4: a word has the numbers of both; RDNA3: each half has one number of a word for each.
+      static_assert(N == 2);
+      const Philox4 numbers = numbers_of(kept_row, now / kKeysPerPhilox + (kRdna4 ? half : first_register / 4));
+      if constexpr (kRdna4) {
+        const uint32_t low = first_register & 2 ? numbers.word[1] : numbers.word[0];
+        const uint32_t high = first_register & 2 ? numbers.word[3] : numbers.word[2];
+        const uint32_t word = first_register & 4 ? high : low;
+        kept_lanes.lanes[0] = ballot(low_kept(word));
+        kept_lanes.lanes[1] = ballot(high_kept(word));
+      } else {
+        FW_UNROLL for (int r = 0; r < 2; ++r) {
+          const uint32_t word = first_register & 2 ? numbers.word[2 + r] : numbers.word[r];
+          kept_lanes.lanes[r] = ballot(half ? high_kept(word) : low_kept(word));
+        }
+      }
     }
-    return bits;
+    return kept_lanes;
+  }
+  // As philox(): here the first rounds, of which much is the same for all tiles, are apart from the others.
+  FW_METHOD static Philox4 philox_unrolled(Philox4 x, const DropoutKey& key) {
+    uint32_t key0 = key.low, key1 = key.high;
+    FW_UNROLL for (int round = 0; round < kPhiloxRounds; ++round) {
+      if (round == 2)
+        key0 = here(key0), key1 = here(key1);  // not computed before the loop, in registers that there are not
+      const uint64_t a = uint64_t{kPhiloxMul0} * x.word[0], b = uint64_t{kPhiloxMul1} * x.word[2];
+      x = {{uint32_t(b >> 32) ^ x.word[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ x.word[3] ^ key1, uint32_t(a)}};
+      key0 += kPhiloxWeyl0, key1 += kPhiloxWeyl1;
+    }
+    return x;
+  }
+  // Of the 8 x 8 bits in each byte of 8 words: bit i of word j becomes bit j of word i. Scalar.
+  FW_METHOD static void transpose_bits(uint32_t (&x)[8]) {
+    const auto swap = [](auto& a, auto& b, int by, auto mask) {
+      const auto t = (a >> by ^ b) & mask;
+      b ^= t;
+      a ^= t << by;
+    };
+    uint64_t pairs[4];
+    FW_UNROLL for (int i = 0; i < 4; ++i) pairs[i] = x[2 * i] | uint64_t{x[2 * i + 1]} << 32;
+    FW_UNROLL for (int i = 0; i < 2; ++i) swap(pairs[i], pairs[i + 2], 4, uint64_t{0x0f0f0f0f0f0f0f0f});
+    FW_UNROLL for (int i = 0; i < 4; i += 2) swap(pairs[i], pairs[i + 1], 2, uint64_t{0x3333333333333333});
+    FW_UNROLL for (int i = 0; i < 4; ++i) {
+      x[2 * i] = uint32_t(pairs[i]), x[2 * i + 1] = uint32_t(pairs[i] >> 32);
+      swap(x[2 * i], x[2 * i + 1], 1, uint32_t{0x55555555});
+    }
   }
 };
 

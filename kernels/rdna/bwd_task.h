@@ -40,6 +40,7 @@ struct BackwardTask {
   int64_t block_step;           // bytes from a block to the next one of its head
   int loaded_head, head;        // of the queries
   float scale;                  // of scores to log2
+  ModifierFactors factors;
 
   F32x8 dx[C::kSumRows][C::kSumTiles], dy[C::kSumRows][C::kSumTiles];
 
@@ -126,6 +127,7 @@ struct BackwardTask {
     block_step = p.heads_q * bytes;
     loaded_head = at.head;
     scale = uniform(p.softmax_scale * kLog2e);
+    if constexpr (C::kGeneral) factors.start(p);
   }
 
   // The next tile, of this head or of the next one of the group. Behind the last one it is loaded again, for nobody.
@@ -203,65 +205,124 @@ struct BackwardTask {
     hold(scores);
   }
 
-  // With modifiers: a.x -> P, and what the gradient needs of it in its place: P times the derivative of the softcap,
-  // negative where the pair is dropped. minus_lse_of(): asked for when it is needed; use(): takes the weights that are
-  // not dropped. Registers are scarce.
-  template <int N, class Minus, class Use>
-  FW_METHOD void modified_weights(Vec<float, N>& s, const Minus& minus_lse_of, const Use& use, int w,
-                                  int first_register = 0) const {
+  // With modifiers: of tile w, registers first_register .. + N - 1.
+  template <uint32_t kModifiers, int N>
+  FW_METHOD Modifiers<T, C, N, kModifiers> modifiers(int w, int first_register = 0) const {
     int mine = lane;
     hold(mine);
     const int own = here(wave);
-    const Modifiers<C, N> modify = {parameters_again(p),
-                                    here(at.batch),
-                                    here(head),
-                                    here(queries),
-                                    here(keys),
-                                    here(at.x0) + C::score_x(own, w) * 16 + (mine & 15),
-                                    now + kRowsOfHalf * (mine >> 4) + kRowsOfRegister * first_register,
-                                    mine};
-    Vec<float, N> cap_gradients;
-    modify.scores(s, cap_gradients);
-    hold(s);
-    if (!is_clean()) mask(s, w, first_register);
-    s += minus_lse_of();
-    // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into inf.
-    if (modify.p.bias.data) {
+    return {parameters_again(p),
+            factors,
+            here(at.batch),
+            here(head),
+            here(queries),
+            here(keys),
+            here(at.x0) + C::score_x(own, w) * 16,
+            here(now),
+            first_register,
+            mine};
+  }
+  // a.x -> P, and what the gradient needs of it in its place: P times the derivative of the softcap. use(): takes the
+  // weights that are not dropped; kept: which those are, if there is dropout.
+  template <uint32_t kModifiers, int N, class Use>
+  FW_METHOD void modified_weights(Vec<float, N>& s, const Vec<float, C::kKeepsKeys ? N : 1>& minus_lse,
+                                  Vec<uint32_t, N> raw_bias, const Use& use, KeptPairs<N>& kept, int w,
+                                  int first_register = 0) const {
+    const auto modify = modifiers<kModifiers, N>(w, first_register);
+    Vec<float, N> sum = modify.in_registers(minus_lse), cap_gradients;
+    if (modify.has_alibi()) modify.add_alibi(sum);
+    if (modify.caps()) modify.cap(s, cap_gradients);
+    s *= modify.caps() ? factors.cap_out : factors.scale;
+    if (modify.is_biased()) {
+      // The sum with -lse last: next to the least finite bias, which some rows have for all keys, the rest is nothing.
+      // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into
+      // inf.
+      Vec<float, N> bias = modify.bias_of(raw_bias);
+      hold(bias);
+      if (__builtin_expect(hides(minus_lse), 0)) {
+        modify.keep_finite(bias);
+        hold(bias);
+      }
+      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fmaf(bias[r], kLog2e, s[r]);
+      s += sum;
       FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fminf(s[r], 0.f);
+    } else {
+      s += sum;
     }
+    hold(s);
+    if (__builtin_expect(!is_clean(), 0)) mask(s, w, first_register);
+    if (modify.drops() && modify.is_biased()) s += factors.most;
     FW_UNROLL for (int r = 0; r < N; ++r) s[r] = exp2_fast(s[r]);
     hold(s);
     if (modify.drops()) {
-      const uint32_t kept = modify.kept_pairs();
+      kept = modify.kept_pairs();
       Vec<float, N> weights;
-      FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = kept >> r & 1 ? s[r] : 0.f;
+      FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = in_lanes(kept.lanes[r]) ? s[r] : 0.f;
       use(weights);
-      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = float_of(bits_of(s[r]) | (~kept << (31 - r) & 0x80000000));
+      if (kModifiers == kAnyModifiers) kept.to_registers();
     } else {
       use(s);
     }
-    if (modify.p.softcap > 0.f) {
+    if (modify.caps()) {
       hold(s);  // a branch: without a softcap there are none
       s *= cap_gradients;
     }
     hold(s);
   }
-  // dP -> dP' - delta; dP' is 0 where the pair is dropped, else dP / (1 - p). s becomes P times the derivative.
+  // Whether one of these may be that of a row whose keys all have the least finite bias.
   template <int N>
-  FW_METHOD void modify_gradients(Vec<float, N>& s, Vec<float, N>& dp, Vec<float, N> minus) const {
-    if (parameters_again(p).dropout_threshold) {
-      dp *= here(kept_factor());
-      FW_UNROLL for (int r = 0; r < N; ++r) {
-        dp[r] = bits_of(s[r]) >> 31 ? 0.f : dp[r];
-        s[r] = __builtin_fabsf(s[r]);
-      }
-      hold(dp);
-      hold(s);
+  FW_METHOD static bool hides(const Vec<float, N>& minus_lse) {
+    float most = minus_lse[0];
+    FW_UNROLL for (int r = 1; r < N; ++r) most = __builtin_fmaxf(most, minus_lse[r]);
+    return ballot(most > 0.25f * kLargest) != 0;
+  }
+  template <uint32_t kModifiers>
+  FW_METHOD bool drops() const {
+    if constexpr (kModifiers != kAnyModifiers) return (kModifiers & kDropout) != 0;
+    return parameters_again(p).dropout_threshold != 0;
+  }
+  // With dropout the weights are scaled up by 1 / (1 - p), and so delta is scaled down. (With a bias, where the
+  // exponent is limited to 0, they are scaled up behind that.)
+  template <uint32_t kModifiers, int N>
+  FW_METHOD void scale_numbers(Vec<float, N>& minus_lse, Vec<float, N>& minus_delta) const {
+    if (!drops<kModifiers>()) return;
+    minus_delta *= here(factors.unkept);
+    hold(minus_delta);
+    if (kModifiers == kAnyModifiers && parameters_again(p).bias.data) return;
+    minus_lse += here(factors.most);
+    hold(minus_lse);
+  }
+  // dP - delta -> the factor of P in dS, -delta where the pair is dropped.
+  template <uint32_t kModifiers, int N>
+  FW_METHOD void drop_gradients(Vec<float, N>& dp, const Vec<float, N>& minus_delta, const KeptPairs<N>& kept) const {
+    if (!drops<kModifiers>()) return;
+    FW_UNROLL for (int r = 0; r < N; ++r) {
+      const bool there = kModifiers == kAnyModifiers ? (kept.registers >> r & 1) != 0 : in_lanes(kept.lanes[r]);
+      dp[r] = there ? dp[r] : minus_delta[r];
     }
-    dp += minus;
     hold(dp);
   }
-  FW_METHOD float kept_factor() const { return uniform(1.f / (1.f - parameters_again(p).dropout_p)); }
+  // run.template operator()<M>() with M the modifiers of this launch, `all`.
+  FW_METHOD uint32_t all_modifiers() const { return C::kGeneral ? uniform(int(modifiers_of<T>(p))) : 0; }
+  template <class Run>
+  FW_METHOD void by_modifiers(uint32_t all, const Run& run) const {
+    if constexpr (!C::kGeneral) {
+      run.template operator()<0>();
+    } else {
+      if (all == kAlibi)
+        run.template operator()<kAlibi>();
+      else if (all == kSoftcap)
+        run.template operator()<kSoftcap>();
+      else if (all == kDropout)
+        run.template operator()<kDropout>();
+      else if (all == kFloatBias)
+        run.template operator()<kFloatBias>();
+      else if (all == kOwnBias)
+        run.template operator()<kOwnBias>();
+      else
+        run.template operator()<kAnyModifiers>();
+    }
+  }
 
   // Where this lane's kept row is in its fragment of dS^T: an element of unit u of 16 rows.
   FW_METHOD uint32_t ds_t_place() const {
@@ -383,7 +444,7 @@ struct BackwardTask {
     const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
     const abi::Tensor& tensor = of_x ? again.dk : again.dv;
     const int64_t offset = uniform(key_offset(again, tensor, own, to.x0, to.head_k));
-    const float factor = of_x ? again.softmax_scale : C::kGeneral ? kept_factor() : 1.f;
+    const float factor = of_x ? again.softmax_scale : 1.f;
     store_sums(tensor, offset, of_x ? again.dim_qk : again.dim_v, rows, factor, sums);
   }
   // dK and dV of the rows before key 0, which no query sees, come with the first tile: 0.

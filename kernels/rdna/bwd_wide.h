@@ -15,6 +15,7 @@ struct WideBackward : BackwardTask<T, C> {
 
   Fragment xf[kOwnSteps], yf[kOwnSteps], xt[C::kKeptTiles][C::kDaTiles];
   float minus[2];  // queries kept: -lse and -delta of this lane's
+  uint32_t all;    // modifiers
 
   FW_METHOD WideBackward(const GpuArguments& args, char* shared) : Base(args, shared) {}
 
@@ -84,6 +85,7 @@ struct WideBackward : BackwardTask<T, C> {
   }
 
   // P and dS of two registers.
+  template <uint32_t kModifiers>
   FW_METHOD void store_scores(F32x2 lse, F32x2 delta) {
     F32x2 s = sum_of_parts(0), dp = sum_of_parts(1);
     char* const to = lds + C::score_x(wave, 0) * kFragmentBytes + lane * 16 + share() * 4;
@@ -92,8 +94,14 @@ struct WideBackward : BackwardTask<T, C> {
     };
     const int first_register = share() * C::kOwnRegisters;
     if constexpr (C::kGeneral) {
-      this->modified_weights(s, [&] { return lse; }, use, 0, first_register);
-      this->modify_gradients(s, dp, delta);
+      this->template scale_numbers<kModifiers>(lse, delta);
+      Vec<float, C::kKeepsKeys ? 2 : 1> minus_lse;
+      FW_UNROLL for (int r = 0; r < (C::kKeepsKeys ? 2 : 1); ++r) minus_lse[r] = lse[r];
+      KeptPairs<2> kept;
+      const auto raw = this->template modifiers<kModifiers, 2>(0, first_register).load_bias();
+      this->template modified_weights<kModifiers>(s, minus_lse, raw, use, kept, 0, first_register);
+      dp += delta;
+      this->template drop_gradients<kModifiers>(dp, delta, kept);
     } else {
       s += lse;
       if (!this->is_clean()) this->mask(s, 0, first_register);
@@ -159,7 +167,9 @@ struct WideBackward : BackwardTask<T, C> {
     store_part(1, yf);
     workgroup_barrier();  // the parts are there, and all is read that the stores below replace
     stream.store_transposes(lds, wave);
-    store_scores(lse, delta);
+    // One loop, unlike in bwd.h: nothing but LDS comes out of the branches.
+    this->by_modifiers(
+        here(all), [&]<uint32_t kModifiers>() __attribute__((always_inline)) { store_scores<kModifiers>(lse, delta); });
     stream.store_rows(lds, wave, lane);
     workgroup_barrier();  // P, dS, the transposes and the next rows are there
     stream.load_transposes(wave, lane);
@@ -187,6 +197,7 @@ struct WideBackward : BackwardTask<T, C> {
       stream.load_transposes(wave, lane);
       stream.store_rows(lds, wave, lane);
       workgroup_barrier();
+      all = this->all_modifiers();
       FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
     }
     this->store(true, dx);

@@ -93,22 +93,17 @@ FW_DEVICE float other_half(float x) {
   return float_of(__builtin_amdgcn_permlanex16(bits_of(x), bits_of(x), 0x76543210, 0xfedcba98, true, false));
 }
 
-// In each eight lanes: use(r, the value of lane r), r = 0 .. N - 1 (DPP8, whose selectors are immediates).
-template <int N, int r = 0, class Use>
-FW_DEVICE void broadcast_in_eight(uint32_t x, const Use& use) {
-  if constexpr (r < N) {
-    use(r, __builtin_amdgcn_mov_dpp8(x, r * 011111111));
-    broadcast_in_eight<N, r + 1>(x, use);
-  }
-}
-
 FW_DEVICE uint32_t ballot(bool x) { return __builtin_amdgcn_ballot_w32(x); }
+// Whether this lane's bit is set, of a uniform number.
+FW_DEVICE bool in_lanes(uint32_t lanes) { return __builtin_amdgcn_inverse_ballot_w32(lanes); }
 
 // A uniform float for good: arithmetic on it is vector arithmetic before RDNA3.5, so the result comes back explicitly.
 FW_DEVICE float uniform(float x) {
   hold(x);
   return float_of(uniform(int32_t(bits_of(x))));
 }
+// The same of the result of scalar arithmetic, which RDNA4 has.
+FW_DEVICE float in_scalar(float x) { return kRdna4 ? here(x) : uniform(x); }
 
 // LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.
 FW_DEVICE void wave_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local"); }

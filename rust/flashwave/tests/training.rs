@@ -1,7 +1,7 @@
 //! Training without a framework: gradient descent on q, k and v, so that causal attention gives what is wanted of it. The
 //! numbers live in f32 on the host; the device gets them in bf16 and computes outputs and gradients.
 //!
-//! `FLASHWAVE_TEST_DEVICE` names it (`cuda:0`, `hip:0`); without, it is an emulated gfx942.
+//! `FLASHWAVE_TEST_DEVICE` names it (`cuda:0`, `hip:0`); without, it is one emulated AMD GPU of each family after the other.
 use flashwave::{Device, DeviceBuffer, Gradients, Problem, Sizes};
 use half::bf16;
 
@@ -41,10 +41,14 @@ fn losses(device: &Device) -> Vec<f32> {
 
 #[test]
 fn losses_fall_as_on_the_cpu() {
-    let name = std::env::var("FLASHWAVE_TEST_DEVICE").unwrap_or_else(|_| "emu:gfx942".to_string());
-    let there = losses(&Device::open(&name).unwrap());
-    for (there, here) in there.iter().zip(losses(&Device::cpu())) {
-        assert!((there - here).abs() <= 0.01 * here, "{there} and {here}");
+    let names =
+        std::env::var("FLASHWAVE_TEST_DEVICE").unwrap_or_else(|_| "emu:gfx942 emu:gfx1100 emu:gfx1201".to_string());
+    let on_cpu = losses(&Device::cpu());
+    for name in names.split_whitespace() {
+        let there = losses(&Device::open(name).unwrap());
+        for (there, here) in there.iter().zip(&on_cpu) {
+            assert!((there - here).abs() <= 0.01 * here, "{name}: {there} and {here}");
+        }
+        assert!(there[4] < 0.7 * there[0], "{name}: {there:?}");
     }
-    assert!(there[4] < 0.7 * there[0], "{there:?}");
 }
