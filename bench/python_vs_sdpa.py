@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,22 @@ def _needs_limit() -> bool:
     return subprocess.run([sys.executable, "-c", _PROBE], capture_output=True).returncode < 0
 
 
+# On CPUs that are not Intel's, MKL names no instruction set and does not heed its variable.
+_SPEAK = "import torch; x = torch.ones(64, 64); x @ x; y = x.bfloat16(); y @ y"
+_SAID = {
+    "MKL, in its own words": re.compile(r"^MKL_VERBOSE \S.* architecture (.*), \S+ [\d.]+GHz", re.M),
+    "oneDNN, in its own words": re.compile(r"^onednn_verbose,.*\bisa:(.*)$", re.M),
+}
+
+
+def _instructions() -> dict[str, str]:
+    """What the libraries behind torch say that they use here."""
+    loud = {**os.environ, "MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"}
+    said = subprocess.run([sys.executable, "-c", _SPEAK], capture_output=True, text=True, env=loud).stdout
+    found = {name: pattern.search(said) for name, pattern in _SAID.items()}
+    return {name: match[1] if match else "nothing" for name, match in found.items()}
+
+
 def _facts() -> dict[str, Any]:
     cpu = fw.query(fw.device("cpu"))
     return {
@@ -187,6 +204,7 @@ def _facts() -> dict[str, Any]:
         "flashwave": fw.version(),
         "torch": f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}",
         **{name: os.environ.get(name, "not set: all the CPU has") for name in _LIMITS},
+        **_instructions(),
     }
 
 

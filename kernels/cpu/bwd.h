@@ -188,16 +188,22 @@ struct BackwardTask {
   FW_INLINE int64_t load_panels() {
     const int64_t count = scope.rows - row0 < chunk_rows ? scope.rows - row0 : chunk_rows;
     panels = int((count + NQ - 1) / NQ);
+    const T *q[2][NQ], *d_o[2][NQ];
+    scope.panel_pointers(p.q, row0, q[0]);
+    scope.panel_pointers(p.d_o, row0, d_o[0]);
     for (int i = 0; i < panels; ++i) {
       const int64_t row = row0 + int64_t{i} * NQ;
-      const T* pointers[NQ];
+      const bool last = i + 1 == panels;
+      const T **const next_q = last ? nullptr : q[(i + 1) % 2], **const next_d_o = last ? nullptr : d_o[(i + 1) % 2];
+      if (!last) {
+        scope.panel_pointers(p.q, row + NQ, next_q);
+        scope.panel_pointers(p.d_o, row + NQ, next_d_o);
+      }
       scope.for_each_row(row, scope.panel_count(row), [&](int, int64_t query, int32_t head) {
         prefetch_output<T>(p, scope, query, head);  // for delta, below
       });
-      scope.panel_pointers(p.q, row, pointers);
-      pack_panel(pointers, p.dim_qk, p.softmax_scale * kLog2e, mem.q_panels + int64_t{i} * NQ * p.dim_qk);
-      scope.panel_pointers(p.d_o, row, pointers);
-      pack_panel(pointers, p.dim_v, 1.f, mem.do_panels + int64_t{i} * NQ * p.dim_v);
+      pack_panel<T>(q[i % 2], next_q, p.dim_qk, p.softmax_scale * kLog2e, mem.q_panels + int64_t{i} * NQ * p.dim_qk);
+      pack_panel<T>(d_o[i % 2], next_d_o, p.dim_v, 1.f, mem.do_panels + int64_t{i} * NQ * p.dim_v);
       scope.describe_panel(row, rows[i]);
       float *neg_lse = mem.neg_lse + i * NQ, *delta = mem.delta + i * NQ;
       for (int lane = 0; lane < NQ; ++lane) neg_lse[lane] = -kInf, delta[lane] = 0.f;

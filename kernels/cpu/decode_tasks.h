@@ -87,6 +87,25 @@ struct SoonRead {
   int64_t offset;
 };
 
+// Fetches a line of every page of memory that these rows lie in: looking up where a page is takes as long as several
+// lines of it, above all in a virtual machine, and while that goes on nothing else of the page is fetched.
+template <class T>
+FW_INLINE void look_up_pages(const T* const* rows, int tokens, int dim, int heads, int64_t head_stride) {
+  constexpr uintptr_t kPage = 4096;
+  if (head_stride == dim) dim *= heads, heads = 1;
+  for (int head = 0; head < heads; ++head) {
+    uintptr_t known = 0;
+    for (int i = 0; i < tokens; ++i) {
+      const uintptr_t first = reinterpret_cast<uintptr_t>(rows[i] + head * head_stride);
+      for (uintptr_t at = first; at < first + dim * sizeof(T); at = (at / kPage + 1) * kPage) {
+        if (at / kPage == known) continue;
+        known = at / kPage;
+        __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
+      }
+    }
+  }
+}
+
 // The key heads of one task pass over a block of keys one after the other, before the next block: where the heads of a
 // token lie side by side, they share its pages and lines.
 template <class T, class Task>
@@ -106,13 +125,22 @@ struct DecodeHeads {
     if (begin < top.first) begin += (top.first - begin) / kDecodeKeys * kDecodeKeys;
     if (end > bottom.last) end = bottom.last;
     const auto keys_at = [&](int64_t k0) { return int(end - k0 < kDecodeKeys ? end - k0 : kDecodeKeys); };
-    KeyBlock<T> blocks[2];
-    if (begin < end) blocks[0].find((*this)[0].scope, begin, keys_at(begin));
-    int now = 0;
-    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys, now ^= 1) {
-      const bool more = k0 + kDecodeKeys < end;
-      if (more) blocks[now ^ 1].find((*this)[0].scope, k0 + kDecodeKeys, keys_at(k0 + kDecodeKeys));
-      attend(blocks[now], more ? &blocks[now ^ 1] : nullptr, k0);
+    constexpr int kAhead = Task::kFetchesBlocks ? 2 : 1;  // blocks
+    KeyBlock<T> blocks[kAhead + 1];
+    const auto block_at = [&](int64_t k0) { return &blocks[(k0 - begin) / kDecodeKeys % (kAhead + 1)]; };
+    const auto find = [&](int64_t k0) {
+      if (k0 < end) block_at(k0)->find((*this)[0].scope, k0, keys_at(k0));
+    };
+    for (int i = 0; i < kAhead; ++i) find(begin + i * kDecodeKeys);
+    for (int64_t k0 = begin; k0 < end; k0 += kDecodeKeys) {
+      const int64_t far = k0 + kAhead * kDecodeKeys;
+      find(far);
+      if (Task::kFetchesBlocks && far < end) {
+        const KeyBlock<T>& block = *block_at(far);
+        look_up_pages(block.keys, block.count, p.dim_qk, count, p.k.stride[2]);
+        look_up_pages(block.values, block.count, p.dim_v, count, p.v.stride[2]);
+      }
+      attend(*block_at(k0), k0 + kDecodeKeys < end ? block_at(k0 + kDecodeKeys) : nullptr, k0);
     }
   }
 

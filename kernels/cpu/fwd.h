@@ -159,11 +159,13 @@ struct ForwardTask {
   // Transposes the queries (scale and log2(e) folded in) and starts the softmax. A sink is a key of value 0 that comes
   // first; it joins one part of the keys only.
   FW_INLINE void start(bool with_sink) {
+    const T* pointers[2][NQ];
+    scope.panel_pointers(p.q, row0, pointers[0]);
     for (int i = 0; i < panels; ++i) {
       const int64_t row = row0 + int64_t{i} * NQ;
-      const T* pointers[NQ];
-      scope.panel_pointers(p.q, row, pointers);
-      pack_panel(pointers, p.dim_qk, p.softmax_scale * kLog2e, mem.q + i * mem.q_stride);
+      const T** const ahead = i + 1 < panels ? pointers[(i + 1) % 2] : nullptr;
+      if (ahead) scope.panel_pointers(p.q, row + NQ, ahead);
+      pack_panel<T>(pointers[i % 2], ahead, p.dim_qk, p.softmax_scale * kLog2e, mem.q + i * mem.q_stride);
       scope.describe_panel(row, rows[i]);
       PanelState& state = states[i];
       state.started = false;

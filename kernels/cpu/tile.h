@@ -103,13 +103,19 @@ FW_INLINE void load_transposed(V (&r)[W], const T* const* rows, int valid_rows, 
   transpose(r);
 }
 
-// NQ rows -> [n][NQ]: one panel of queries, the B side of a product over the head dimension.
+// NQ rows -> [n][NQ]: one panel of queries, the B side of a product over the head dimension. While it waits for these
+// rows it fetches `ahead`, those of the next panel (or null): a transpose alone has too few loads under way.
 template <class T>
-FW_NOINLINE void pack_panel(const T* const* rows, int n, float scale, float* out) {
+FW_NOINLINE void pack_panel(const T* const* rows, const T* const* ahead, int n, float scale, float* out) {
   for (int g = 0; g < NQ; g += W) {
     for (int c = 0; c < n; c += W) {
       V r[W];
       load_transposed(r, rows + g, W, c, n, splat(scale));
+      if (ahead && c * int(sizeof(T)) % 64 == 0) {
+        FW_UNROLL for (int i = 0; i < W; ++i) {
+          if (ahead[g + i]) __builtin_prefetch(ahead[g + i] + c, 0, 2);
+        }
+      }
       const int m = n - c < W ? n - c : W;
       for (int j = 0; j < m; ++j) store(out + (c + j) * NQ + g, r[j]);
     }
@@ -165,15 +171,12 @@ FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strip
 // ld are zeros.
 template <class T>
 FW_NOINLINE void pack_columns(const T* const* rows, int count, int n, int ld, float* out) {
-  for (int c = 0; c < n; c += W) {
-    float* column = out + (c / NQ) * ld * NQ + c % NQ;
-    for (int r = 0; r < ld; ++r) {
-      store(column + r * NQ, r < count && rows[r] ? load_part(rows[r] + c, n - c) : V{});
+  const int width = round_up(n, NQ);  // the last panel may be half empty
+  for (int r = 0; r < ld; ++r, out += NQ) {
+    const T* row = r < count ? rows[r] : nullptr;
+    for (int c = 0; c < width; c += W) {
+      store(out + (c / NQ) * ld * NQ + c % NQ, row && c < n ? load_part(row + c, n - c) : V{});
     }
-  }
-  if (round_up(n, W) % NQ != 0) {  // the last panel is half empty
-    float* column = out + (n / NQ) * ld * NQ + W;
-    for (int r = 0; r < ld; ++r) store(column + r * NQ, V{});
   }
 }
 

@@ -427,6 +427,8 @@ def test_the_script_against_sdpa_outlives_torchs_onednn(tmp_path):
     limited = "crashes on this CPU" in done.stderr
     assert facts["ONEDNN_MAX_CPU_ISA"] == ("AVX512_CORE_FP16" if limited else "not set: all the CPU has")
     assert "MKL_ENABLE_INSTRUCTIONS" in facts
+    assert (facts["MKL, in its own words"] != "nothing") == torch.backends.mkl.is_available()
+    assert "AVX" in facts["oneDNN, in its own words"] or not torch.backends.mkldnn.is_available()
 
 
 def test_the_cost_of_a_call(tmp_path, capsys):
