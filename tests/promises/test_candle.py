@@ -114,8 +114,8 @@ int main(int argc, char** argv) {
 
 
 @promise(
-    "2.11 2.22",
-    "run_mha_rocm with the 37 parameters of its ffi.rs: computes; a failure ends the process with a message",
+    "2.11 2.21 2.22",
+    "run_mha_rocm with the 37 parameters of its ffi.rs, by -lflash_attn_ck: computes; a failure ends with a message",
 )
 def test_37_parameters(root, build, run, tmp_path):
     compiler = next((path for path in map(shutil.which, ("cc", "clang-22", "clang")) if path), None)
@@ -129,7 +129,7 @@ def test_37_parameters(root, build, run, tmp_path):
         root / "include",
         "-L",
         build,
-        "-lflashwave",
+        "-lflash_attn_ck",
         f"-Wl,-rpath,{build}",
         "-o",
         "caller",
