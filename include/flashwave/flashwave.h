@@ -128,7 +128,7 @@ typedef struct fw_attention {
 
   /* Dropout on the softmax, Philox-4x32-7 (docs/semantics.md): the same mask forward and backward, on every device. */
   float dropout_p;    /* 0 <= p < 1 */
-  int32_t num_splits; /* forward, split-KV: 0 = choose, 1 = never, n <= 256 = exactly n where the kernel splits */
+  int32_t num_splits; /* split-KV: 0 = choose, 1 = never, n <= 256 = exactly n where the forward's kernel splits */
   uint64_t dropout_seed, dropout_offset;
 
   /* Optional output for tests: the softmax, negative where dropped. F32, strides (batch, head, query, key). */

@@ -71,15 +71,16 @@ def gradients(
     out: Tensor,
     lse: Tensor,
     needs: tuple[bool, ...],
+    into: tuple[Tensor | None, ...] = (None, None, None),
 ) -> tuple[Tensor | None, ...]:
     """Gradients of q, k, v, alibi_slopes and bias, where needed; out and lse are those of all keys.
 
-    Those of q, k and v are float32 where that costs nothing, which is on CPUs.
+    Those of q, k and v are of gradient_dtype, and overwrite what is given in `into`.
     """
     p = problem
     if not _by_torch():
         try:
-            results = tuple([_room(p.q, tensor, needed) for tensor, needed in zip(p[:3], needs)])
+            results = tuple([_room(p.q, *three) for three in zip(p[:3], needs, into)])
             others = tuple(
                 [torch.empty_like(t) if need else None for t, need in zip((p.alibi_slopes, p.bias), needs[3:])]
             )
@@ -90,14 +91,20 @@ def gradients(
             pass
     backend = _torch()
     settings = backend.settings_of(p.q)
-    return backend.torch_backward(p, dout, dlse, out, lse, (*needs, False), piece=piece, **settings)[:5]
+    results = backend.torch_backward(p, dout, dlse, out, lse, (*needs, False), piece=piece, **settings)[:5]
+    given = [to if to is None or part is None else to.copy_(part) for to, part in zip(into, results)]
+    return (*[part if to is None else to for to, part in zip(given, results)], *results[3:])
 
 
-def _room(q: Tensor, tensor: Tensor, needed: bool) -> Tensor | None:
-    if not needed:
-        return None
-    dtype = torch.float32 if q.is_cpu and q.dtype in (torch.float16, torch.bfloat16) else q.dtype
-    return torch.empty(tensor.shape, dtype=dtype, device=q.device)
+def gradient_dtype(q: Tensor) -> torch.dtype:
+    """Of the gradients of pieces: float32 where that costs nothing, which is on CPUs."""
+    return torch.float32 if q.is_cpu and q.dtype in (torch.float16, torch.bfloat16) else q.dtype
+
+
+def _room(q: Tensor, tensor: Tensor, needed: bool, given: Tensor | None) -> Tensor | None:
+    if not needed or given is not None:
+        return given if needed else None
+    return torch.empty(tensor.shape, dtype=gradient_dtype(q), device=q.device)
 
 
 # -------------------------------------------------------------------------------------------------------------- merging

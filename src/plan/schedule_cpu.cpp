@@ -104,7 +104,8 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const int64_t block_rows = tiles ? abi::kAmxSide : abi::kQueryBlock;
   const int64_t key_blocks = ceil_div(shape.keys, block_keys);
   // Each split packs the queries again, so no more tasks than cores need.
-  const int64_t wanted = ceil_div(std::max<int64_t>(4, device.compute_units), std::max<int64_t>(shape.heads, 1));
+  const int64_t tasks = problem.a.num_splits == 1 ? 1 : std::max<int64_t>(4, device.compute_units);
+  const int64_t wanted = ceil_div(tasks, std::max<int64_t>(shape.heads, 1));
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
   const int64_t most = tiles ? kAmxBackwardChunk : kBackwardChunk;
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);

@@ -187,6 +187,25 @@ def several_groups_of_heads() -> None:
 
 
 @case
+def parts_of_shards() -> None:
+    """Keys of long shards go round a ring in parts, and their gradients with them."""
+    from flashwave.distributed import ring, work
+
+    before = ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP, work._MUCH
+    ring._LEAST_MESSAGE = ring._LEAST_PART = work._MUCH = 1
+    ring.KEY_STEP = 4  # of 6 or 12 tokens
+    try:
+        for layout in fd.LAYOUTS:
+            for feature in FEATURES:
+                dense("ring", feature, layout)
+        for dtype in (torch.bfloat16, torch.float64):
+            dense("ring", "causal", "zigzag", dtype, heads_k=1)
+        cross_attention()
+    finally:
+        ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP, work._MUCH = before
+
+
+@case
 def same_bits_as_one_process() -> None:
     world = dist.get_world_size()
     torch.manual_seed(5)

@@ -54,6 +54,20 @@ TEST(MakePlan, TheScheduleDoesNotDependOnTheThreads) {
   EXPECT_EQ(one.keys_per_split, many.keys_per_split);
 }
 
+// Parts of the keys each have sums of dq in the workspace: a caller with one thread can do without both.
+TEST(MakePlan, ABackwardThatMayNotSplitTheKeysHasNoSumsOfParts) {
+  Problem problem = backward_problem();
+  problem.a.batch = 1, problem.a.heads_q = problem.a.heads_k = 1;
+  problem.a.seqlen_q = problem.a.seqlen_k = 4096;
+  const abi::Schedule chosen = planned(problem, cpu_with(kIsaAvx2)).schedule;
+  EXPECT_GT(chosen.splits, 1);
+  problem.a.num_splits = 1;
+  const abi::Schedule whole = planned(problem, cpu_with(kIsaAvx2)).schedule;
+  EXPECT_EQ(whole.splits, 1);
+  EXPECT_EQ(whole.tasks, 1);
+  EXPECT_LT(whole.workspace_bytes, chosen.workspace_bytes);
+}
+
 // The softmax matrix is made from the rows' sums, which lie in the workspace whether or not the keys are split; the
 // gradient of a bias is summed in each thread's own memory.
 TEST(MakePlan, MatricesHaveTheirMemory) {

@@ -2,7 +2,8 @@
 
 Forward, a step: send the shard at hand on, receive the next, attend, add to the results by their log-sum-exps.
 Backward, a step: the same, and the gradients of the shard at hand, to which each process adds, go on with it.
-All of it for a few heads at a time, so that what is under way and what is summed in float32 stay small.
+All of it for a few heads and, on CPUs, a part of the keys at a time, so that what is under way and what is summed in
+float32 stay small; and in memory that is used again, which an allocator would not give back in between.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import torch.distributed as dist
 from ..autograd import no_jvp
 from .call import Request, exchange, give_back, read_request, wait
 from .layout import Ring, Span, spans
-from .work import Given, Sums, Work, calls, exact_dtype, head_groups
+from .work import KEY_STEP, Given, Sums, Work, calls, exact_dtype, head_groups
 
 Tensor = torch.Tensor
 
 _LEAST_MESSAGE = 1 << 20  # bytes: below this latency counts
 _LEAST_WORK_ON_GPU = 1 << 16  # rows of all heads of a group: fewer do not fill a GPU
+_PARTS_ON_CPU = 2  # of a shard's keys; more of them take longer: each packs the queries again
+_LEAST_PART = 1 << 17  # bytes
 
 
 def _groups(q: Tensor, k: Tensor, v: Tensor) -> list[tuple[slice, slice]]:
@@ -34,19 +37,24 @@ def _groups(q: Tensor, k: Tensor, v: Tensor) -> list[tuple[slice, slice]]:
 
 
 class _Buffers:
-    """What shards travel in, two of them in turn: the same for all heads, as far as they are equally large."""
+    """Memory that all heads and parts of shards use in turn."""
 
     def __init__(self) -> None:
-        self._pair: list[Tensor] = []
+        self._kept: dict[str, Tensor] = {}
 
-    def packed(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """k and v in one buffer, so that a step is one message, and another one for what comes."""
+    def take(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        kept = self._kept.get(name)
+        if kept is None or kept.numel() < size:
+            kept = self._kept[name] = torch.empty(size, dtype=dtype, device=device)
+        return kept[:size]
+
+    def packed(self, k: Tensor, v: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """k and v in one buffer, so that a step is one message, and another one for what comes. room: for the first."""
         size = k.numel() + v.numel()
-        if not self._pair or self._pair[0].numel() != size:
-            self._pair = [torch.empty(size, dtype=k.dtype, device=k.device) for _ in range(2)]
-        for to, tensor in zip(_unpacked(self._pair[0], k, v), (k, v)):
+        at_hand = self.take("at hand", size, k.dtype, k.device) if room is None else room.view(k.dtype)[:size]
+        for to, tensor in zip(_unpacked(at_hand, k, v), (k, v)):
             to.copy_(tensor)
-        return self._pair[0], self._pair[1]
+        return at_hand, self.take("coming", size, k.dtype, k.device)
 
 
 def _unpacked(buffer: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +93,7 @@ class _Ring(torch.autograd.Function):
         buffers = _Buffers()
         for heads, heads_k in _groups(q, k, v):
             parts = q[..., heads, :], k[..., heads_k, :], v[..., heads_k, :]
-            _forward_heads(work, layout, heads, *parts, out, lse, buffers)
+            _forward_heads(work, layout, heads, *parts, out[..., heads, :], lse[..., heads, :], buffers)
         ctx.request, ctx.layout = request, layout
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.set_materialize_grads(False)
@@ -120,13 +128,8 @@ class _Ring(torch.autograd.Function):
             if dsinks is not None:
                 dsinks[heads] = work.sink_gradient(given, heads).to(dsinks.dtype)
             parts = k[..., heads_k, :], v[..., heads_k, :]
-            own_dq = None if dq is None else dq[..., heads, :]
-            needs = need_k, need_v
-            sums = _backward_heads(work, ctx.layout, given, *parts, heads, own_dq, needs, dslopes, dbias, buffers)
-            for gradient, total in zip((dk, dv), sums):
-                if gradient is not None:
-                    gradient[..., heads_k, :] = total
-            del sums, given, parts  # before those of the next heads are made
+            own = [None if t is None else t[..., h, :] for t, h in ((dq, heads), (dk, heads_k), (dv, heads_k))]
+            _backward_heads(work, ctx.layout, given, *parts, heads, Sums(*own, dslopes, dbias), buffers)
         extras = request.extras
         return (
             dq,
@@ -145,12 +148,40 @@ class _Shards:
     def __init__(self, request: Request) -> None:
         self.ring: Ring = request.ring
         self.steps = steps_needed(request)
-        axis = 0 if request.sequences is not None else 1
+        self.packed = request.sequences is not None
+        axis = 0 if self.packed else 1
         self._layout, self._rows_k = request.layout, request.k.shape[axis]
         self.own_queries = spans(request.layout, self.ring.rank, self.ring.size, request.q.shape[axis])
 
-    def keys_at(self, step: int) -> list[Span]:
-        return spans(self._layout, (self.ring.rank - step) % self.ring.size, self.ring.size, self._rows_k)
+    def parts(self, k: Tensor, v: Tensor) -> list[slice]:
+        """Rows of these keys that go round together."""
+        if self.packed or not k.is_cpu or k.numel() == 0 or self.steps == 1:
+            return [slice(0, self._rows_k)]
+        count = min(_PARTS_ON_CPU, (k.numel() + v.numel()) * k.element_size() // _LEAST_PART)
+        if count < 2:
+            return [slice(0, self._rows_k)]
+        own = spans(self._layout, self.ring.rank, self.ring.size, self._rows_k)
+        found = []
+        for span in own:  # parts do not reach from one into the next
+            each = -(-span.length // max(count // len(own), 1))
+            each = min(-(-each // KEY_STEP) * KEY_STEP, span.length)
+            ends = [*range(span.row, span.row + span.length, each), span.row + span.length]
+            found += [slice(a, b) for a, b in zip(ends, ends[1:])]
+        return found
+
+    def keys_at(self, step: int, part: slice) -> list[Span]:
+        """Of the shard that is here at this step, as rows of the part."""
+        theirs = spans(self._layout, (self.ring.rank - step) % self.ring.size, self.ring.size, self._rows_k)
+        found = []
+        for span in theirs:
+            first, last = max(span.row, part.start), min(span.row + span.length, part.stop)
+            if first < last or span.length == 0:
+                found.append(Span(span.start + first - span.row, last - first, first - part.start))
+        return found
+
+
+def _rows(tensor: Tensor, rows: slice, layout: _Shards) -> Tensor:
+    return tensor[rows] if layout.packed else tensor[:, rows]
 
 
 def _forward_heads(
@@ -164,76 +195,93 @@ def _forward_heads(
     lse: Tensor,
     buffers: _Buffers,
 ) -> None:
-    """out and lse are of all heads."""
+    """Writes out and lse of these heads."""
     exact = exact_dtype(q)
-    own_out, own_lse = out[..., heads, :], lse[..., heads, :]
-    total = own_out if out.dtype == exact else torch.empty(own_out.shape, dtype=exact, device=q.device)
+    total = out if out.dtype == exact else buffers.take("out", out.numel(), exact, q.device).view(out.shape)
     total.zero_()  # rows that no call meets
-    own_lse.fill_(-torch.inf)
-    at_hand, coming = buffers.packed(k, v) if layout.steps > 1 else (None, None)
-    for step in range(layout.steps):
-        pending = exchange(layout.ring, at_hand, 1, coming, -1) if step + 1 < layout.steps else []
-        keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
-        work.add(layout.own_queries, q, layout.keys_at(step), keys, values, heads, total, own_lse)
-        wait(pending)
-        at_hand, coming = coming, at_hand
-    work.add_sinks(total, own_lse, heads)
-    if total is not own_out:
-        own_out.copy_(total)
+    lse.fill_(-torch.inf)
+    for part in layout.parts(k, v):
+        own_k, own_v = _rows(k, part, layout), _rows(v, part, layout)
+        at_hand, coming = buffers.packed(own_k, own_v) if layout.steps > 1 else (None, None)
+        for step in range(layout.steps):
+            pending = exchange(layout.ring, at_hand, 1, coming, -1) if step + 1 < layout.steps else []
+            keys, values = (own_k, own_v) if step == 0 else _unpacked(at_hand, own_k, own_v)
+            work.add(layout.own_queries, q, layout.keys_at(step, part), keys, values, heads, total, lse)
+            wait(pending)
+            at_hand, coming = coming, at_hand
+    work.add_sinks(total, lse, heads)
+    if total is not out:
+        out.copy_(total)
 
 
 def _backward_heads(
+    work: Work, layout: _Shards, given: Given, k: Tensor, v: Tensor, heads: slice, results: Sums, buffers: _Buffers
+) -> None:
+    """Writes dq, dk and dv of these heads; adds to the other results."""
+    exact = exact_dtype(given.q)
+    dq = results.dq
+    if dq is not None and dq.dtype != exact:
+        dq = buffers.take("dq", dq.numel(), exact, dq.device).view(dq.shape)
+    fresh = True
+    for part in layout.parts(k, v):
+        sums = Sums(dq, *[None if t is None else _rows(t, part, layout) for t in results[1:3]], *results[3:5], fresh)
+        _backward_part(work, layout, given, _rows(k, part, layout), _rows(v, part, layout), part, heads, sums, buffers)
+        fresh = False
+    if dq is not results.dq:
+        results.dq.copy_(dq)
+
+
+def _backward_part(
     work: Work,
     layout: _Shards,
     given: Given,
     k: Tensor,
     v: Tensor,
+    part: slice,
     heads: slice,
-    own_dq: Tensor | None,
-    needs: tuple[bool, bool],
-    dslopes: Tensor | None,
-    dbias: Tensor | None,
+    results: Sums,
     buffers: _Buffers,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Writes own_dq, the gradient of q of these heads; returns those of k and v, in float32."""
-    need_k, need_v = needs
+) -> None:
+    """Of the rows `part` of the shards' keys, which k, v, dk and dv are."""
     exact, ring, steps = exact_dtype(given.q), layout.ring, layout.steps
-    dq = own_dq
-    if own_dq is not None:
-        dq = own_dq.zero_() if own_dq.dtype == exact else torch.zeros(own_dq.shape, dtype=exact, device=k.device)
+    need_k, need_v = results.dk is not None, results.dv is not None
     travels = need_k or need_v
-    at_hand, coming = buffers.packed(k, v) if steps > 1 else (None, None)
-    sent: Tensor | None = None  # gradients on their way to the next process
-    arriving: list[Any] = []
+    size = k.numel() + v.numel()
+    # Of the gradients that go round: what this process sends, or adds to, and what comes.
+    sums, other = (
+        buffers.take(name, size, exact, k.device) if travels and count < steps else None
+        for count, name in enumerate(("sums", "other sums"))
+    )
+    # Of two steps the first sends keys, and the second gradients.
+    at_hand, coming = buffers.packed(k, v, other if steps == 2 else None) if steps > 1 else (None, None)
     for step in range(steps):
         pending = exchange(ring, at_hand, 1, coming, -1) if step + 1 < steps else []
-        keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
-        sums = torch.zeros(k.numel() + v.numel(), dtype=exact, device=k.device) if travels else None
-        dk, dv = _unpacked(sums, k, v) if sums is not None else (None, None)
-        # What others have found for the shard that is here arrives while this process computes its part.
-        so_far = None
+        arriving: list[Any] = []
         if travels and step > 0:
-            so_far = torch.empty_like(sums)
-            arriving = exchange(ring, sent, 1, so_far, -1)
-        parts = Sums(dq, dk if need_k else None, dv if need_v else None, dslopes, dbias)
-        work.add_gradients(given, layout.keys_at(step), keys, values, heads, parts)
-        wait(pending)
-        if so_far is not None:
+            arriving = exchange(ring, sums, 1, other, -1)
+            sums, other = other, sums
+
+        def arrived(arriving: list[Any] = arriving) -> None:
+            """What others have found for these keys is here: it came while this process computed its part."""
             wait(arriving)
-            sums.add_(so_far)
-        sent = sums
+            arriving.clear()
+
+        keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
+        dk, dv = _unpacked(sums, k, v) if travels else (None, None)
+        fresh = results.fresh_q and step == 0, step == 0
+        totals = Sums(results.dq, dk if need_k else None, dv if need_v else None, *results[3:5], *fresh, arrived)
+        work.add_gradients(given, layout.keys_at(step, part), keys, values, heads, totals)
+        arrived()
+        wait(pending)
         at_hand, coming = coming, at_hand
-    if own_dq is not None and dq is not own_dq:
-        own_dq.copy_(dq)
     if not travels:
-        return None, None
-    del dq
+        return
     if steps > 1:  # home, from the last process that a shard was at
-        back = torch.empty_like(sent)
-        wait(exchange(ring, sent, 1 - steps, back, steps - 1))
-        sent = back
-    dk, dv = _unpacked(sent, k, v)
-    return dk if need_k else None, dv if need_v else None
+        wait(exchange(ring, sums, 1 - steps, other, steps - 1))
+        sums = other
+    for gradient, total in zip(results[1:3], _unpacked(sums, k, v)):
+        if gradient is not None:
+            gradient.copy_(total)
 
 
 def _attend(request: Request) -> tuple[Tensor, Tensor]:
