@@ -259,3 +259,18 @@ def test_torchs_number_of_threads_is_used(device, capfd, monkeypatch):
             assert f"threads={threads} " in capfd.readouterr().err
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("wide", [(1 << 30) - 2, (1 << 30) - 1, 1 << 61])
+def test_windows_wider_than_any_sequence(wide):
+    """Sides that the operators take packed, and those that they do not."""
+
+    def gradients(window):
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(1, 9, 2, 8, requires_grad=True) for _ in range(3))
+        out = flashwave.flash_attn_func(q, k, v, window_size=window)
+        return torch.autograd.grad(out, (q, k, v), torch.randn_like(out))
+
+    for given, same in (((wide, 2), (-1, 2)), ((3, wide), (3, -1))):
+        assert all(torch.equal(a, b) for a, b in zip(gradients(given), gradients(same)))
+    assert not torch.equal(gradients((3, 2))[0], gradients((3, 3))[0])
