@@ -133,7 +133,7 @@ def shared_heads(seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cel
     k, v = (normal((batch, seqlen, heads_k, dim), dtype, seed) for seed in (1, 2))
     flops = 10.0 * batch * heads * dim * _pairs(seqlen, causal)
     title = f"d={dim} s={seqlen} b={batch} {'causal' if causal else 'full'} heads {heads}/{heads_k}"
-    return _backward(title, (q, k, v, dout), Options(causal), flops, (-1,), {})
+    return _backward(title, (q, k, v, dout), Options(causal), flops, (-1, slice(None)), {})
 
 
 def equal_heads(seqlen: int, dim: int, dtype: torch.dtype, window: int = -1, softcap: float = 0.0) -> Cell:
@@ -143,7 +143,7 @@ def equal_heads(seqlen: int, dim: int, dtype: torch.dtype, window: int = -1, sof
     options = Options(window < 0, (window, 0) if window >= 0 else (-1, -1), softcap)
     flops = 10.0 * batch * heads * dim * _pairs(seqlen, True, window)
     what = f"window {window}" if window >= 0 else f"softcap {softcap:g}"
-    return _backward(f"d={dim} s={seqlen} b={batch} causal {what}", tensors, options, flops, (-1,), {})
+    return _backward(f"d={dim} s={seqlen} b={batch} causal {what}", tensors, options, flops, (-1, slice(None)), {})
 
 
 def packed(dim: int, causal: bool, dtype: torch.dtype) -> Cell:
