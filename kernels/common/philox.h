@@ -25,6 +25,9 @@ inline constexpr int kKeysPerPhilox = 8;
 
 FW_FN Philox4 philox(Philox4 counter, uint32_t key0, uint32_t key1) {
   uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
+#if defined(__AMDGCN__)  // unrolled, the keys of all rounds would be scalars that live through the loop of the kernel
+#pragma clang loop unroll(disable)
+#endif
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const uint64_t a = uint64_t{kPhiloxMul0} * c0, b = uint64_t{kPhiloxMul1} * c2;
     const uint32_t n0 = uint32_t(b >> 32) ^ c1 ^ key0, n2 = uint32_t(a >> 32) ^ c3 ^ key1;

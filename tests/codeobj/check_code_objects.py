@@ -29,6 +29,7 @@ SCALARS_IN_LANES = [
     (r" cdna_bwd_dkdv_\w*_d192", 12),
     (r" \w+_bwd_d(bias|slopes)$", 6),
     (r"^gfx908 cdna1_bwd_dq_", 3),
+    (r"^gfx90a cdna_bwd_dkdv_bf16_d256_", 6),  # one, and two below, since the next loop is chosen in gaps of this one
     (r"^gfx90a cdna_bwd_(dkdv|dq)_", 5),
     (r"^gfx9(42|50) cdna_bwd_dkdv_\w*_d256_", 2),
     (r" amd_generic_", 300),
