@@ -239,7 +239,9 @@ def dense(
             packed = packed_mask(causal, left, right, deterministic)
             return _Dense.apply(q, k, v, (scale, softcap, packed, rng_state, dropout_p))
         if dropout_p:
-            problem = operators.dense_problem(q, k, v, (scale, causal, left, right, softcap), False, rng_state, dropout_p)
+            problem = operators.dense_problem(
+                q, k, v, (scale, causal, left, right, softcap), False, rng_state, dropout_p
+            )
             return _forward(*problem[:_SCALARS], False, False)[0]
         return _dense(q, k, v, scale, causal, left, right, softcap)
     except RuntimeError as error:

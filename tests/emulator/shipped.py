@@ -187,7 +187,6 @@ class BackwardLaunch:
         args.shared = session.buffer(blocks).address
         return session.run(code, row.name, args.tasks, row.threads, [bytes(args)], check=False)
 
-
     def set_lengths(self, session, args):
         """Lengths and places from memory: all rows but a few keys."""
 

@@ -456,9 +456,7 @@ class Kernel:
             sums = re.match(r"(buffer|global)_atomic_(pk_)?add_(f|bf)\d", line.name)
             return re.search(r"\b(glc|sc0|sc1|scope)\b", line.text) or ("atomic" in line.name and not sums)
 
-        return any(
-            e and {"load", "store"} & set(e.what) and is_flag(line) for line, e in zip(self.lines, self.effects)
-        )
+        return any(e and {"load", "store"} & set(e.what) and is_flag(line) for line, e in zip(self.lines, self.effects))
 
     @kept
     def shares_memory(self):
