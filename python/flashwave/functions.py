@@ -277,7 +277,7 @@ def flash_attn_varlen_func(
     """
     if s_aux is not None or learnable_sink is not None:
         sinks = _one_sink(sinks, s_aux, learnable_sink)
-    if not (deterministic or return_attn_probs or return_lse or _is_compiling()) and (
+    if not (dropout_p or deterministic or return_attn_probs or return_lse or _is_compiling()) and (
         bias is sinks is alibi_slopes is out is block_table is seqused_k is None
         and not (cu_seqlens_q is None or cu_seqlens_k is None)
     ):

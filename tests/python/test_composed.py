@@ -221,9 +221,9 @@ def test_dropout_drops_the_documented_elements():
     p = Problem(q, k, k, max_seqlen_q=5, max_seqlen_k=10, dropout_p=0.25, rng_state=state)
     _, _, probs = composed.forward(p, probs=True)
     row = probs[1, 2, 3].tolist()
-    assert [j for j, x in enumerate(row) if x < 0] == [0, 2, 7]
+    assert [j for j, x in enumerate(row) if x < 0] == [0, 8]
     assert all(abs(x) == pytest.approx(0.1) for x in row)
-    assert dropout_bits(42, 7, 6, 3, 10) == [7142, 17289, 4436, 38980, 48744, 48719, 29110, 624, 53989, 18272]
+    assert dropout_bits(42, 7, 6, 3, 10) == [1129, 44395, 38289, 29517, 35816, 65058, 36042, 17440, 4018, 50558]
 
 
 # Backward ---------------------------------------------------------------------------------------------------------
