@@ -9,7 +9,8 @@ import torch
 from .timing import Measured, seconds_of
 from .workloads import BACKENDS, OURS, Shape, draw, make_call, matrix_copies
 
-_PATIENCE = 6  # budgets that one call of a peer may take before it is left out
+_PATIENCE = 6  # budgets that one call of a peer may take before it is left out,
+_SHORT = 5.0  # and seconds that it may take anyway: a small budget, or a busy machine, leaves no holes
 _CALLS = 4  # of a row that is to be within the budget: a warm-up and three samples
 _PROBE_SEQLEN = 256
 
@@ -80,7 +81,7 @@ class Planner:
         if self._settings.full:
             return None
         seconds = self._seconds(name, direction, shape)
-        too_long = seconds > _PATIENCE * self._settings.budget
+        too_long = seconds > max(_PATIENCE * self._settings.budget, _SHORT)
         return f"about {seconds:.0f} s a call, far over the budget" if too_long else None
 
     def reason_to_skip(self, name: str, direction: str, shape: Shape) -> str | None:
