@@ -23,7 +23,7 @@ EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the
 SCALARS_IN_LANES = [
     (r"^gfx90a cdna_fwd_\w*_general$", 3),
     (r"^gfx908 cdna1_fwd_\w*_general$", 3),
-    (r"^gfx90a cdna_bwd_dkdv_f16_d256_\w*_general$", 33),  # one since lengths are held to the size of the tensors
+    (r"^gfx90a cdna_bwd_\w*_general$", 36),  # since lengths are held to the tensors, and the next loop chosen in gaps
     (r" cdna1?_bwd_\w*_general$", 32),
     (r" cdna_bwd_head_", 16),  # between the kernels that it is made of
     (r" cdna_bwd_dkdv_\w*_d192", 12),
