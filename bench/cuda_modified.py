@@ -189,10 +189,14 @@ def dropout(batch: int, seqlen: int, heads: int, backward: bool, dtype: torch.dt
             found = dispatch.backward(few, dout[:1].to(exact), None, out, lse, native.DQ_DK_DV)[:3]
             return [x.double() for x in found]
 
+    # At 128 tokens gradients are off by 0.0069 (H200), where a floor of 2^-9, as in _check_gradients, allows 0.0063:
+    # what is kept of P is rounded beside P itself.
+    floor = 2**-8 if backward else 2**-9
+
     def right() -> None:
         ours = dispatch.backward(*arguments)[:3] if backward else [out]
         for x, exact, naive in zip(ours, of_the_first(torch.float64), of_the_first(dtype)):
-            expect_within(title, x[:1], exact, naive, 2**-8 * float(exact.abs().max()))
+            expect_within(title, x[:1], exact, naive, floor * float(exact.abs().max()))
 
     calls: dict[str, Sequence[Call]]
     if backward:

@@ -318,8 +318,8 @@ def main(argv: list[str] | None = None) -> int:
             break
         try:
             results.append(_measure(make(), arguments.budget))
-        except Exception as error:
-            failed.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        except Exception as error:  # a cell that fails, for whatever reason, does not cost the others
+            failed.append(f"{type(error).__name__}: {(str(error) or repr(error)).splitlines()[0]}")
             print(f"error: not timed: {failed[-1]}", file=sys.stderr)
         torch.cuda.empty_cache()
     content = {

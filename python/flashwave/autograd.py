@@ -224,7 +224,8 @@ def dense(
     rng_state: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attention with a mask, and with dropout where it is differentiated."""
+    """Attention with a mask and dropout and nothing else."""
+    mask = scale, causal, left, right, softcap
     try:
         if (
             (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
@@ -233,17 +234,14 @@ def dense(
         ):  # is_differentiated, without its loop
             deterministic = _deterministic_algorithms() or (not q.is_cpu and settings.deterministic())
             if _transforms() or left > WIDEST_PACKED or right > WIDEST_PACKED:
-                mask = scale, causal, left, right, softcap
                 problem = operators.dense_problem(q, k, v, mask, deterministic, rng_state, dropout_p)
                 return _Attention.call(*problem[:_SCALARS], False)[0]
             packed = packed_mask(causal, left, right, deterministic)
             return _Dense.apply(q, k, v, (scale, softcap, packed, rng_state, dropout_p))
         if dropout_p:
-            problem = operators.dense_problem(
-                q, k, v, (scale, causal, left, right, softcap), False, rng_state, dropout_p
-            )
+            problem = operators.dense_problem(q, k, v, mask, False, rng_state, dropout_p)
             return _forward(*problem[:_SCALARS], False, False)[0]
-        return _dense(q, k, v, scale, causal, left, right, softcap)
+        return _dense(q, k, v, *mask)
     except RuntimeError as error:
         raise_for(error)
 
