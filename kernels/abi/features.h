@@ -58,6 +58,9 @@ enum Needs : uint32_t {
   kNeedsGradientMaps = 1u << 16,  // q, k, v, d_o described by tensor maps; o, dq, dk, dv: as kNeeds16Bytes
   kNeedsUnpaddedPages = 1u << 9,  // block_table: no left pad
   kNeedsSoftcap = 1u << 22,       // softcap > 0
+  kNeedsAlibi = 1u << 25,         // alibi_slopes are given
+  // There is a bias, described by a tensor map: of the type of q, keys side by side, rows at multiples of 16 bytes.
+  kNeedsBiasMap = 1u << 26,
   kNeedsNoLse = 1u << 11,         // lse is not asked for
   kNeedsFewRows = 1u << 12,       // at most kFewRows rows: queries times the query heads that share a key head
   kNeedsAnyOrder = 1u << 17,      // the caller's leave to make sums in any order: FW_DETERMINISTIC is not set

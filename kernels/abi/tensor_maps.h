@@ -1,5 +1,5 @@
-// The tensor maps (kernels/abi/tensor_map.h) of q, k, v and o: how their numbers and the coordinates that kernels use
-// fit together. src/plan/tensor_maps.cpp describes them.
+// The tensor maps (kernels/abi/tensor_map.h) of q, k, v, o and the bias: how their numbers and the coordinates that
+// kernels use fit together. src/plan/tensor_maps.cpp describes them.
 //
 // Tiles end with their sequence, wherever that lies, with one map per tensor. Dimensions, innermost first:
 //   columns    dim      2 bytes       columns past the head dim read 0
@@ -10,6 +10,8 @@
 // Row r of a sequence of `rows` rows has row coordinate N - rows + r, and the offset is that of the sequence less N -
 // rows rows (MapPlace): r = rows is out of bounds, so it reads 0 and is not written. No byte after the sequence is
 // touched.
+// The bias has a map of the same kind, whose columns are keys and whose rows are queries; it does not end with
+// sequences, as its own extents are those of the longest.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +23,9 @@ namespace flashwave::abi {
 
 struct TensorMaps {
   TensorMap q, k, v, o;  // a backward has d_o in the place of o
+  TensorMap bias;        // of kernels with kNeedsBiasMap; the others are given the first four
 };
-static_assert(sizeof(TensorMaps) == 4 * 128 && alignof(TensorMaps) == 64);
+static_assert(sizeof(TensorMaps) == 5 * 128 && alignof(TensorMaps) == 64);
 
 // 128 bytes: as wide as the swizzle. A tile of more columns is loaded in panels of so many.
 inline constexpr uint32_t kTensorMapColumns = 64;

@@ -5,8 +5,8 @@
 
 namespace flashwave {
 
-// What a kernel can do to scores: all modifiers and dropout, the softcap alone, nothing.
-enum class Scores { kPlain, kCapped, kGeneral };
+// What a kernel can do to scores: nothing, one modifier alone, all of them and dropout.
+enum class Scores { kPlain, kCapped, kAlibi, kBias, kGeneral };
 
 template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, Scores kScores_,
           bool kSumByMma_, bool kPacked_>
@@ -14,13 +14,16 @@ struct ForwardConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileQ = kTileQ_, kTileK = kTileK_, kThreads = kThreads_;
-  static constexpr bool kGeneral = kScores_ == Scores::kGeneral, kCapped = kScores_ == Scores::kCapped;
+  static constexpr Scores kModifiers = kScores_;
+  static constexpr bool kPlain = kScores_ == Scores::kPlain, kGeneral = kScores_ == Scores::kGeneral;
+  static constexpr bool kCapped = kScores_ == Scores::kCapped, kAlibi = kScores_ == Scores::kAlibi;
+  static constexpr bool kBias = kScores_ == Scores::kBias;
   // Row sums are one more column of the second product, of ones: that saves an addition per score, but they are the
   // sums of rounded weights, too rough for LSE.
   static constexpr bool kSumByMma = kSumByMma_;
   // A tile has rows of several heads, and the keys may be attended to in parts (src/plan/schedule_gpu.cpp).
   static constexpr bool kPacked = kPacked_;
-  static_assert(!kPacked || (!kGeneral && !kSumByMma));
+  static_assert(!kPacked || (kPlain && !kSumByMma));
   static constexpr int kConsumers = kTileQ / kWarpgroup * 2 + kTileQ % kWarpgroup / 64;  // warpgroups, 64 queries each
   static_assert(kTileQ == 64 * kConsumers && kThreads == kWarpgroup * (kConsumers + 1));
   static_assert(kTileK % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0 && kDimV <= kDimQk);
@@ -34,8 +37,12 @@ struct ForwardConfig {
   static constexpr int kPanelsQk = (kDimQk + kPanel - 1) / kPanel, kPanelsV = (kDimV + kPanel - 1) / kPanel;
   static constexpr int kQBytes = 64 * kPanelRowBytes * kPanelsQk;  // one warpgroup's queries
   static constexpr int kKBytes = kTileK * kPanelRowBytes * kPanelsQk, kVBytes = kTileK * kPanelRowBytes * kPanelsV;
+  // A block of the bias, for all consumers: as a tile of queries whose columns are keys.
+  static constexpr int kPanelsBias = kBias ? kTileK / kPanel : 0, kBiasStages = kBias ? 2 : 0;
+  static constexpr int kBiasRowsBytes = 64 * kPanelRowBytes * kPanelsBias, kBiasBytes = kConsumers * kBiasRowsBytes;
+  static_assert(!kBias || kTileK % kPanel == 0);
   static constexpr int kMostBytes = 232448;  // "Technical Specifications per Compute Capability": 227 KB
-  static constexpr int kOtherBytes = 1024 + (kSumByMma ? 2048 : 0);
+  static constexpr int kOtherBytes = 1024 + (kSumByMma ? 2048 : 0) + kBiasStages * kBiasBytes;
   static constexpr bool fits(int q_slots, int stages) {
     return q_slots * kConsumers * kQBytes + stages * (kKBytes + kVBytes) + kOtherBytes <= kMostBytes;
   }
@@ -45,12 +52,14 @@ struct ForwardConfig {
   static_assert(fits(kQSlots, kStages));
 
   static constexpr uint32_t kQ = kSharedBase, kK = kQ + kQSlots * kConsumers * kQBytes, kV = kK + kStages * kKBytes,
-                            kOnes = kV + kStages * kVBytes, kTasks = kOnes + (kSumByMma ? 2048 : 0);
-  // Barriers, 8 bytes each: K, V, Q and the task have come / may be overwritten; the next task is wanted.
+                            kBiases = kV + kStages * kVBytes, kOnes = kBiases + kBiasStages * kBiasBytes,
+                            kTasks = kOnes + (kSumByMma ? 2048 : 0);
+  // Barriers, 8 bytes each: K, V, Q, the task and the bias have come / may be overwritten; the next task is wanted.
   static constexpr uint32_t kKFull = kTasks + 2 * 32, kKFree = kKFull + 8 * kStages, kVFull = kKFree + 8 * kStages,
                             kVFree = kVFull + 8 * kStages, kQFull = kVFree + 8 * kStages,
                             kQFree = kQFull + 8 * kQSlots * kConsumers, kTaskFull = kQFree + 8 * kQSlots * kConsumers,
-                            kTaskFree = kTaskFull + 16, kAsk = kTaskFree + 16, kEnd = kAsk + 8;
+                            kTaskFree = kTaskFull + 16, kAsk = kTaskFree + 16, kBiasFull = kAsk + 8,
+                            kBiasFree = kBiasFull + 8 * kBiasStages, kEnd = kBiasFree + 8 * kBiasStages;
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= kMostBytes);
 };

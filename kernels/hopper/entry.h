@@ -8,8 +8,18 @@
 
 namespace flashwave {
 constexpr Scores scores_of(uint32_t features) {
-  const uint32_t modifiers = features & kScoreModifiers;
-  return modifiers == 0 ? Scores::kPlain : modifiers == kSoftcap ? Scores::kCapped : Scores::kGeneral;
+  switch (features & kScoreModifiers) {
+    case 0:
+      return Scores::kPlain;
+    case kSoftcap:
+      return Scores::kCapped;
+    case kAlibi:
+      return Scores::kAlibi;
+    case kBias:
+      return Scores::kBias;
+    default:
+      return Scores::kGeneral;
+  }
 }
 }  // namespace flashwave
 

@@ -7,7 +7,8 @@
 // The softmax of the long loop is optimistic. A reference m per row comes from the exact maximum over the blocks
 // before; P = 2^(s c - m) is computed at once, without a maximum, and only then is the largest P looked at, as packed
 // integers. Where one is too large, which is rare, its warp takes the exact maximum of the block, scales what it has
-// accumulated and computes P again. The result is exact for any scores.
+// accumulated and computes P again. The result is exact for any scores. One modifier alone is part of that loop: a
+// softcap, a bias, which comes as a tile beside K and V, or ALiBi, which on either side of the diagonal is a line.
 #pragma once
 
 #include "kernels/abi/partials.h"
@@ -25,10 +26,12 @@ struct Consumer {
   const GpuArguments& args;
   const Params& p;
   const TensorMaps& maps;
-  const int group;           // which consumer
-  const bool speaks;         // one thread of the warpgroup does
-  const float scale;         // of a score, to units of log2
-  const float to_tanh, cap;  // softcap: of a score to tanh's argument, of tanh to units of log2
+  const int group;    // which consumer
+  const bool speaks;  // one thread of the warpgroup does
+  const float scale;  // of a score that the softmax takes, to units of log2
+  // Of q.k, to what tanh takes, to units of log2 (ALiBi), or to units of e, in which a bias is added.
+  const float from_dot;
+  const float cap;  // of tanh, to units of log2
   // Blocks whose output is done. Scores run one block ahead of it: all counts and places in the rings follow from this.
   uint32_t done = 0;
 
@@ -43,6 +46,10 @@ struct Consumer {
   uint32_t task_number = 0, queries;  // queries: where they lie
   bool first_output;                  // the next one is
   int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
+  // ALiBi: the slope in units of log2, the key on the diagonal of the first row less its first column, and from which
+  // block on all keys lie behind the diagonals of all rows.
+  float slope;
+  int diagonal, behind;
 
   FW_METHOD Consumer(const GpuArguments& arguments, const TensorMaps& tensor_maps, int consumer)
       : args(arguments),
@@ -50,8 +57,10 @@ struct Consumer {
         maps(tensor_maps),
         group(consumer),
         speaks(thread_index() % kWarpgroup == 0),
-        scale(C::kGeneral || C::kCapped ? 1.f : p.softmax_scale * kLog2e),
-        to_tanh(C::kCapped ? p.softmax_scale / p.softcap : 0.f),
+        scale(C::kPlain ? p.softmax_scale * kLog2e : 1.f),
+        from_dot(C::kCapped  ? p.softmax_scale / p.softcap
+                 : C::kAlibi ? p.softmax_scale * kLog2e
+                             : p.softmax_scale),
         cap(C::kCapped ? p.softcap * kLog2e : 0.f) {}
 
   FW_METHOD void wait_k(uint32_t n) const {
@@ -116,10 +125,15 @@ struct Consumer {
     named_arrive(turn_barrier((group + 1) % C::kConsumers), 2 * kWarpgroup);
     draw(block);
     wgmma_wait<1>();
+    take_scores(done + 1, last);
+  }
+  // The scores of the n-th block are there.
+  FW_METHOD void take_scores(uint32_t n, bool last) {
     hold(s);
-    release_k(done + 1);
+    release_k(n);
     if constexpr (C::kQSlots == 1)
       if (last) release_queries(task_number);
+    if constexpr (C::kBias) add_bias(n);
   }
   // kLater: products issued after the output.
   template <int kLater = 0>
@@ -156,14 +170,15 @@ struct Consumer {
     }
   }
 
-  // The exact maximum so far becomes the reference. Returns what everything accumulated before is to be scaled by.
-  FW_METHOD float2 raise_reference() {
+  // The exact maximum so far, and so much more, becomes the reference, if it is not higher already. Returns what
+  // everything accumulated before is to be scaled by.
+  FW_METHOD float2 raise_reference(float headroom = 0) {
     float n0 = s[0], n1 = s[2];
     FW_UNROLL for (int j = 0; j < C::kTileK / 8; ++j) {
       n0 = fmaxf(n0, fmaxf(s[4 * j], s[4 * j + 1]));
       n1 = fmaxf(n1, fmaxf(s[4 * j + 2], s[4 * j + 3]));
     }
-    n0 = fmaxf(quad_max(n0) * scale, m0), n1 = fmaxf(quad_max(n1) * scale, m1);
+    n0 = fmaxf(quad_max(n0) * scale + headroom, m0), n1 = fmaxf(quad_max(n1) * scale + headroom, m1);
     const float2 factor = make_float2(exp2_fast(m0 - reference_of(n0)), exp2_fast(m1 - reference_of(n1)));
     l0 *= factor.x, l1 *= factor.y, m0 = n0, m1 = n1;
     return factor;
@@ -178,23 +193,43 @@ struct Consumer {
 
   // Softcap by the tanh of the special function unit, whose error is below that of rounding a score to 16 bits
   // (docs/numerics.md).
-  FW_METHOD void cap_scores() { FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = tanh_fast(s[i] * to_tanh) * cap; }
+  FW_METHOD void cap_scores() { FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = tanh_fast(s[i] * from_dot) * cap; }
 
-  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: P may be too large.
+  // Scores with their bias, in units of e: the differences of two that are far below every other stay right in them.
+  FW_METHOD void add_bias(uint32_t n) {
+    const uint32_t slot = slot_of<C::kBiasStages>(n), thread = uint32_t(thread_again());
+    const uint32_t row = thread % kWarpgroup / 32 * 16 + thread % 16;
+    const uint32_t at = C::kBiases + slot * C::kBiasBytes + group * C::kBiasRowsBytes;
+    barrier_wait(C::kBiasFull + 8 * slot, parity_of<C::kBiasStages>(n));
+    FW_UNROLL for (int k = 0; k < C::kTileK / 16; ++k) {
+      uint32_t bias[4];
+      load_matrices(bias, at + k / 4 * 64 * kPanelRowBytes + swizzled(row, k % 4 * 2 + thread / 16 % 2));
+      FW_UNROLL for (int i = 0; i < 4; ++i) {
+        s[8 * k + 2 * i] = __fmaf_rn(s[8 * k + 2 * i], from_dot, Element::low(bias[i]));
+        s[8 * k + 2 * i + 1] = __fmaf_rn(s[8 * k + 2 * i + 1], from_dot, Element::high(bias[i]));
+      }
+    }
+    wave_barrier();
+    if (lane_index() == 0) barrier_arrive(C::kBiasFree + 8 * slot);
+  }
+
+  // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: of a block that all rows
+  // see, whose scores stay as they came; P may be too large. per_key: with ALiBi, what a score gains from key to key.
   template <bool kWatched>
-  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1, float per_key = 0) {
+    const float c = !kWatched ? scale : C::kCapped ? cap : C::kAlibi ? from_dot : C::kBias ? kLog2e : scale;
     uint32_t largest = Element::kLargest;
-    float x0 = 0, x1 = 0;
+    float2 sum = make_float2(0, 0);
     FW_UNROLL for (int k = 0; k < C::kTileK / 16; ++k) {
       FW_UNROLL for (int i = 0; i < 4; ++i) {
-        const float r = i & 1 ? r1 : r0;
-        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1];
-        if constexpr (C::kCapped && kWatched) {  // of a block that is not masked: s stays as it is
-          s0 = tanh_fast(s0 * to_tanh), s1 = tanh_fast(s1 * to_tanh);
+        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1], x0 = i & 1 ? -r1 : -r0, x1 = x0;
+        if constexpr (C::kCapped && kWatched) s0 = tanh_fast(s0 * from_dot), s1 = tanh_fast(s1 * from_dot);
+        if constexpr (C::kAlibi && kWatched) {
+          const int key = 16 * k + i / 2 * 8;
+          x0 = __fmaf_rn(per_key, float(key), x0), x1 = __fmaf_rn(per_key, float(key + 1), x1);
         }
-        const float c = C::kCapped && kWatched ? cap : scale;
-        const float e0 = exp2_fast(__fmaf_rn(s0, c, -r)), e1 = exp2_fast(__fmaf_rn(s1, c, -r));
-        if constexpr (!C::kSumByMma) (i & 1 ? x1 : x0) += e0 + e1;
+        const float e0 = exp2_fast(__fmaf_rn(s0, c, x0)), e1 = exp2_fast(__fmaf_rn(s1, c, x1));
+        if constexpr (!C::kSumByMma) (i & 1 ? sum.y : sum.x) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
       if constexpr (kWatched) {
@@ -202,8 +237,12 @@ struct Consumer {
         largest = max3_pairs(largest, weights[4 * k + 2], weights[4 * k + 3]);
       }
     }
-    if constexpr (kWatched) too_large = __any_sync(kAllLanes, largest != Element::kLargest);
-    return make_float2(x0, x1);
+    if constexpr (kWatched) {
+      // Below such a reference a score that is cut off (in_log2) would not be.
+      const bool cut_off = C::kBias && fminf(m0, m1) < -kLargest / 2;
+      too_large = __any_sync(kAllLanes, largest != Element::kLargest || cut_off);
+    }
+    return sum;
   }
   FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights]) {
     return exponentials<false>(weights, reference_of(m0), reference_of(m1));
@@ -217,8 +256,12 @@ struct Consumer {
   }
   // What is done to the scores of a block before the softmax, and to its weights after the sum.
   FW_METHOD void modify(int block) {
-    if constexpr (C::kGeneral) score_rows(block).modify(s);
+    if constexpr (C::kGeneral || C::kAlibi) score_rows(block).template modify<C::kAlibi>(s);
     if constexpr (C::kCapped) cap_scores();
+    if constexpr (C::kBias) FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = in_log2(s[i]);
+  }
+  FW_METHOD void modify_and_mask(int block) {
+    modify(block);
     if (block >= open_last || block < open_first) mask(block);
   }
   // Random numbers are drawn while the scores are waited for.
@@ -234,7 +277,7 @@ struct Consumer {
   // A block of which some keys may be hidden from some rows.
   FW_METHOD void checked_block(int block, bool last) {
     issue_both(pa, block, last);
-    modify(block);
+    modify_and_mask(block);
     const float2 factor = raise_reference();
     hold(s);
     if (!last) wait_k(done + 2);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
@@ -244,23 +287,31 @@ struct Consumer {
     rescale(factor);
   }
 
-  // A block that all rows see: P by the reference of the blocks before.
-  FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], bool last) {
-    issue_both(before, 0, last);
+  // P by the reference of the blocks before. With ALiBi a block lies on one side of the diagonal of every row, where
+  // the distance of a key is that of the thread's first and what lies between them.
+  FW_METHOD float2 optimistic(uint32_t (&weights)[kWeights], int block) {
+    if constexpr (!C::kAlibi) return exponentials<true>(weights, m0, m1);
+    const float per_key = block >= behind ? -slope : slope, first = float(diagonal - block * C::kTileK);
+    return exponentials<true>(weights, __fmaf_rn(per_key, first, m0), __fmaf_rn(per_key, first + 8.f, m1), per_key);
+  }
+
+  // A block that all rows see.
+  FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], int block, bool last) {
+    issue_both(before, block, last);
     float2 x;
     if constexpr (C::kTwoWeights) {
-      x = exponentials<true>(weights, m0, m1);
+      x = optimistic(weights, block);
       hold(weights);
       if (!last) wait_k(done + 2);  // as above
       wait_output(before);
     } else {
       wait_output(before);
-      x = exponentials<true>(weights, m0, m1);
+      x = optimistic(weights, block);
       if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
-      if constexpr (C::kCapped) cap_scores();
-      rescale(raise_reference());
+      modify(block);
+      rescale(raise_reference(Element::kHeadroom));
       x = exponentials(weights);
     }
     add(x);
@@ -282,14 +333,11 @@ struct Consumer {
   FW_METHOD void first_block(int block, bool last) {
     draw(block);
     wgmma_wait<0>();
-    hold(s);
-    release_k(done);
-    if constexpr (C::kQSlots == 1)
-      if (last) release_queries(task_number);
+    take_scores(done, last);
     first_output = true;
     m0 = m1 = -kInf, l0 = l1 = 0;
-    modify(block);
-    raise_reference();
+    modify_and_mask(block);
+    raise_reference(C::kAlibi && block >= behind ? Element::kHeadroom : 0);  // they grow towards the diagonal
     add(exponentials(pa));
     drop();
     if (C::kQSlots > 1 && task_number > 0) {
@@ -305,15 +353,15 @@ struct Consumer {
   FW_METHOD void optimistic_blocks(int& j, int end, int first) {
     if constexpr (C::kTwoWeights) {  // two at a time, so that no weights are moved
       FW_NO_UNROLL while (j > end) {
-        optimistic_block(pa, pb, j == first), --j;
-        optimistic_block(pb, pa, j == first), --j;
+        optimistic_block(pa, pb, j, j == first), --j;
+        optimistic_block(pb, pa, j, j == first), --j;
       }
       if (j == end) {
-        optimistic_block(pa, pb, j == first), --j;
+        optimistic_block(pa, pb, j, j == first), --j;
         FW_UNROLL for (int i = 0; i < kWeights; ++i) pa[i] = pb[i];
       }
     } else {
-      FW_NO_UNROLL for (; j >= end; --j) optimistic_block(pa, pa, j == first);
+      FW_NO_UNROLL for (; j >= end; --j) optimistic_block(pa, pa, j, j == first);
     }
   }
 
@@ -328,9 +376,23 @@ struct Consumer {
     open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
     open_last = uniform(seen.all_end / C::kTileK);
 
+    int before = 0;  // ALiBi: blocks whose keys all lie before the diagonals of all rows
+    if constexpr (C::kAlibi) {
+      const int key = row_of(task) + task.keys - task.queries;  // on the diagonal of the warpgroup's first row
+      slope = p.alibi_slopes[task.batch * p.alibi_batch_stride + task.head] * kLog2e;
+      diagonal = key + first_row() - first_column();
+      behind = uniform((max(key + 63, 0) + C::kTileK - 1) / C::kTileK);
+      before = uniform(max(key + 1, 0) / C::kTileK);
+    }
+
     first_block(j, j == first);
     if (--j >= first) wait_k(done + 1);
-    if constexpr (!C::kGeneral) {
+    if constexpr (C::kAlibi) {  // the blocks on the diagonal are checked, too
+      FW_NO_UNROLL for (int side = 0; side < 2; ++side) {
+        checked_blocks(j, max(first, side ? before : open_last), first);
+        optimistic_blocks(j, max(open_first, side ? 0 : behind), first);
+      }
+    } else if constexpr (!C::kGeneral) {
       checked_blocks(j, max(first, open_last), first);
       optimistic_blocks(j, open_first, first);
     }
@@ -352,7 +414,8 @@ struct Consumer {
       return;
     }
     const int head0 = task.head + head_of(first_row()), head1 = task.head + head_of(first_row() + 8);
-    const RowEnd end0 = finish_row<C::kGeneral>(p, head0, m0, l0), end1 = finish_row<C::kGeneral>(p, head1, m1, l1);
+    const RowEnd end0 = finish_row < C::kGeneral || C::kBias, C::kGeneral > (p, head0, m0, l0);
+    const RowEnd end1 = finish_row < C::kGeneral || C::kBias, C::kGeneral > (p, head1, m1, l1);
 
     if (!C::kSumByMma && p.lse.data && first_column() == 0) {
       const int query0 = row_of(task) + query_of(first_row()), query1 = row_of(task) + query_of(first_row() + 8);
@@ -473,7 +536,9 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
     for (int i = 0; i < C::kQSlots * C::kConsumers; ++i)
       barrier_init(C::kQFull + 8 * i, 1), barrier_init(C::kQFree + 8 * i, 1);
     for (int i = 0; i < 2; ++i)
-      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers + 2);
+      barrier_init(C::kTaskFull + 8 * i, 1), barrier_init(C::kTaskFree + 8 * i, C::kConsumers + (C::kBias ? 3 : 2));
+    for (int i = 0; i < C::kBiasStages; ++i)
+      barrier_init(C::kBiasFull + 8 * i, 1), barrier_init(C::kBiasFree + 8 * i, C::kConsumers * kWarpgroup / kWave);
     barrier_init(C::kAsk, 1);
     barrier_init_done();
   }
@@ -488,6 +553,8 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
     if (wave_index() == 0) producer.tasks_and_queries(reinterpret_cast<uint32_t*>(args.shared));
     if (wave_index() == 1) producer.template blocks<false>();
     if (wave_index() == 2) producer.template blocks<true>();
+    if constexpr (C::kBias)
+      if (wave_index() == 3) producer.biases();
   } else {
     take_registers<C::kConsumerRegisters>();
     Consumer<C>(args, maps, warpgroup - 1).run();

@@ -123,11 +123,11 @@ FW_DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;"
 FW_DEVICE void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Ordinary writes to shared memory before this are seen by TMA and wgmma after it ("Async proxy").
 // Programmatic dependent launch (PTX ISA, "griddepcontrol"): the next kernel may start while this one runs; what the
 // kernel before has written is there. Each does nothing where the launch did not ask for it.
 FW_DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 FW_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Ordinary writes to shared memory before this are seen by TMA and wgmma after it ("Async proxy").
 FW_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // "Data Movement and Conversion Instructions: Tensor copy". Coordinates as in kernels/abi/tensor_maps.h.
@@ -223,6 +223,12 @@ FW_DEVICE void store_matrices_transposed(uint32_t at, uint32_t x0, uint32_t x1, 
                "r"(x2), "r"(x3)
                : "memory");
 }
+FW_DEVICE void load_matrices(uint32_t* x, uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(at)
+               : "memory");
+}
 FW_DEVICE void load_matrices_transposed(uint32_t* x, uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -295,9 +301,12 @@ FW_DEVICE void transpose_quad(uint32_t (&x)[4], int place) {
 
 // The element types. Weights above 2^16 (bf16) or 2^15 (fp16) are too large to go on with the same reference: sums stay
 // far from infinity. As the bits of positive numbers are ordered like the numbers, and infinity and NaN come after
-// them, an integer comparison finds them.
+// them, an integer comparison finds them. A reference that had to be raised is put so many powers of two above the
+// largest score: scores that keep growing then raise it more rarely, and in bf16 small weights are as exact as large
+// ones.
 struct BF16 {
   static constexpr uint32_t kOnes = 0x3F803F80, kLargest = 0x47804780;
+  static constexpr float kHeadroom = 64.f;
   static constexpr bool kWideRange = true;  // as fp32: products of rounded factors do not overflow
   FW_METHOD static float low(uint32_t pair) { return float_of(pair << 16); }
   FW_METHOD static float high(uint32_t pair) { return float_of(pair & 0xFFFF0000u); }
@@ -314,6 +323,7 @@ struct BF16 {
 };
 struct F16 {
   static constexpr uint32_t kOnes = 0x3C003C00, kLargest = 0x78007800;
+  static constexpr float kHeadroom = 0.f;
   static constexpr bool kWideRange = false;
   FW_METHOD static float low(uint32_t pair) { return float_of_half(uint16_t(pair)); }
   FW_METHOD static float high(uint32_t pair) { return float_of_half(uint16_t(pair >> 16)); }

@@ -1,4 +1,4 @@
-// The warpgroup that hands out tasks and copies their queries, keys and values to shared memory.
+// The warpgroup that hands out tasks and copies their queries, keys, values and biases to shared memory.
 #pragma once
 
 #include "kernels/hopper/tasks.h"
@@ -12,7 +12,7 @@ FW_DEVICE MapPlace query_place(const Params& p, const abi::Tensor& t, const Forw
 }
 
 // Three warps produce, so that none waits for what another waits for: one hands out the tasks and loads their queries,
-// one loads the blocks of K, one those of V.
+// one loads the blocks of K, one those of V. A fourth loads those of the bias.
 template <class C>
 struct Producer {
   const Params& p;
@@ -72,11 +72,7 @@ struct Producer {
     const int part_rows = abi::key_map_box(p, C::kTileK);  // of a block that are loaded at once
     uint32_t count = 0;
     for (uint32_t n = 0;; ++n) {
-      const uint32_t slot = slot_of<2>(n);
-      barrier_wait(C::kTaskFull + 8 * slot, parity_of<2>(n));
-      const ForwardTask task = load_task(C::kTasks + 32 * slot);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(C::kTaskFree + 8 * slot);
+      const ForwardTask task = take_task(n);
       if (task.query < 0) break;
       const Sequence seq = sequence_of(p, task.batch);
       const int kv_head = task.head / (p.heads_q / p.heads_k), ask_at = min(task.last_block, task.first_block + 3);
@@ -90,7 +86,41 @@ struct Producer {
     }
   }
 
+  // All blocks of the bias: rows of a task's queries, columns of a block's keys. What lies past the last row or the
+  // last column is written as 0.
+  FW_METHOD void biases() const {
+    uint32_t count = 0;
+    for (uint32_t n = 0;; ++n) {
+      const ForwardTask task = take_task(n);
+      if (task.query < 0) break;
+      const uint64_t bytes = uint64_t(task.batch * p.bias.stride[0]) * 2;
+      for (int j = task.last_block; j >= task.first_block; --j, ++count) {
+        const uint32_t slot = slot_of<C::kBiasStages>(count), full = C::kBiasFull + 8 * slot;
+        barrier_wait(C::kBiasFree + 8 * slot, parity_of<C::kBiasStages>(count) ^ 1);
+        if (lane == 0) {
+          barrier_expect(full, C::kBiasBytes);
+          FW_UNROLL for (int w = 0; w < C::kConsumers; ++w) {
+            const MapPlace at = {task.query + 64 * w, int32_t(bytes >> 4 & 0x3FFFFFFF), int32_t(bytes >> 34)};
+            FW_UNROLL for (int panel = 0; panel < C::kPanelsBias; ++panel)
+                tma_load(C::kBiases + slot * C::kBiasBytes + w * C::kBiasRowsBytes + panel * 64 * kPanelRowBytes,
+                         maps.bias, full, j * C::kTileK + panel * kPanel, task.head, at, kEvictFirst);
+          }
+        }
+        __syncwarp();
+      }
+    }
+  }
+
  private:
+  // The n-th task, by one of the warps that load what it needs.
+  FW_METHOD ForwardTask take_task(uint32_t n) const {
+    const uint32_t slot = slot_of<2>(n);
+    barrier_wait(C::kTaskFull + 8 * slot, parity_of<2>(n));
+    const ForwardTask task = load_task(C::kTasks + 32 * slot);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(C::kTaskFree + 8 * slot);
+    return task;
+  }
   // Row 0 of the sequence in the map of k or v.
   FW_METHOD MapPlace sequence_place(const abi::Tensor& t, const Sequence& seq) const {
     return abi::map_place(t, abi::key_map_rows(p), seq.keys, seq.k_batch * t.stride[0] + seq.k_row * t.stride[1]);

@@ -64,16 +64,17 @@ struct ScoreRows {
         first(key),
         last(int(seq.keys) - 1) {}
 
-  // q.k -> scores in units of log2.
+  // q.k -> scores in units of log2. kOnlyAlibi: there is no other modifier.
+  template <bool kOnlyAlibi>
   FW_METHOD void modify(float (&s)[kTileK / 2]) const {
-    if (p.softcap > 0.f) {
+    if (!kOnlyAlibi && p.softcap > 0.f) {
       const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
       FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] = cap * tanh_of(s[i] * scale);
     } else {
       const float scale = p.softmax_scale * kLog2e;
       FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] *= scale;
     }
-    if (p.bias.data) {
+    if (!kOnlyAlibi && p.bias.data) {
       if (p.bias.dtype == abi::kF32)
         add_bias<float>(s);
       else if (p.bias.dtype == abi::kF16)
@@ -81,11 +82,12 @@ struct ScoreRows {
       else
         add_bias<BFloat16>(s);
     }
-    if (p.alibi_slopes) {
+    if (kOnlyAlibi || p.alibi_slopes) {
+      // In fp32: conversions of integers would take the unit of the exponentials.
       const float slope = row0.slope * kLog2e;
-      const int diagonal0 = int(row0.diagonal) - first, diagonal1 = int(row1.diagonal) - first;
+      const float diagonal0 = float(int(row0.diagonal) - first), diagonal1 = float(int(row1.diagonal) - first);
       FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] -=
-          slope * float(abs((i & 2 ? diagonal1 : diagonal0) - key_of(i)));
+          slope * fabsf((i & 2 ? diagonal1 : diagonal0) - float(key_of(i)));
     }
   }
 

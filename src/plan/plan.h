@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,13 @@ struct Conversion;
 abi::Params params_of(const Problem& problem, const Conversion& conversion);
 
 // Of a row with kNeedsTensorMaps or kNeedsGradientMaps, in the order of abi::TensorMaps.
-using TensorMapDescriptions = std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)>;
+struct TensorMapDescriptions {
+  std::array<abi::TensorMapDescription, sizeof(abi::TensorMaps) / sizeof(abi::TensorMap)> maps;
+  size_t count;  // of them that the row's kernel uses
+
+  const abi::TensorMapDescription& operator[](size_t i) const { return maps[i]; }
+  std::span<const abi::TensorMapDescription> used() const { return std::span(maps).first(count); }
+};
 TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Params& params);
 
 // Work::kPackedSplits: heads whose rows lie in one tile. As many of those that share a key head as are a power of two.
@@ -53,6 +60,8 @@ struct Reason {
     kPageSize,
     kPagesWithLeftpad,
     kSoftcap,
+    kAlibi,
+    kBias,
     kLse,
     kRounding,
     kFewColumns,

@@ -69,7 +69,7 @@ Status launch(Device& device, const KernelRow& row, const abi::Params& params, c
   options.early = options.early && (row.needs & kStartsEarly) != 0;
   if ((row.needs & (kNeedsTensorMaps | kNeedsGradientMaps)) == 0) return device.launch(row, params, schedule, options);
   const TensorMapDescriptions maps = describe_tensor_maps(row, params);
-  options.tensor_maps = maps;
+  options.tensor_maps = maps.used();
   return device.launch(row, params, schedule, options);
 }
 

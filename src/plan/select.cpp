@@ -92,6 +92,13 @@ Reason misaligned(const fw_gradients& g, int64_t bytes) {
   return rows_misaligned(tensors, bytes, bytes / 2);
 }
 
+bool has_bias_map(const fw_attention& a) {
+  const fw_tensor& bias = a.bias;
+  if (bias.data == nullptr || bias.dtype != a.q.dtype || (bias.stride[3] != 1 && a.seqlen_k > 1)) return false;
+  const NamedTensor tensors[] = {{"bias", &bias}};
+  return !rows_misaligned(tensors, 16, 8).refuses();
+}
+
 // Made for tiles of keys that few rows see: a mask hides most of them.
 Reason long_columns(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kPrefersShortColumns) == 0) return {};
@@ -132,6 +139,8 @@ Reason unmet_need(const KernelRow& row, const Problem& problem) {
     return {Reason::kPagesWithLeftpad};
   }
   if ((row.needs & kNeedsSoftcap) && !(a.softcap > 0)) return {Reason::kSoftcap};
+  if ((row.needs & kNeedsAlibi) && a.alibi_slopes == nullptr) return {Reason::kAlibi};
+  if ((row.needs & kNeedsBiasMap) && !has_bias_map(a)) return {Reason::kBias, "bias", 16, 0};
   if ((row.needs & kNeedsNoLse) && a.lse.data != nullptr) return {Reason::kLse};
   if ((row.needs & kNeedsFastRounding) && !problem.fast_rounding()) return {Reason::kRounding};
   if ((row.needs & kNeeds8Columns) && (a.dim_qk < 8 || a.dim_v < 8)) return {Reason::kFewColumns, "", 8, 0};

@@ -87,6 +87,10 @@ std::string sentence(const Reason& reason, const KernelRow& row, const DeviceInf
       return "does not take leftpad_k together with block_table";
     case Reason::kSoftcap:
       return "is made for a softcap, and there is none";
+    case Reason::kAlibi:
+      return "is made for ALiBi, and there are no slopes";
+    case Reason::kBias:
+      return "takes a bias of the dtype of q with keys side by side, and rows at " + bytes_multiple(reason.limit);
     case Reason::kLse:
       return "sums rounded weights, too rough for lse";
     case Reason::kRounding:

@@ -1,5 +1,8 @@
-// What kernels that load by TMA are told about q, k, v and o, or d_o (kernels/abi/tensor_maps.h).
+// What kernels that load by TMA are told about q, k, v, o or d_o, and the bias (kernels/abi/tensor_maps.h).
 #include "kernels/abi/tensor_maps.h"
+
+#include <algorithm>
+#include <utility>
 
 #include "plan/plan.h"
 
@@ -28,10 +31,20 @@ TensorMapDescriptions describe_tensor_maps(const KernelRow& row, const abi::Para
   const int64_t packed = row.work == Work::kPackedSplits ? packed_heads(p.heads_q, p.heads_k) : 1;
   const int64_t box_q = abi::kTensorMapQueries / packed;
   const abi::Tensor& o = backward ? p.d_o : p.o;
-  return {describe("q", p.q, data(p.q), queries, p.dim_qk, p.heads_q, box_q, packed),
-          describe("k", p.k, data(p.k), keys, p.dim_qk, p.heads_k, box),
-          describe("v", p.v, data(p.v), keys, p.dim_v, p.heads_k, box),
-          describe(backward ? "d_o" : "o", o, data(o), queries, p.dim_v, p.heads_q, box_q, packed)};
+  TensorMapDescriptions found = {
+      {describe("q", p.q, data(p.q), queries, p.dim_qk, p.heads_q, box_q, packed),
+       describe("k", p.k, data(p.k), keys, p.dim_qk, p.heads_k, box),
+       describe("v", p.v, data(p.v), keys, p.dim_v, p.heads_k, box),
+       describe(backward ? "d_o" : "o", o, data(o), queries, p.dim_v, p.heads_q, box_q, packed)},
+      4};
+  if (row.needs & kNeedsBiasMap) {
+    // Strides of (batch, head, query, key), where tensors of rows have (batch, row, head, column).
+    abi::Tensor bias = p.bias;
+    std::swap(bias.stride[1], bias.stride[2]);
+    found.maps[found.count++] = describe("bias", bias, p.bias.data, queries, std::max<int64_t>(p.seqlen_k, 1),
+                                         p.heads_q, abi::kTensorMapQueries);
+  }
+  return found;
 }
 
 }  // namespace flashwave

@@ -45,21 +45,30 @@ def test_a_kernel_computes_what_it_takes(kernel, monkeypatch):
     found = re.search(r"_(bf16|f16|f32)(?:_d(\d+)(?:v(\d+))?)?", kernel)
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[found[1]]
     dim = int(found[2] or 64)
-    options = {"softcap": 5.0} if kernel.endswith("_softcap") else {}
+    softcap = 5.0 if kernel.endswith("_softcap") else 0.0
     ran = 0
     for dim_v in {int(found[3] or dim), min(dim, 128)}:
         for batch, queries, heads, keys, heads_k in ((2, 200, 4, 260, 2), (3, 1, 8, 900, 2), (64, 1, 4, 2, 4)):
             q, k = normal(batch, queries, heads, dim, dtype=dtype), normal(batch, keys, heads_k, dim, dtype=dtype)
             v = normal(batch, keys, heads_k, dim_v, dtype=dtype)
+            distances = torch.arange(queries, device="cuda")[:, None] + keys - queries - torch.arange(keys, device="cuda")
+            given, bias = {}, None
+            if kernel.endswith("_alibi"):
+                given["alibi_slopes"] = torch.rand(heads, device="cuda")
+                bias = -given["alibi_slopes"][:, None, None] * distances.abs()
+            if kernel.endswith("_bias"):
+                padded = normal(batch, heads, queries, keys + 7 & ~7, dtype=dtype)  # rows at multiples of 16 bytes
+                given["bias"] = bias = padded[..., :keys]
             for causal in (False, True):
+                options = {"causal": causal, "softcap": softcap}
                 monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)
                 try:
-                    out = flashwave.flash_attn_func(q, k, v, causal=causal, **options)
+                    out = flashwave.attention(q, k, v, **options, **given)
                 except flashwave.Unsupported:
                     continue  # not for this problem
                 finally:
                     monkeypatch.delenv("FLASHWAVE_FORCE_KERNEL")
-                within_rule(out, q, k, v, causal=causal, **options)
+                within_rule(out, q, k, v, **options, bias=bias)
                 ran += 1
     assert ran, "the kernel took none of the problems"
 

@@ -143,7 +143,7 @@ TEST_F(CudaDevice, TensorsAreMappedAsThePlanDescribesThem) {
   const abi::Params params = some_params(memory);
   const TensorMapDescriptions maps = describe_tensor_maps(*row, params);
   LaunchOptions options;
-  options.tensor_maps = maps;
+  options.tensor_maps = maps.used();
   ASSERT_TRUE(device().launch(*row, params, some_schedule(2), options).ok());
   const std::string log = asked();
   EXPECT_NE(log.find("load ELF\nfunction hopper_fwd_bf16_d128_m128n128\n"), std::string::npos) << log;
@@ -161,7 +161,7 @@ TEST_F(CudaDevice, AMapThatTheDriverRefusesIsNamed) {
   char memory[64];
   const TensorMapDescriptions maps = describe_tensor_maps(*row, some_params(memory));
   LaunchOptions options;
-  options.tensor_maps = maps;
+  options.tensor_maps = maps.used();
   const Status status = device().launch(*row, some_params(memory), some_schedule(2), options);
   EXPECT_EQ(status.message,
             std::string("cuda:0: ") + kWithMaps + ": v: cuTensorMapEncodeTiled: CUDA_ERROR_OTHER: other");

@@ -441,7 +441,7 @@ TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {
   ASSERT_TRUE(selection.row->needs & kNeedsTensorMaps);
   const TensorMapDescriptions maps = describe_tensor_maps(*selection.row, params_of(problem));
   const std::string_view names[] = {"q", "k", "v", "o"};
-  for (size_t i = 0; i < maps.size(); ++i) {
+  for (size_t i = 0; i < maps.used().size(); ++i) {
     EXPECT_EQ(maps[i].tensor, names[i]);
     EXPECT_EQ(maps[i].base, reinterpret_cast<uintptr_t>(somewhere));
     const bool queries = i == 0 || i == 3;
@@ -451,6 +451,35 @@ TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {
     EXPECT_EQ(maps[i].strides[0], 512u) << "bytes from row to row";
     EXPECT_EQ(maps[i].strides[1], 128u) << "bytes from head to head";
     EXPECT_EQ(maps[i].box[1], queries ? 64u : static_cast<uint32_t>(selection.row->tile_k));
+  }
+}
+
+TEST_F(NvidiaPlan, AScoreModifierAloneHasItsOwnKernel) {
+  Problem alibi = forward_problem();
+  alibi.a.alibi_slopes = present<float>();
+  expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m192n128_alibi");
+  alibi.a.softmax_scale = -1;
+  expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m192n128_alibi");
+  Problem neither = alibi;
+  neither.a.alibi_slopes = nullptr;
+  expect_chosen(neither, hopper(), "hopper_fwd_bf16_d64_m128n128_general");
+  alibi.a.dropout_p = 0.1f;
+  expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m128n128_general");
+
+  Problem bias = forward_problem();
+  bias.a.bias = tensor(FW_BF16, 0, 128 * 256, 256);
+  expect_chosen(bias, hopper(), "hopper_fwd_bf16_d64_m128n128_bias");
+  const TensorMapDescriptions maps = describe_tensor_maps(*select(bias, hopper()).row, params_of(bias));
+  ASSERT_EQ(maps.used().size(), 5u);
+  EXPECT_EQ(maps[4].tensor, std::string_view("bias"));
+  EXPECT_EQ(maps[4].dims[0], 256u) << "keys";
+  EXPECT_EQ(maps[4].dims[1], 128u) << "queries";
+  EXPECT_EQ(maps[4].strides[0], 512u) << "bytes from query to query";
+  EXPECT_EQ(maps[4].strides[1], 65536u) << "bytes from head to head";
+  for (const fw_tensor& other : {tensor(FW_F32, 0, 128 * 256, 256), tensor(FW_BF16, 0, 128 * 257, 257),
+                                 tensor(FW_BF16, 0, 256 * 128, 1, 128), tensor(FW_BF16, 0, 0, 1, 0)}) {
+    bias.a.bias = other;
+    expect_chosen(bias, hopper(), "hopper_fwd_bf16_d64_m128n128_general");
   }
 }
 
