@@ -5,8 +5,8 @@
 
 namespace flashwave {
 
-// What a kernel can do to scores: nothing, one modifier alone, all of them and dropout.
-enum class Scores { kPlain, kCapped, kAlibi, kBias, kGeneral };
+// What a kernel can do to scores: nothing, one modifier or dropout alone, all of them.
+enum class Scores { kPlain, kCapped, kAlibi, kBias, kDropped, kGeneral };
 
 template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, Scores kScores_,
           bool kSumByMma_, bool kPacked_>
@@ -14,16 +14,17 @@ struct ForwardConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileQ = kTileQ_, kTileK = kTileK_, kThreads = kThreads_;
-  static constexpr Scores kModifiers = kScores_;
-  static constexpr bool kPlain = kScores_ == Scores::kPlain, kGeneral = kScores_ == Scores::kGeneral;
+  static constexpr bool kPlain = kScores_ == Scores::kPlain || kScores_ == Scores::kDropped;  // scores as they come
+  static constexpr bool kGeneral = kScores_ == Scores::kGeneral;
   static constexpr bool kCapped = kScores_ == Scores::kCapped, kAlibi = kScores_ == Scores::kAlibi;
   static constexpr bool kBias = kScores_ == Scores::kBias;
+  static constexpr bool kDropout = kScores_ == Scores::kDropped || kGeneral;
   // Row sums are one more column of the second product, of ones: that saves an addition per score, but they are the
   // sums of rounded weights, too rough for LSE.
   static constexpr bool kSumByMma = kSumByMma_;
   // A tile has rows of several heads, and the keys may be attended to in parts (src/plan/schedule_gpu.cpp).
   static constexpr bool kPacked = kPacked_;
-  static_assert(!kPacked || (kPlain && !kSumByMma));
+  static_assert(!kPacked || (kScores_ == Scores::kPlain && !kSumByMma));
   static constexpr int kConsumers = kTileQ / kWarpgroup * 2 + kTileQ % kWarpgroup / 64;  // warpgroups, 64 queries each
   static_assert(kTileQ == 64 * kConsumers && kThreads == kWarpgroup * (kConsumers + 1));
   static_assert(kTileK % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0 && kDimV <= kDimQk);

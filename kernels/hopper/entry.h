@@ -17,6 +17,8 @@ constexpr Scores scores_of(uint32_t features) {
       return Scores::kAlibi;
     case kBias:
       return Scores::kBias;
+    case kDropout:
+      return Scores::kDropped;
     default:
       return Scores::kGeneral;
   }

@@ -8,7 +8,8 @@
 // before; P = 2^(s c - m) is computed at once, without a maximum, and only then is the largest P looked at, as packed
 // integers. Where one is too large, which is rare, its warp takes the exact maximum of the block, scales what it has
 // accumulated and computes P again. The result is exact for any scores. One modifier alone is part of that loop: a
-// softcap, a bias, which comes as a tile beside K and V, or ALiBi, which on either side of the diagonal is a line.
+// softcap, a bias, which comes as a tile beside K and V, or ALiBi, which on either side of the diagonal is a line; and
+// so is dropout.
 #pragma once
 
 #include "kernels/abi/partials.h"
@@ -266,12 +267,12 @@ struct Consumer {
   }
   // Random numbers are drawn while the scores are waited for.
   FW_METHOD void draw(int block) {
-    if constexpr (C::kGeneral)
-      if (p.dropout_threshold) score_rows(block).draw(keeps);
+    if constexpr (C::kDropout)
+      if (!C::kGeneral || p.dropout_threshold) score_rows(block).draw(keeps);
   }
-  FW_METHOD void drop() {
-    if constexpr (C::kGeneral)
-      if (p.dropout_threshold) ScoreRows<C::kTileK>::drop(keeps, pa);
+  FW_METHOD void drop(uint32_t (&weights)[kWeights]) const {
+    if constexpr (C::kDropout)
+      if (!C::kGeneral || p.dropout_threshold) ScoreRows<C::kTileK>::drop(keeps, weights);
   }
 
   // A block of which some keys may be hidden from some rows.
@@ -283,7 +284,7 @@ struct Consumer {
     if (!last) wait_k(done + 2);  // a loop: keeps ptxas from moving the wait for the output up over the maximum
     wait_output(pa);
     add(exponentials(pa));
-    drop();
+    drop(pa);
     rescale(factor);
   }
 
@@ -315,6 +316,7 @@ struct Consumer {
       x = exponentials(weights);
     }
     add(x);
+    drop(weights);
   }
 
   FW_METHOD bool task_exists(uint32_t n) const {
@@ -339,7 +341,7 @@ struct Consumer {
     modify_and_mask(block);
     raise_reference(C::kAlibi && block >= behind ? Element::kHeadroom : 0);  // they grow towards the diagonal
     add(exponentials(pa));
-    drop();
+    drop(pa);
     if (C::kQSlots > 1 && task_number > 0) {
       if (speaks) tma_wait_stores_read();
       release_queries(task_number - 1);
@@ -414,8 +416,9 @@ struct Consumer {
       return;
     }
     const int head0 = task.head + head_of(first_row()), head1 = task.head + head_of(first_row() + 8);
-    const RowEnd end0 = finish_row < C::kGeneral || C::kBias, C::kGeneral > (p, head0, m0, l0);
-    const RowEnd end1 = finish_row < C::kGeneral || C::kBias, C::kGeneral > (p, head1, m1, l1);
+    constexpr bool kBias = C::kBias || C::kGeneral;
+    const RowEnd end0 = finish_row<kBias, C::kDropout>(p, head0, m0, l0);
+    const RowEnd end1 = finish_row<kBias, C::kDropout>(p, head1, m1, l1);
 
     if (!C::kSumByMma && p.lse.data && first_column() == 0) {
       const int query0 = row_of(task) + query_of(first_row()), query1 = row_of(task) + query_of(first_row() + 8);

@@ -463,12 +463,15 @@ TEST_F(NvidiaPlan, AScoreModifierAloneHasItsOwnKernel) {
   Problem neither = alibi;
   neither.a.alibi_slopes = nullptr;
   expect_chosen(neither, hopper(), "hopper_fwd_bf16_d64_m128n128_general");
-  alibi.a.dropout_p = 0.1f;
+  alibi.a.softmax_scale = 1, alibi.a.dropout_p = 0.1f;
   expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m128n128_general");
+
+  alibi.a.alibi_slopes = nullptr;
+  expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m128n128_dropout");
 
   Problem bias = forward_problem();
   bias.a.bias = tensor(FW_BF16, 0, 128 * 256, 256);
-  expect_chosen(bias, hopper(), "hopper_fwd_bf16_d64_m128n128_bias");
+  expect_chosen(bias, hopper(), "hopper_fwd_bf16_d64_m192n128_bias");
   const TensorMapDescriptions maps = describe_tensor_maps(*select(bias, hopper()).row, params_of(bias));
   ASSERT_EQ(maps.used().size(), 5u);
   EXPECT_EQ(maps[4].tensor, std::string_view("bias"));
