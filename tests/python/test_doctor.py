@@ -130,6 +130,14 @@ def test_without_the_library(monkeypatch):
     assert re.search(r"^  library +none$", text, re.M) and "make wheel" in text
 
 
+def test_the_driver_is_not_the_runtime(monkeypatch):
+    maps = [f"7f00-7f01 r-xp 0 fe:00 1 /usr/lib/{name}" for name in ("libcudart.so.13", "libcuda.so.1", "libc.so.6")]
+    monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(maps[:1]))
+    assert machine.loaded("libcuda") is None and machine.loaded("libcudart") == "/usr/lib/libcudart.so.13"
+    monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(maps))
+    assert machine.loaded("libcuda") == "/usr/lib/libcuda.so.1"
+
+
 def test_kernels_that_the_build_lacks():
     found = machine.facts()
     assert [note.split()[0] for note in found["flashwave"]["kernels"]] == ["AMD", "NVIDIA"]

@@ -25,13 +25,13 @@ VARIABLES = re.compile(
 
 
 def loaded(name: str) -> str | None:
-    """The file from which a shared library of this process comes."""
+    """The file from which a shared library of this process comes. libcuda is the driver, libcudart is not."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
     paths = {line.split(None, 5)[5] for line in lines if line.count(" ") > 4 and "/" in line}
-    return next((path for path in sorted(paths) if Path(path).name.startswith(name)), None)
+    return next((path for path in sorted(paths) if Path(path).name.startswith(f"{name}.so")), None)
 
 
 def version_of(distribution: str) -> str | None:
