@@ -175,6 +175,8 @@ def _vit(transformers):
 @pytest.mark.parametrize("implementation", ["flashwave", "flash_attention_2"])
 def test_models(make, implementation):
     transformers = pytest.importorskip("transformers", minversion="5")
+    if make is _gpt2 and implementation == "flash_attention_2":
+        pytest.skip("transformers' own code for flash-attn in float32 asks for a Linear layer, and its GPT2 has none")
     import flashwave.integrations.transformers as integration
 
     integration.register()
