@@ -12,7 +12,6 @@ from pathlib import Path
 import scikit_build_core.build as _core
 from scikit_build_core.build import (
     build_sdist,
-    get_requires_for_build_editable,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
@@ -40,12 +39,19 @@ def _has_nvcc() -> bool:
     return bool(shutil.which("nvcc")) or any(ROOT.glob("out/venv-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc"))
 
 
+def _nvcc() -> list[str]:
+    if not _wants_nvidia() or _has_nvcc():
+        return []
+    lines = (ROOT / "python" / "requirements-cuda.txt").read_text().splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
 def get_requires_for_build_wheel(config_settings=None):
-    needed = _core.get_requires_for_build_wheel(config_settings)
-    if _wants_nvidia() and not _has_nvcc():
-        lines = (ROOT / "python" / "requirements-cuda.txt").read_text().splitlines()
-        needed += [line for line in lines if line.strip() and not line.startswith("#")]
-    return needed
+    return [*_core.get_requires_for_build_wheel(config_settings), *_nvcc()]
+
+
+def get_requires_for_build_editable(config_settings=None):
+    return [*_core.get_requires_for_build_editable(config_settings), *_nvcc()]
 
 
 def _prepare() -> None:

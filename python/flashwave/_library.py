@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ctypes import (
     POINTER,
     Structure,
@@ -243,6 +243,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         "fw_device_copy": (c_int32, [c_void_p, c_void_p, c_void_p, c_size_t, c_int32, c_void_p]),
         "fw_device_synchronize": (c_int32, [c_void_p, c_void_p]),
         "fw_openmp_executor": (c_int32, [c_char_p, POINTER(c_void_p)]),
+        "fw_build_note": (c_char_p, [c_int32]),
         "fw_kernel_name": (c_char_p, [c_void_p, c_int32]),
         "fw_version_string": (c_char_p, []),
         "fw_status_name": (c_char_p, [c_int32]),
@@ -316,14 +317,22 @@ def devices() -> list[dict[str, Any]]:
     return found
 
 
+def _listed(function: Callable[..., bytes | None], *arguments: int) -> list[str]:
+    """What a function says of 0, 1, 2 and so on."""
+    names: list[str] = []
+    while (name := function(*arguments, len(names))) is not None:
+        names.append(name.decode())
+    return names
+
+
 def kernels(handle: int) -> list[str]:
     """Names of the kernels the device could run, in the order they are tried."""
-    names: list[str] = []
-    while True:
-        name = lib.fw_kernel_name(handle, len(names))
-        if name is None:
-            return names
-        names.append(name.decode())
+    return _listed(lib.fw_kernel_name, handle)
+
+
+def build_notes() -> list[str]:
+    """For each maker of GPUs, which ones the library has kernels for, or why for none."""
+    return [] if lib is None else _listed(lib.fw_build_note)
 
 
 def explain(

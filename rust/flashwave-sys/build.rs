@@ -75,9 +75,13 @@ fn build_from_source(out: &Path) -> PathBuf {
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(&source).arg("-B").arg(&build);
     configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DFLASHWAVE_WHEEL=ON", "-DFLASHWAVE_BUILD_TESTS=OFF"]);
-    configure.args(["-DFLASHWAVE_EMULATOR=OFF", "--log-level=WARNING"]);
+    configure.arg("-DFLASHWAVE_EMULATOR=OFF");
     configure.args(env::var("FLASHWAVE_CMAKE_ARGS").unwrap_or_default().split_whitespace());
-    run(&mut configure);
+    for line in said(&mut configure).lines() {
+        if let Some(missing) = line.strip_prefix("-- Left out: ") {
+            println!("cargo:warning=libflashwave is built without {missing}");
+        }
+    }
     let jobs = env::var("NUM_JOBS").unwrap_or_else(|_| "1".into());
     run(Command::new("cmake").arg("--build").arg(&build).args(["--target", "flashwave", "--parallel", &jobs]));
     build
@@ -86,6 +90,13 @@ fn build_from_source(out: &Path) -> PathBuf {
 fn run(command: &mut Command) {
     let status = command.status().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
     assert!(status.success(), "{command:?} failed");
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?} failed:\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
 }
 
 /// Nothing is done for a file that is not there.

@@ -36,6 +36,7 @@ std::string build_note(const std::string& maker, const CodeArchive& archive) {
   }
   std::string note = maker + " kernels:";
   for (const std::string& target : targets) note += " " + target;
+  if (archive.left_out[0] != '\0') note += std::string("; left out: ") + archive.left_out;
   return note;
 }
 

@@ -29,7 +29,9 @@ CodeArchive read_archive(const char* data) {
 
 CodeArchive amd_code_archive() {
 #if FLASHWAVE_AMD_KERNELS
-  return read_archive(flashwave_amd_code);
+  CodeArchive archive = read_archive(flashwave_amd_code);
+  archive.left_out = FLASHWAVE_AMD_LEFT_OUT;
+  return archive;
 #else
   return {nullptr, {}, FLASHWAVE_AMD_LEFT_OUT};
 #endif

@@ -27,7 +27,7 @@ static_assert(sizeof(ArchiveHeader) == 8 && sizeof(ArchiveEntry) == 72);
 struct CodeArchive {
   const char* data = nullptr;
   std::span<const ArchiveEntry> entries;  // none in a build without kernels of that maker's GPUs
-  const char* left_out = "";              // why, in such a build
+  const char* left_out = "";              // why there are none, or which are missing
 
   // The bytes of an entry, and one 0 after them (PTX is a C string); null if they are damaged.
   std::unique_ptr<char[]> unpack(const ArchiveEntry& entry) const;

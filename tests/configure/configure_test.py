@@ -43,13 +43,14 @@ class Configure(unittest.TestCase):
                 (folder / name).symlink_to(shutil.which(name))
         return str(folder)
 
-    def assert_short_error(self, answer, *words):
+    def assert_short_error(self, answer, *words, limit=450):
         """One or two lines that say what to do."""
         self.assertNotEqual(answer.returncode, 0)
         error = re.search(
             r"CMake Error at [^\n]*\n(.*?)\nCall Stack|CMake Error at [^\n]*\n(.*?)\n\n", answer.stderr, re.S
         )
         text = " ".join((error.group(1) or error.group(2)).split()) if error else answer.stderr
+        self.assertLess(len(text), limit, text)
         for word in words:
             self.assertIn(word, text)
 
@@ -73,6 +74,18 @@ class Configure(unittest.TestCase):
             self.assertEqual(self.amd(answer), ["gfx90a", "gfx1201"], name)
         # Nothing of that is remembered: without the variable, all.
         self.assertGreater(len(self.amd(self.configure(none, empty))), 8)
+
+    def test_some_of_the_kernels(self):
+        options = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_AMD_TARGETS=gfx942")
+        answer = self.configure(*options, "-DFLASHWAVE_AMD_PARTS=^cdna_fwd_d(64|96)$")
+        self.amd(answer)
+        said = re.search(r"Left out: AMD kernels that FLASHWAVE_AMD_PARTS does not name: (.*)\.", answer.stdout).group(1)
+        self.assertLessEqual({"cdna_fwd_d128", "cdna_fwd_general_d64", "generic_attention"}, set(said.split()))
+        made = set(re.findall(r"kernels/(\w+)_gfx942\.co:", (self.folder / "build/build.ninja").read_text()))
+        self.assertEqual(made, {"cdna_fwd_d64", "cdna_fwd_d96"})
+        answer = self.configure(*options, "-DFLASHWAVE_AMD_PARTS=nonsense")
+        self.assert_short_error(answer, "FLASHWAVE_AMD_PARTS names no AMD kernels", "cdna_fwd_d64", limit=1500)
+        self.assertNotIn("Left out: AMD", self.configure(*options, "-DFLASHWAVE_AMD_PARTS=").stdout)
 
     def test_unknown_targets(self):
         answer = self.configure("-DFLASHWAVE_AMD_TARGETS=gfx943")

@@ -52,7 +52,10 @@ def root() -> Path:
 def run():
     """Runs a command, from the checkout unless said otherwise, and returns it done; it must end with status 0."""
 
-    def run(*command: object, cwd: Path = ROOT, status: int = 0, stdin: str | None = None, **environment: str | None):
+    def run(
+        *command: object, cwd: Path = ROOT, status: int = 0, stdin: str | None = None, timeout: float = 600,
+        **environment: str | None,
+    ):  # fmt: skip
         given = {**os.environ, **environment}
         given = {name: value for name, value in given.items() if value is not None}
         done = subprocess.run(
@@ -62,7 +65,7 @@ def run():
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=timeout,
         )
         assert done.returncode == status, f"status {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import random
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,16 +31,10 @@ def crate(root, build, run):
     if cargo is None:
         pytest.skip("needs cargo")
 
-    def in_crate(*words: object, status: int = 0, **environment: str | None):
+    def in_crate(*words: object, **options: Any):
         folder = root / "rust" / "candle-flash-rocm"
         return run(
-            cargo,
-            *words,
-            cwd=folder,
-            status=status,
-            FLASHWAVE_DIR=str(build),
-            FLASHWAVE_CANDLE_DEVICE=None,
-            **environment,
+            cargo, *words, cwd=folder, **{"FLASHWAVE_DIR": str(build), "FLASHWAVE_CANDLE_DEVICE": None, **options}
         )
 
     return in_crate
@@ -50,11 +46,12 @@ def test_files(root):
         assert (root / "rust" / "candle-flash-rocm" / name).exists(), name
 
 
-@promise("2.1 2.2 2.3 2.4 2.5 2.6 2.7 2.8 2.9 2.10 2.15 2.18 2.23 2.26 2.29", "cargo test --features rocm")
+@promise("2.1 2.2 2.3 2.4 2.5 2.6 2.7 2.8 2.9 2.10 2.15 2.18 2.23 2.26 2.29 2.31", "cargo test --features rocm")
 def test_cargo_test(crate):
     done = crate("test", "--locked", "--features", "rocm").stdout
     for test in (
         "dense",
+        "varlen",
         "the_operation_is_called_flash_attn_rocm",
         "every_feature",
         "says_the_same_on_every_device",
@@ -66,7 +63,7 @@ def test_cargo_test(crate):
     assert sum("compile fail" in line for line in examples) == 1
 
 
-@promise("2.12 2.25", "ROCM_PATH: build.rs looks there, and the HIP runtime is loaded from there")
+@promise("2.12 2.25 1.23 3.8", "ROCM_PATH: build.rs looks there, and the HIP runtime is loaded from there")
 def test_rocm_path(crate, build, run, tmp_path):
     warned = crate("build", "--locked", ROCM_PATH=str(tmp_path / "nowhere"))
     assert f"there is no {tmp_path}/nowhere/lib/libamdhip64.so" in warned.stderr
@@ -76,6 +73,21 @@ def test_rocm_path(crate, build, run, tmp_path):
         build / "flashwave", "explain", "sq=8", "--device", "hip:0", ROCM_PATH=str(tmp_path), FLASHWAVE_HIP_LIBRARY=None
     )
     assert "hip:0 (gfx" in explained.stdout
+
+
+@promise("2.14", "build.rs compiles the library and its kernels, and says which are left out")
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif("FLASHWAVE_TEST_LONG" not in os.environ, reason="compiles everything anew: FLASHWAVE_TEST_LONG=1")
+def test_build_rs(crate, root, tmp_path):
+    options = "-GNinja -DFLASHWAVE_AMD_TARGETS=gfx942 -DFLASHWAVE_NVIDIA_TARGETS=none"
+    words = ("test", "--locked", "--manifest-path", root / "rust" / "flashwave-sys" / "Cargo.toml")
+    nothing = str(tmp_path / "no-pkg-config")
+    done = crate(
+        *words, "--target-dir", root / "out" / "promises" / "rust", timeout=3000, FLASHWAVE_DIR="",
+        FLASHWAVE_CMAKE_ARGS=options, PKG_CONFIG_LIBDIR=nothing, PKG_CONFIG_PATH=nothing,
+    )  # fmt: skip
+    assert "libflashwave is built without the kernels of NVIDIA GPUs; none are chosen" in done.stderr
+    assert "test result: ok" in done.stdout
 
 
 # What a program compiled against the crate's first ffi.rs does: its own declaration, nothing returned.

@@ -127,11 +127,14 @@ flash_attn_func(q.double(), q.double(), q.double())
     assert said.count("backend=native") == 1 and said.count("backend=torch") == 1
 
 
-@promise("1.3 1.5", "head dims to 128, and beyond, by native matrix kernels (emulated MI300)")
+@promise("1.3 1.5 1.22 3.22", "head dims to 128, and beyond, by native matrix kernels, one for each (emulated MI300)")
 def test_head_dims():
+    kernels = set()
     for dim in (32, 64, 128, 256):
         plan = _plan(b=1, seqlen=1024, dim=dim)
         assert plan["kernel"].startswith("cdna_fwd") and not plan["slow_path"], plan["kernel"]
+        kernels.add(plan["kernel"])
+    assert len(kernels) >= 3  # 32 has that of 64
 
 
 @promise("1.29", "lengths beyond 8192, by the same native kernel (emulated MI300)")

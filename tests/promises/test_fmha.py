@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -146,13 +147,27 @@ def test_help(build, run):
     assert "fp16 or bf16" in run(build / "fmha_benchmark", "--dtype", "fp32", status=2).stderr
 
 
-@promise("3.7", "MI100, MI210/MI250, MI300: executed on an instruction-level emulator")
+@promise("3.7 2.24", "MI100, MI210/MI250, MI300: executed on an instruction-level emulator")
 @pytest.mark.parametrize("gpu", ["gfx908", "gfx90a", "gfx942"])
 def test_gpus(build, run, emulator, gpu):
     if gpu not in run(build / "flashwave", "devices").stdout.split("AMD kernels:")[1].split("\n")[0]:
         pytest.skip(f"this build has no kernels for {gpu}")
     done = run(build / "fmha_benchmark", "--device", "emu:" + gpu, "--batch", "2").stdout
     assert done.count(", ok") == 4 and done.count("amd_tiny_f16") == 4
+
+
+@promise("3.19", "one launch, in workgroups of 256 work-items")
+def test_launch(build, run, emulator):
+    words = "b=2 sq=1 sk=2 hq=16 d=128 dtype=f16 layout=bhsd"
+    counted = json.loads(run(build / "flashwave", "bench", words, "--device", emulator, "--json").stdout)
+    assert [launch["block"][0] for launch in counted["launches"]] == [256]
+
+
+@promise("3.9", "a CMake that is too old says which is needed")
+def test_cmake(root):
+    first = (root / "CMakeLists.txt").read_text().splitlines()[0]
+    needed = re.fullmatch(r"cmake_minimum_required\(VERSION (3\.\d+)\)", first)[1]
+    assert f"CMake {needed}" in (root / "README.md").read_text()
 
 
 @promise("3.23", "backward, a matrix-core kernel")

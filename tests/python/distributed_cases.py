@@ -431,6 +431,61 @@ def odd_shards_are_refused() -> None:
 
 
 @case
+def shards_that_cannot_be_joined_are_refused() -> None:
+    """Whole numbers, too: labels and positions are sharded as well."""
+    dtype = torch.int32 if dist.get_rank() == 1 else torch.int64
+    refused(lambda: fd.unshard(torch.zeros(1, 4, dtype=dtype)), "x must have the same shape and dtype")
+    refused(lambda: fd.unshard(torch.zeros(1, 4 + 2 * dist.get_rank())), "x must have the same shape and dtype")
+    refused(lambda: fd.unshard(torch.zeros(4)), "tokens along dimension 1")
+    layout = "zigzag" if dist.get_rank() else "contiguous"
+    refused(lambda: fd.unshard(torch.zeros(1, 4), layout=layout), "layout must be the same")
+
+
+@case
+def a_shard_that_is_odd_on_one_process_is_told_to_all() -> None:
+    own = dist.get_rank() == 1
+    words = ["must have an even number of tokens"] if own else ["process 1 of the group failed", "even number"]
+    refused(lambda: fd.unshard(torch.zeros(1, 3 if own else 4)), *words)
+    refused(lambda: fd.ring_attention(*_shards(3 if own else 4)), *words)
+
+
+@case
+def an_output_that_does_not_fit_is_told_to_all() -> None:
+    q, k, v = _shards()
+    own = dist.get_rank() == 1
+    out = torch.empty(2, *q.shape[1:]) if own else torch.empty_like(q)
+    words = ["out must be"] if own else ["process 1 of the group failed", "out must be"]
+    for function in DENSE.values():
+        refused(lambda function=function: function(q, k, v, out=out), *words)
+
+
+@case
+def what_is_no_tensor_is_told_to_all() -> None:
+    q, k, v = _shards()
+    own = dist.get_rank() == 1
+    words = ["k must be a torch tensor"] if own else ["process 1 of the group failed", "k must be a torch tensor"]
+    for function in DENSE.values():
+        refused(lambda function=function: function(q, "keys" if own else k, v), *words)
+
+
+@case
+def a_group_of_others_is_refused() -> None:
+    """By those that are not in it; the others are not kept waiting."""
+    first = dist.new_group([0])
+    shards = [x[:, :, :2] for x in _shards()]
+    for function in (*DENSE.values(), fd.unshard):
+        arguments = shards[:1] if function is fd.unshard else shards
+        if dist.get_rank() == 0:
+            function(*arguments, group=first)
+            dist.barrier()
+        else:
+            refused(
+                lambda function=function, arguments=arguments: function(*arguments, group=first),
+                "group must be one that this process belongs to",
+            )
+
+
+@case
 def heads_that_cannot_be_shared_are_refused() -> None:
     q = torch.randn(1, 8, dist.get_world_size() + 1, 8)
     refused(lambda: fd.ulysses_attention(q, q, q), "multiple of the processes of the group", "ring_attention takes any")

@@ -46,3 +46,15 @@ def test_the_documented_rules_are_the_rules():
     section = (DOCS / "dispatch.md").read_text().split("## The rules")[1].split("\n## ")[0]
     rows = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| ")]
     assert rows[1:] == [(rule.when, ", ".join(rule.order)) for rule in dispatch.RULES]
+
+
+def test_every_integration_names_a_test_that_is_there():
+    table = (DOCS / "integrations.md").read_text().split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 11
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row[-1])
+        assert named, row[0]
+        for file, function in named:
+            text = (DOCS.parent / file).read_text()
+            assert not function or f"\ndef {function}(" in text, f"{file}::{function}"

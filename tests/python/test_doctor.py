@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import flashwave
+from flashwave import _library
 from flashwave.doctor import checks, machine, report
 
 PACKAGE = Path(flashwave.__file__).parent
@@ -115,6 +117,34 @@ def test_what_is_missing(monkeypatch):
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/kfd")
     found["devices"].pop()
     assert any("/dev/kfd is there" in line for line in machine.missing(found))
+
+
+def test_without_the_library(monkeypatch):
+    """The case for which it is called first of all."""
+    for name, value in (("lib", None), ("path", None), ("why_no_library", "no libflashwave.so in this folder")):
+        monkeypatch.setattr(_library, name, value)
+    found = {**machine.facts(), "checks": {}}
+    found["missing"] = machine.missing(found)
+    assert any(line.startswith("the library: no libflashwave.so in this folder") for line in found["missing"])
+    text = report.text(found)
+    assert re.search(r"^  library +none$", text, re.M) and "make wheel" in text
+
+
+def test_the_driver_is_not_the_runtime(monkeypatch):
+    maps = [f"7f00-7f01 r-xp 0 fe:00 1 /usr/lib/{name}" for name in ("libcudart.so.13", "libcuda.so.1", "libc.so.6")]
+    monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(maps[:1]))
+    assert machine.loaded("libcuda") is None and machine.loaded("libcudart") == "/usr/lib/libcudart.so.13"
+    monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(maps))
+    assert machine.loaded("libcuda") == "/usr/lib/libcuda.so.1"
+
+
+def test_kernels_that_the_build_lacks():
+    found = machine.facts()
+    assert [note.split()[0] for note in found["flashwave"]["kernels"]] == ["AMD", "NVIDIA"]
+    found["flashwave"]["kernels"] = ["AMD kernels: left out; no clang >= 19", "NVIDIA kernels: left out; no nvcc"]
+    found["devices"] = [{"kind": "cpu"}, {"kind": "hip"}]
+    lines = [line for line in machine.missing(found) if "in this build" in line]
+    assert lines == ["kernels of this machine's GPU, in this build: AMD kernels: left out; no clang >= 19"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

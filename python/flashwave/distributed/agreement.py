@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import FlashwaveError, InvalidArgument
+from ..errors import InvalidArgument
 from .layout import Ring
 
 Tensor = torch.Tensor
@@ -23,16 +23,18 @@ Tensor = torch.Tensor
 _TEXT_WORDS = 32  # 8 bytes each, of a message
 _SHAPE_WORDS = 6
 _DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
+# Labels, positions and masks are put together, too.
+_DTYPES |= {torch.bool: 5, torch.uint8: 6, torch.int8: 7, torch.int16: 8, torch.int32: 9, torch.int64: 10}
 _NAMES = {number: str(dtype) for dtype, number in _DTYPES.items()}
 
 
 @contextmanager
 def collecting_errors() -> Any:
-    """Keeps the first error of its body, for `agree` to tell everybody."""
+    """Keeps the first error of its body, of whatever kind, for `agree` to tell everybody."""
     kept: list[Exception] = []
     try:
         yield kept
-    except (FlashwaveError, ValueError, TypeError) as error:
+    except Exception as error:
         kept.append(error)
 
 

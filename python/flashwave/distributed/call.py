@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..attention import autocast, check_tensors, index_tensor, whole_number
+from ..attention import autocast, check_tensors, checked_out, index_tensor, whole_number
 from ..errors import InvalidArgument, Unsupported
+from ..problem import Problem
 from .agreement import agree, collecting_errors
 from .layout import Ring, check_rows, ring_of
 from .work import Extras, Options, draw_of, read_extras, read_options, refuse_probs, with_draw
@@ -103,6 +104,7 @@ def read_request(name: str, given: dict[str, Any], packed: bool, whole_heads: bo
                 f"{q.shape[1]} and {k.shape[1]} tokens"
             )
         _check_bias(extras.bias, q, k, ring, sequences)
+        checked_out(g["out"], Problem(q, k, v))
         draw = draw_of(options, q, g["rng_state"])
     error = errors[0] if errors else None
     agreed = {"function": name, "layout": g["layout"], "options": None if options is None else options[:-2]}

@@ -76,8 +76,15 @@ def check_rows(layout: str, size: int, rows: int, what: str = "q") -> None:
         )
 
 
+def _check_dim(x: Tensor, dim: int) -> None:
+    if not isinstance(x, Tensor) or not -x.dim() <= dim < x.dim():
+        given = f"dimensions {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidArgument(f"x must be a tensor with tokens along dimension {dim}, got {given}")
+
+
 def _parts(x: Tensor, dim: int, layout: str, size: int) -> list[Tensor]:
     """The shards of all processes, each as the parts it consists of."""
+    _check_dim(x, dim)
     check_layout(layout)
     parts = size if layout == "contiguous" or size == 1 else 2 * size
     if x.shape[dim] % parts:
@@ -132,11 +139,13 @@ def in_order(shards: list[Tensor], dim: int, layout: str) -> Tensor:
 
 def unshard(x: Tensor, dim: int = 1, group: dist.ProcessGroup | None = None, layout: str = "zigzag") -> Tensor:
     """The whole of what `shard` took apart, on every process. Its gradient is the sum of those of all processes."""
+    from .agreement import agree, collecting_errors
+
     ring = ring_of(group)
-    check_rows(layout, ring.size, x.shape[dim], "x")
+    with collecting_errors() as errors:
+        _check_dim(x, dim)
+        check_rows(layout, ring.size, x.shape[dim], "x")
+    agree(ring, {"layout": layout, "dim": dim}, {"x": x}, errors[0] if errors else None)
     if ring.size == 1:
         return x
-    from .agreement import agree
-
-    agree(ring, {"layout": layout, "dim": dim}, {"x": x}, None)
     return _Unshard.apply(x.contiguous(), dim, ring, layout)

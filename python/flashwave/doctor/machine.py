@@ -25,13 +25,13 @@ VARIABLES = re.compile(
 
 
 def loaded(name: str) -> str | None:
-    """The file from which a shared library of this process comes."""
+    """The file from which a shared library of this process comes. libcuda is the driver, libcudart is not."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
     paths = {line.split(None, 5)[5] for line in lines if line.count(" ") > 4 and "/" in line}
-    return next((path for path in sorted(paths) if Path(path).name.startswith(name)), None)
+    return next((path for path in sorted(paths) if Path(path).name.startswith(f"{name}.so")), None)
 
 
 def version_of(distribution: str) -> str | None:
@@ -44,13 +44,13 @@ def version_of(distribution: str) -> str | None:
 def facts() -> dict[str, Any]:
     """Everything that can be said without computing."""
     devices = _library.devices()  # loads what drivers there are
-    library = Path(_library.lib._name)
     found: dict[str, Any] = {
         "flashwave": {
             "version": _library.version(),
             "package": str(Path(__file__).resolve().parents[1]),
-            "library": str(library.resolve()),
+            "library": None if _library.path is None else str(_library.path.resolve()),
             "torch binding": _binding(),
+            "kernels": _library.build_notes(),
         },
         "system": {
             "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -70,10 +70,8 @@ def facts() -> dict[str, Any]:
 
 def _binding() -> str | None:
     """The operators in C++, where there are some: the file beside the library."""
-    return next(
-        (str(path) for path in Path(_library.lib._name).resolve().parent.glob("libflashwave_torch.so*")),
-        None,
-    )
+    found = _library.beside("libflashwave_torch.so")
+    return None if found is None else str(found.resolve())
 
 
 def _torch_facts() -> dict[str, Any]:
@@ -103,6 +101,14 @@ def missing(found: dict[str, Any]) -> list[str]:
     torch = found.get("torch")
     versions = found["versions"]
     kinds = {device["kind"] for device in found["devices"]}
+    if found["flashwave"]["library"] is None:
+        lines.append(
+            f"the library: {_library.why_no_library}; PyTorch operations compute every attention, slowly. `make wheel` "
+            "makes a package that has it, FLASHWAVE_LIBRARY names one that lies elsewhere"
+        )
+    for note in found["flashwave"]["kernels"]:
+        if "left out" in note and {"AMD": "hip", "NVIDIA": "cuda"}[note.split()[0]] in kinds:
+            lines.append(f"kernels of this machine's GPU, in this build: {note}")
     if torch is None and "numpy" not in versions:
         lines.append("NumPy and PyTorch: flashwave's functions need one of them: pip install flashwave[torch]")
     elif torch is None:

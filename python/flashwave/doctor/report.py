@@ -34,6 +34,7 @@ def text(found: dict[str, Any]) -> str:
     lines = [f"flashwave {found['flashwave']['version']}"]
     for title, keys in (("flashwave", ("package", "library", "torch binding")), ("system", tuple(found["system"]))):
         lines += [f"  {key:14} {found[title][key] or 'none'}" for key in keys]
+    lines += [f"  {note}" for note in found["flashwave"]["kernels"]]
     lines.append("versions")
     lines += [f"  {name:14} {version}" for name, version in found["versions"].items()]
     torch = found.get("torch")
