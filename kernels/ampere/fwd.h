@@ -229,7 +229,7 @@ struct Forward {
         exceeds |= highest[r][h] > reference[r][h] + kSlack;
       }
     }
-    if (__any_sync(kAllLanes, exceeds)) raise_references(highest);
+    if (any_lane(exceeds)) raise_references(highest);
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) {
         const float shift = -reference_of(reference[r][h]);

@@ -169,7 +169,7 @@ struct Decode {
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       FW_UNROLL for (int e = 0; e < 4; ++e) { far_above |= s[t][e] - m[t][e & 1] > kPeak<Element> + kSlack<Element>; }
     }
-    if (__any_sync(kAllLanes, far_above)) move_references(s);
+    if (any_lane(far_above)) move_references(s);
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] = exp2_fast(s[t][e] - m[t][e & 1]);
       l[t][0] += s[t][0] + s[t][2], l[t][1] += s[t][1] + s[t][3];
