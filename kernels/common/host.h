@@ -1,5 +1,6 @@
-// The words of a GPU on the host, as far as the shared pieces use them: for the CPU kernels and for unit tests. Builtins
-// and not <cmath>: a function of std that stays out of line in a file compiled for AVX-512 could become every file's.
+// The words of a GPU on the host, as far as the shared pieces use them: for the CPU kernels and for unit tests.
+// Builtins and not <cmath>: a function of std that stays out of line in a file compiled for AVX-512 could become every
+// file's.
 #pragma once
 
 #include "kernels/abi/params.h"

@@ -1,5 +1,5 @@
-// The end of a row: sink, normalisation, a row that sees nothing, log of the sum, dropout's 1 / (1 - p). For every kernel
-// that finishes rows, on GPUs and CPUs, and for those that combine parts.
+// The end of a row: sink, normalisation, a row that sees nothing, log of the sum, dropout's 1 / (1 - p). For every
+// kernel that finishes rows, on GPUs and CPUs, and for those that combine parts.
 #pragma once
 
 #include "kernels/common/accurate.h"

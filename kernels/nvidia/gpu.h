@@ -63,8 +63,8 @@ FW_DEVICE float product_rounded(float a, float b) { return __fmul_rn(a, b); }
 FW_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FW_DEVICE uint32_t grid_size_x() { return gridDim.x; }
 
-// Between the lanes of a wave, all of which must be active (CUDA Programming Guide, "Warp Shuffle Functions", "Warp Vote
-// Functions"). from_lane_before: the lanes that have none so far before them keep their own.
+// Between the lanes of a wave, all of which must be active (CUDA Programming Guide, "Warp Shuffle Functions", "Warp
+// Vote Functions"). from_lane_before: the lanes that have none so far before them keep their own.
 FW_DEVICE uint32_t exchange(uint32_t x, int lanes_apart) { return __shfl_xor_sync(kAllLanes, x, lanes_apart); }
 template <class T>
 FW_DEVICE T from_lane(T x, int lane) {
