@@ -165,7 +165,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   // ----------------------------------------------------------------------------------------------------------- the end
   // Rows of k and v that are no keys have gradients of 0; those of the left pad come with the first tile.
   FW_METHOD void store() {
-    const Sequence seq = sequence_of(p, opaque(batch));  // cheaper than registers that hold it through the loop
+    const Sequence seq = sequence_of(p, here(batch));  // cheaper than registers that hold it through the loop
     const int rows = stored_rows(p, batch) - left_pad(p, batch) - first_key;
     if (p.leftpad_k && first_key == 0) {
       const int pad = left_pad(p, batch), count = pad + (rows < 0 ? rows : 0);

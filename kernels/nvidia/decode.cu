@@ -117,7 +117,7 @@ struct Decode {
   FW_METHOD void scale(float (&s)[kRowTiles][4], const Unit& unit, const UnitMask& mask, int first_key) {
     if (p.softcap > 0 || p.alibi_slopes || p.bias.data) {
       const int first_row =
-          opaque(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
+          here(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
       Sequence seq{};
       seq.b = unit.b, seq.keys = unit.keys, seq.queries = unit.queries;
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
@@ -135,7 +135,7 @@ struct Decode {
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) { FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] *= factor; }
     }
     if (mask.hides_some(first_key)) {
-      const int first_row = opaque(unit.block * Shape::kRows + member * kWarpRows);
+      const int first_row = here(unit.block * Shape::kRows + member * kWarpRows);
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
         FW_UNROLL for (int e = 0; e < 2; ++e) {
           const int query = (first_row + 8 * t + 2 * c + e) / group;
@@ -193,7 +193,7 @@ struct Decode {
     constexpr int kMergeRows = Shape::kMergeRows, kAllRows = kTeam * kWarpRows;
     float* const values = reinterpret_cast<float*>(shared + Shape::kMergeAt);  // [team][row of the pass][column]
     float2* const sums = reinterpret_cast<float2*>(shared + Shape::kSumsAt);   // [team][row]
-    const int row_of_lane = opaque(2 * c), column_of_lane = opaque(g);  // or addresses would be kept over the loop
+    const int row_of_lane = here(2 * c), column_of_lane = here(g);  // or addresses would be kept over the loop
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         float x = l[t][e];

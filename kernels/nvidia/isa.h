@@ -145,8 +145,9 @@ FW_DEVICE void store_once(void* p, uint4 x) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
 }
-// The compiler may not look through this: what follows from x is computed here.
-FW_DEVICE int opaque(int x) {
+// A new value to the compiler: what follows from it is computed where it is used, not kept through a loop (as in
+// kernels/amd/gpu.h).
+FW_DEVICE int here(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
