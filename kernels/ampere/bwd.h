@@ -45,7 +45,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   FW_METHOD bool backwards() const { return in_order() && p.window_right < abi::kNoWindow; }
   FW_METHOD uint32_t take_number() {
     if (!in_order()) return uint32_t(task_index());
-    if (thread == 0) store_shared(shared, uint32_t(atomicAdd(reinterpret_cast<unsigned*>(workspace), 1u)));
+    if (thread == 0) store_shared(shared, fetch_add(reinterpret_cast<uint32_t*>(workspace), 1));
     workgroup_barrier();
     const uint32_t number = load_shared(shared).x;
     workgroup_barrier();
@@ -156,7 +156,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
       }
     }
     if (in_order()) {
-      __threadfence();
+      memory_fence();
       workgroup_barrier();
       if (thread == 0) raise(counter);
     }
@@ -165,7 +165,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   // ----------------------------------------------------------------------------------------------------------- the end
   // Rows of k and v that are no keys have gradients of 0; those of the left pad come with the first tile.
   FW_METHOD void store() {
-    const Sequence seq = sequence_of(p, opaque(batch));  // cheaper than registers that hold it through the loop
+    const Sequence seq = sequence_of(p, here(batch));  // cheaper than registers that hold it through the loop
     const int rows = stored_rows(p, batch) - left_pad(p, batch) - first_key;
     if (p.leftpad_k && first_key == 0) {
       const int pad = left_pad(p, batch), count = pad + (rows < 0 ? rows : 0);

@@ -83,11 +83,11 @@ FW_DEVICE void prepare(const GpuArguments& args) {
           float a[8], b[8];
           eight_at(p.o, o + column, a);
           eight_at(p.d_o, d_o + column, b);
-          FW_UNROLL for (int i = 0; i < 8; ++i) sum = __fmaf_rn(a[i], b[i], sum);
+          FW_UNROLL for (int i = 0; i < 8; ++i) sum = multiply_add(a[i], b[i], sum);
         }
       } else {
         for (int column = lane; column < p.dim_v; column += kLanes)
-          sum = __fmaf_rn(element_at(p.o, o + column), element_at(p.d_o, d_o + column), sum);
+          sum = multiply_add(element_at(p.o, o + column), element_at(p.d_o, d_o + column), sum);
       }
     }
     FW_UNROLL for (int apart = 1; apart < kLanes; apart *= 2) sum += exchange(sum, apart);

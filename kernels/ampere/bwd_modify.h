@@ -21,7 +21,7 @@ struct Weights {
     const float scale = p.softmax_scale * kLog2e;
     mask(s);
     FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(__fmaf_rn(s[n][i], scale, -row.lse[i / 2]));
+      FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(multiply_add(s[n][i], scale, -row.lse[i / 2]));
     }
   }
   // The weights of dO in dV.

@@ -36,7 +36,7 @@ struct Forward {
 
   // Places in the CTA. Where registers are short, what follows from them is computed where it is used and not kept
   // through the loop.
-  FW_METHOD int place() const { return C::kFewRegisters || kGeneral ? opaque(thread) : thread; }
+  FW_METHOD int place() const { return C::kFewRegisters || kGeneral ? here(thread) : thread; }
   FW_METHOD int lane() const { return place() % kWave; }
   FW_METHOD int row_group() const { return place() / kWave / C::kColumnParts; }
   FW_METHOD int column_part() const { return place() / kWave % C::kColumnParts; }
@@ -229,7 +229,7 @@ struct Forward {
         exceeds |= highest[r][h] > reference[r][h] + kSlack;
       }
     }
-    if (__any_sync(kAllLanes, exceeds)) raise_references(highest);
+    if (any_lane(exceeds)) raise_references(highest);
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
       FW_UNROLL for (int h = 0; h < 2; ++h) {
         const float shift = -reference_of(reference[r][h]);

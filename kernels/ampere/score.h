@@ -97,7 +97,7 @@ FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const Til
 // One step of transposing the 4 words of 4 lanes, of which this is number c: afterwards word q is word c of lane q.
 FW_DEVICE void exchange_words(uint32_t& low, uint32_t& high, int c, int lanes_apart) {
   const bool upper = c & lanes_apart;
-  const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? low : high, lanes_apart);
+  const uint32_t other = exchange(upper ? low : high, lanes_apart);
   low = upper ? other : low;
   high = upper ? high : other;
 }

@@ -1,5 +1,5 @@
-// The end of a row: sink, normalisation, a row that sees nothing, log of the sum, dropout's 1 / (1 - p). For every GPU
-// kernel that finishes rows, and for the one that combines parts.
+// The end of a row: sink, normalisation, a row that sees nothing, log of the sum, dropout's 1 / (1 - p). For every
+// kernel that finishes rows, on GPUs and CPUs, and for those that combine parts.
 #pragma once
 
 #include "kernels/common/accurate.h"
@@ -14,16 +14,24 @@ FW_DEVICE float reference_of(float m) { return m == -kInf ? 0.f : m; }
 // The score of a key of value 0 that the row has besides its own, in units of log2.
 FW_DEVICE float sink_of(const Params& p, int32_t head) { return p.sinks ? p.sinks[head] * kLog2e : -kInf; }
 
+// What the weights that dropout leaves are multiplied by.
+FW_DEVICE float scale_of_kept(const Params& p) { return rcp_fast(1.f - p.dropout_p); }
+
+// l: the sum of the weights, the sink's among them. weight: what O is to be multiplied by besides. Without a key the
+// results are 0 and -inf; a NaN in the sum is one in both. kBias: there may be a bias.
+FW_DEVICE float scale_of_row(float l, float weight = 1.f) { return l == 0.f ? 0.f : weight * rcp_fast(l); }
+template <bool kBias = true>
+FW_DEVICE float lse_of_row(float m, float l) {
+  return from_log2<kBias>(m + log2_fast(l));
+}
+
 struct RowEnd {
   float scale;  // of the unnormalised O
   float lse;
 };
-
-// l: the sum of the weights, the sink's among them. weight: what O is to be multiplied by besides. Without a key the
-// results are 0 and -inf; a NaN in the sum is one in both. kBias: there may be a bias.
 template <bool kBias = true>
 FW_DEVICE RowEnd end_of_row(float m, float l, float weight = 1.f) {
-  return {l == 0.f ? 0.f : weight * rcp_fast(l), from_log2<kBias>(m + log2_fast(l))};
+  return {scale_of_row(l, weight), lse_of_row<kBias>(m, l)};
 }
 
 // l: the sum of the keys' weights alone. No key seen: l = 0, and m = -inf or below every score.
@@ -36,7 +44,7 @@ FW_DEVICE RowEnd finish_row(const Params& p, int32_t head, float m, float l) {
     l = l * weight + exp2_fast(sink - reference);
     m = reference;
   }
-  if (kDropout) weight *= rcp_fast(1.f - p.dropout_p);
+  if (kDropout) weight *= scale_of_kept(p);
   return end_of_row<kBias>(m, l, weight);
 }
 

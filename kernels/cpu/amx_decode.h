@@ -39,7 +39,7 @@ struct AmxDecodeTask {
     }
     __builtin_memset(mem.o, 0, sizeof(float) * 16 * dv);
     if (with_sink && p.sinks) {
-      for (int r = 0; r < scope.rows; ++r) m[r] = p.sinks[scope.head(r)] * kLog2e, l[r] = 1.f;
+      for (int r = 0; r < scope.rows; ++r) m[r] = sink_of(p, scope.head(r)), l[r] = 1.f;
     }
   }
 

@@ -405,7 +405,7 @@ struct AmxForwardTask {
       __builtin_memset(state.sum, 0, sizeof state.sum);
       if (state.started) {
         scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t, int32_t head) {
-          state.m[r] = p.sinks[head] * kLog2e;
+          state.m[r] = sink_of(p, head);
           state.sum[r][0] = 1.f;
         });
       }
@@ -488,21 +488,18 @@ struct AmxForwardTask {
   }
 
   FW_INLINE void finish() {
-    const float keep = 1.f / (1.f - p.dropout_p);
+    const float keep = scale_of_kept(p);
     for (int b = 0; b < blocks; ++b) {
       const int64_t row = row0 + int64_t{b} * kSide;
       const AmxRowState& state = states[b];
       alignas(64) float sums[kSide], inverse[kSide];
       sums_of(state, sums);
-      for (int r = 0; r < kSide; r += W) {
-        const V l = load(sums + r);
-        store(inverse + r, l == 0.f ? V{} : keep / l);  // NaN stays NaN
-      }
+      for (int r = 0; r < kSide; ++r) inverse[r] = scale_of_row(sums[r], keep);
       scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
-        const float *o = mem.o + (int64_t{b} * kSide + r) * dv, l = sums[r];
-        const RowEnd end = end_row(p, scope, query, head, l == 0.f ? -kInf : natural_lse(state.m[r], l));
+        const float* o = mem.o + (int64_t{b} * kSide + r) * dv;
+        const MergedRow end = end_row(p, scope, query, head, state.m[r], sums[r]);
         if (p.o.dtype == abi::kF32) {
-          add_ordered(scope.pointer<float>(p.o, query, head), o, p.dim_v, inverse[r] * end.factor, end.keep);
+          add_ordered(scope.pointer<float>(p.o, query, head), o, p.dim_v, inverse[r] * end.add, end.keep);
         } else {
           write_ordered(scope.pointer<T>(p.o, query, head), o, p.dim_v, inverse[r]);
         }

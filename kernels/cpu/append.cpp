@@ -9,6 +9,7 @@
 #include "kernels/abi/cpu_scratch.h"
 #include "kernels/abi/params.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/host.h"
 #include "kernels/common/philox.h"
 #include "kernels/common/sequence.h"
 

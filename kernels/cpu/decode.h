@@ -250,7 +250,7 @@ struct DecodeTask {
       Math::load_query(p, scope.row_pointer<const T>(p.q, r), mem.q + r * mem.q_stride);
       __builtin_memset(mem.o + r * mem.o_stride, 0, mem.o_stride * sizeof(float));
       const bool sink = with_sink && p.sinks;
-      m[r] = sink ? p.sinks[scope.head(r)] * kLog2e : -kInf;
+      m[r] = sink ? sink_of(p, scope.head(r)) : -kInf;
       l[r] = V{};
       if (sink) l[r][0] = 1.f;
     }

@@ -172,7 +172,7 @@ struct ForwardTask {
       for (int lane = 0; lane < NQ; ++lane) state.m[lane] = -kInf, state.l[lane] = 0.f;
       if (with_sink && p.sinks) {
         scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t, int32_t head) {
-          state.m[lane] = p.sinks[head] * kLog2e;
+          state.m[lane] = sink_of(p, head);
           state.l[lane] = 1.f;
         });
       }
@@ -273,20 +273,16 @@ struct ForwardTask {
 
   // Normalises and writes O and LSE.
   FW_INLINE void finish() {
-    const float keep = 1.f / (1.f - p.dropout_p);
+    const float keep = scale_of_kept(p);
     for (int i = 0; i < panels; ++i) {
       const int64_t row = row0 + int64_t{i} * NQ;
       const PanelState& state = states[i];
       alignas(64) float inverse[NQ], kept[NQ] = {};
-      for (int lane = 0; lane < NQ; ++lane) {
-        const float l = state.l[lane];
-        inverse[lane] = l == 0.f ? 0.f : keep / l;  // NaN stays NaN
-      }
+      for (int lane = 0; lane < NQ; ++lane) inverse[lane] = scale_of_row(state.l[lane], keep);
       if (p.lse.data) {
         scope.for_each_row(row, scope.panel_count(row), [&](int lane, int64_t query, int32_t head) {
-          const float l = state.l[lane];
-          const RowEnd end = end_row(p, scope, query, head, l == 0.f ? -kInf : natural_lse(state.m[lane], l));
-          kept[lane] = end.keep, inverse[lane] *= end.factor;
+          const MergedRow end = end_row(p, scope, query, head, state.m[lane], state.l[lane]);
+          kept[lane] = end.keep, inverse[lane] *= end.add;
         });
       }
       float* o = mem.o + i * mem.o_stride;

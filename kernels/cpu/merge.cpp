@@ -1,18 +1,16 @@
 // Results of the same queries among two sets of keys become their result among all: (o, lse) takes in (d_o, d_lse).
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
+#include <type_traits>
 
 #include "kernels/abi/cpu_launch.h"
 #include "kernels/abi/params.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/row_end.h"
 #include "kernels/common/sequence.h"
 
 namespace flashwave {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // body(elements): in the type of the tensor.
 template <class Body>
@@ -27,21 +25,6 @@ void in_own_type(const abi::Tensor& t, Body&& body) {
   }
 }
 
-// Factors of 0: what a result that saw no key holds is not read.
-struct Factors {
-  float keep, add;
-};
-Factors merge_lse(float& lse, float part) {
-  if (part == -kInfinity) return {lse == -kInfinity ? 0.f : 1.f, 0.f};
-  if (lse == -kInfinity) {
-    lse = part;
-    return {0.f, 1.f};
-  }
-  const float top = std::fmax(lse, part), keep = std::exp(lse - top), add = std::exp(part - top), sum = keep + add;
-  lse = top + std::log(sum);
-  return {keep / sum, add / sum};
-}
-
 }  // namespace
 
 void merge_parts(const abi::Params& p, const abi::CpuLaunch& launch) {
@@ -52,7 +35,8 @@ void merge_parts(const abi::Params& p, const abi::CpuLaunch& launch) {
       const int64_t i = row % p.seqlen_q;
       for (int64_t h = 0; h < p.heads_q; ++h) {
         float& lse = static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, i, h)];
-        const Factors f = merge_lse(lse, static_cast<const float*>(p.d_lse.data)[query_offset(p.d_lse, seq, i, h)]);
+        const MergedRow f = merged(lse, static_cast<const float*>(p.d_lse.data)[query_offset(p.d_lse, seq, i, h)]);
+        lse = f.lse;
         in_own_type(p.o, [&](auto* o) {
           o += query_offset(p.o, seq, i, h);
           in_own_type(p.d_o, [&](const auto* part) {

@@ -20,8 +20,8 @@ FW_NOINLINE void combine_row(const abi::Params& p, const Scope& scope, const Par
     l += weight[s] * parts.l[s * parts.rows + index];
   }
   if (p.probs.data) parts.m[index] = top, parts.l[index] = l;
-  const RowEnd end = end_row(p, scope, scope.query(row), scope.head(row), l == 0.f ? -kInf : natural_lse(top, l));
-  const float scale = l == 0.f ? 0.f : end.factor / ((1.f - p.dropout_p) * l);
+  const MergedRow end = end_row(p, scope, scope.query(row), scope.head(row), top, l);
+  const float scale = scale_of_row(l, end.add * scale_of_kept(p));
   const auto write = [&](auto* o) __attribute__((always_inline)) {
     for (int c = 0; c < p.dim_v; c += W) {
       const int n = p.dim_v - c < W ? p.dim_v - c : W;

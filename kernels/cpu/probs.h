@@ -105,9 +105,8 @@ struct ProbabilityTask {
     alignas(64) float m[NQ] = {}, inverse[NQ] = {};
     for (int lane = 0; lane < rows; ++lane) {
       const int64_t index = first_row_of_call + row + lane;
-      const float l = parts.l[index];
-      m[lane] = parts.m[index] == -kInf ? 0.f : parts.m[index];
-      inverse[lane] = l == 0.f ? 0.f : 1.f / l;  // NaN stays NaN
+      m[lane] = reference_of(parts.m[index]);
+      inverse[lane] = scale_of_row(parts.l[index]);
     }
     for (int j = 0; j < NV; ++j) {
       const V base = load(m + j * W), scale = load(inverse + j * W);

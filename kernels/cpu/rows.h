@@ -158,8 +158,6 @@ FW_INLINE float in_log2(float x) {
   const float scaled = x * kLog2e, least = x * 0x1p-26f - kLargest;
   return scaled < least ? least : scaled;
 }
-// Log-sum-exp of weights exp2(s - m) whose sum is l.
-FW_INLINE float natural_lse(float m, float l) { return m <= -kLargest ? m : m * kLn2 + __builtin_logf(l); }
 
 // Bias of the tile as [keys][NQ], in units of log2.
 template <class TB>
@@ -209,24 +207,14 @@ FW_INLINE V modify_score(const abi::Params& p, V x, V slope, V diagonal, float k
 // ---- the end of a row
 // -----------------------------------------------------------------------------------------------------
 
-// Writes the LSE of a row, `own` being that of the keys attended to. What O becomes: `factor` times its part of these
-// keys, and `keep` times what it holds of others.
-struct RowEnd {
-  float keep, factor;
-};
-FW_INLINE RowEnd end_row(const abi::Params& p, const Scope& scope, int64_t query, int32_t head, float own) {
-  if (!p.lse.data) return {0.f, 1.f};
+// Writes the LSE of a row whose weights exp2(s - m) have the sum l. What O becomes: `add` times its part of these keys,
+// and `keep` times what it holds of others.
+FW_INLINE MergedRow end_row(const abi::Params& p, const Scope& scope, int64_t query, int32_t head, float m, float l) {
+  if (!p.lse.data) return {0.f, 1.f, 0.f};
   float* const lse = scope.pointer<float>(p.lse, query, head);
-  const float old = p.accumulate ? *lse : -kInf;
-  if (old == -kInf) {
-    *lse = own;
-    return {0.f, 1.f};
-  }
-  const float top = old > own ? old : own;  // NaN if own is
-  const float keep = __builtin_expf(old - top), add = own == -kInf ? 0.f : __builtin_expf(own - top);
-  const float sum = keep + add;
-  *lse = top + __builtin_logf(sum);
-  return {keep / sum, add / sum};
+  const MergedRow row = merged(p.accumulate ? *lse : -kInf, lse_of_row(m, l));
+  *lse = row.lse;
+  return row;
 }
 
 // Lanes whose row sees key k (an absolute key number).

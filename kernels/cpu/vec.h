@@ -34,18 +34,8 @@ typedef uint16_t VU16 __attribute__((vector_size(W * 2)));
 
 #define FW_INLINE inline __attribute__((always_inline))
 #define FW_NOINLINE __attribute__((noinline))
-#if defined(__clang__)
-#define FW_UNROLL _Pragma("clang loop unroll(full)")
-#define FW_NO_UNROLL _Pragma("clang loop unroll(disable)")
-#else  // GCC, for those who build from source: correct, but what clang makes of these files is what was measured
-#define FW_UNROLL _Pragma("GCC unroll 32")
-#define FW_NO_UNROLL _Pragma("GCC unroll 1")
-#endif
 // Finish this row before the next: left alone, clang starts all rows of an epilogue at once and spills most of them.
 #define FW_KEEP_ORDER asm volatile("" ::: "memory")
-
-constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
-constexpr float kInf = __builtin_inff(), kLargest = 3.40282347e38f;
 
 // The compiler may not look through this: under -ffp-contract=fast neither a pragma nor __arithmetic_fence keeps it
 // from fusing a product with a sum.

@@ -13,6 +13,7 @@
 #include "kernels/abi/params.h"
 #include "kernels/common/dtype.h"
 #include "kernels/common/philox.h"
+#include "kernels/common/row_end.h"
 #include "kernels/common/sequence.h"
 #include "kernels/cpu/entry.h"
 

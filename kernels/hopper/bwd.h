@@ -44,13 +44,13 @@ struct KeyWarpgroup {
         rank(cta),
         here(C::here(cta)),
         w(warpgroup),
-        thread(__shfl_sync(kAllLanes, thread_index() % kWarpgroup, thread_index() % 32)),
+        thread(from_lane(thread_index() % kWarpgroup, thread_index() % 32)),
         lane(thread % 32),
         scale(params.softmax_scale * kLog2e) {}
 
   // Warp by warp, since lse and delta are read by ordinary loads.
   FW_METHOD void release(uint32_t free) const {
-    __syncwarp();
+    wave_barrier();
     if constexpr (C::kPair) {
       if (lane < 2) barrier_arrive_in(free, lane);
     } else {
@@ -81,7 +81,7 @@ struct KeyWarpgroup {
   // dS is there for warpgroup 3. Nothing here waits for it, so it comes after the next products are issued.
   FW_METHOD void publish_ds() const {
     if constexpr (!C::kWide) async_proxy_fence();  // there the other key warpgroup needed it before
-    __syncwarp();
+    wave_barrier();
     if (lane == 0) barrier_arrive(here + C::kDsFull + 16 * ds_slot() + 8 * w);
   }
   FW_METHOD float4 lse(int i) const { return numbers(C::kLse + q_ring.slot * C::kRowBytes, i); }
@@ -97,8 +97,8 @@ struct KeyWarpgroup {
     FW_UNROLL for (int k = 0; k < N / 8; ++k) {
       const float4 l = k == 0 ? first : lse(k);
       FW_UNROLL for (int i = 0; i < 4; ++i) x[4 * k + i] =
-          Element::pack(exp2_fast(__fmaf_rn(s[8 * k + 2 * i], c, i < 2 ? -l.x : -l.z)),
-                        exp2_fast(__fmaf_rn(s[8 * k + 2 * i + 1], c, i < 2 ? -l.y : -l.w)));
+          Element::pack(exp2_fast(multiply_add(s[8 * k + 2 * i], c, i < 2 ? -l.x : -l.z)),
+                        exp2_fast(multiply_add(s[8 * k + 2 * i + 1], c, i < 2 ? -l.y : -l.w)));
     }
   }
   // dS = P (dP - delta), packed.

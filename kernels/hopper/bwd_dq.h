@@ -46,7 +46,7 @@ struct QueryGradients {
  private:
   FW_METHOD void release_k(uint32_t k_slot) const {
     if constexpr (C::kPair) {
-      __syncwarp();
+      wave_barrier();
       if (thread % 32 < 2) barrier_arrive_in(C::kKFree, thread % 32);
     } else {
       if (thread % 32 == 0) barrier_arrive(C::kKFree + 8 * k_slot);
@@ -61,7 +61,7 @@ struct QueryGradients {
       FW_UNROLL for (int k = 0; k < 8; ++k) load_matrices_transposed(
           k_transposed + 4 * k, here + C::kK + own_k * C::kKeyBytes + k / 4 * C::kHalfBytes +
                                     (k % 4 * 16 + lane / 16 * 8 + lane % 8) * kPanelRowBytes + (unit << 4));
-      __syncwarp();
+      wave_barrier();
       if constexpr (!C::kPair) release_k(k_slot);
     }
     const int first_block = uniform(task.first_query_block), count = uniform(task.blocks);
@@ -184,7 +184,7 @@ struct QueryGradients {
       }
     }
     if (in_order && !C::kAlone) {
-      __threadfence();
+      memory_fence();
       named_sync(1, kWarpgroup);
       if (thread == 0) raise(turn);
     }

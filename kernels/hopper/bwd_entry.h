@@ -31,14 +31,14 @@ template <class C>
 FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
   const uint32_t rank = C::kPair ? cluster_rank() : 0, here = C::here(rank);
   check_shared_base(here);
-  const int warpgroup = __shfl_sync(kAllLanes, thread_index() / kWarpgroup, 0);
+  const int warpgroup = from_lane(thread_index() / kWarpgroup, 0);
   if (thread_index() == 0) start_barriers<C>(here);
   let_next_start();
   wait_for_kernel_before();
   if constexpr (C::kPair) {
     cluster_barrier();
   } else {
-    __syncthreads();
+    workgroup_barrier();
   }
   if (warpgroup == 0) {
     give_registers<C::kCopyRegisters>();
@@ -59,7 +59,7 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
   }
   // Shared memory that the other CTA may still write must stay.
   if constexpr (C::kPair) {
-    __syncwarp();
+    wave_barrier();
     cluster_barrier();
   }
 }

@@ -99,7 +99,7 @@ struct BackwardFrame {
     __shared__ float sums[kThreads / kWave];
     sum = wave_reduce(sum, [](float a, float b) { return a + b; });
     if (lane_index() == 0) sums[wave_index()] = sum;
-    __syncthreads();
+    workgroup_barrier();
     if (thread_index() != 0) return;
     for (int wave = 1; wave < kThreads / kWave; ++wave) sum += sums[wave];
     p.d_sinks[task.head] = sum;
@@ -133,7 +133,7 @@ struct BackwardFrame {
         *reinterpret_cast<uint32_t*>(&tile[row + 8][column]) = lower;
       }
     }
-    __syncthreads();
+    workgroup_barrier();
     for (int i = thread_index(); i < kTileQ * kDim / 8; i += kThreads) {
       const int row = i / (kDim / 8), column = i % (kDim / 8) * 8;
       if (first + row >= seq.queries || column >= p.dim_qk) continue;

@@ -59,7 +59,7 @@ struct Modified {
       return C::Element::pack(exp2_fast(fminf(low - a, 0.f)), exp2_fast(fminf(high - b, 0.f)));
     };
     const auto plain = [c](int, float low, float high, float a, float b) {
-      return C::Element::pack(exp2_fast(__fmaf_rn(low, c, -a)), exp2_fast(__fmaf_rn(high, c, -b)));
+      return C::Element::pack(exp2_fast(multiply_add(low, c, -a)), exp2_fast(multiply_add(high, c, -b)));
     };
     if (keys.p.bias.data) {
       each_pair(s, lse, limited, x);
@@ -89,8 +89,7 @@ struct Modified {
     FW_UNROLL for (int i = 0; i < N / 2; ++i) keeps = compare.kept(keeps, r[i / 4].word[i % 4]);
     // Word n of the calls has left its bits at 16 - N / 2 + n and, of its upper half, 16 above. The three bits of a
     // key's number in its 8 (half, and two of the word) change places with those of the lane.
-    const uint32_t other = __shfl_xor_sync(kAllLanes, keeps, 4);
-    keeps = __byte_perm(keeps, other, thread & 4 ? 0x3276 : 0x5410);
+    keeps = permute_bytes(exchange(keeps, 4), keeps, thread & 4 ? 0x3276 : 0x5410);
     return exchange_bits<2>(exchange_bits<1>(keeps, 8, thread & 8), 16, thread & 16);
   }
   // The weights that are not dropped: of x[n], a pair e = 0, 1, tell bits 16 - N / 2 + n and 16 above.

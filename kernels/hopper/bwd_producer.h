@@ -19,7 +19,7 @@ FW_DEVICE uint32_t wait_backward_task(uint32_t here, uint32_t n) {
 }
 template <class C>
 FW_DEVICE void release_backward_task(uint32_t n) {
-  __syncwarp();
+  wave_barrier();
   if (lane_index() == 0) {
     if constexpr (C::kPair) {
       barrier_arrive_in(C::kTaskFree + 8 * (n & 1), 0);
@@ -54,7 +54,7 @@ struct BackwardProducer {
   // taken: tasks of all clusters after the first of each; 0 when the kernel starts.
   FW_METHOD void run(uint32_t* taken, bool in_order) {
     const KeyTileOrder order(p, C::kPairKeys, C::kAlone ? 1 : 0, in_order);
-    uint32_t index = blockIdx.x / C::kCtas;
+    uint32_t index = uint32_t(block_index_x()) / C::kCtas;
     for (uint32_t n = 0;; ++n) {
       BackwardTask task;
       if (rank == 0) {
@@ -69,8 +69,8 @@ struct BackwardProducer {
       if (task.key < 0) break;
       if (task.blocks > 0) copy(task);
       if (rank == 0) {
-        if (first_lane) index = gridDim.x / C::kCtas + atomicAdd(taken, 1u);
-        index = __shfl_sync(kAllLanes, index, 0);
+        if (first_lane) index = grid_size_x() / C::kCtas + fetch_add(taken, 1);
+        index = from_lane(index, 0);
       }
     }
   }
@@ -93,7 +93,7 @@ struct BackwardProducer {
                     here + C::kDs + slot * C::kDsBytes + w * (C::kDsBytes / 2), C::kDsBytes / 2,
                     in_cta(C::kInFull, rank ^ 1) + 8 * w);
         }
-        __syncwarp();
+        wave_barrier();
       }
     }
   }
@@ -121,7 +121,7 @@ struct BackwardProducer {
         barrier_arrive(C::kTaskFull + 8 * slot);
       }
     }
-    __syncwarp();
+    wave_barrier();
   }
 
   FW_METHOD static void put(uint32_t at, uint32_t cta, int4 words) {
@@ -180,7 +180,7 @@ struct BackwardProducer {
         load_shared_box(to + i * C::kBoxBytes, maps.k, full, i % C::kPanels * kPanel, head, box, kEvictFirst);
       }
     }
-    __syncwarp();
+    wave_barrier();
   }
   FW_METHOD void copy_v(int head, const MapPlace& at) const {
     const uint32_t slot = C::kVSlots == 2 ? tiles & 1 : 0, use = C::kVSlots == 2 ? tiles >> 1 : tiles;
@@ -194,7 +194,7 @@ struct BackwardProducer {
                  box, kEvictFirst);
       }
     }
-    __syncwarp();
+    wave_barrier();
   }
   // A block of Q or dO with its lse or delta. In a pair each CTA copies half of the boxes for both.
   FW_METHOD void copy_block(uint32_t to, const TensorMap& map, uint32_t full, const MapPlace& at, int row, int head,
@@ -210,7 +210,7 @@ struct BackwardProducer {
       }
       bulk_load(here + numbers_to, numbers, C::kRowBytes, here + full);
     }
-    __syncwarp();
+    wave_barrier();
   }
   // For both CTAs of a pair.
   FW_METHOD static void load_shared_box(uint32_t to, const TensorMap& map, uint32_t full, int column, int head,

@@ -49,19 +49,15 @@ FW_DEVICE RaggedTile ragged_tile(const int32_t* cu_seqlens, int32_t total, int32
     const int b = first + lane;
     uint32_t mine = 0;
     if (b < batch) mine = (uint32_t(packed_rows(cu_seqlens, b, total, longest).count) + rows - 1) / rows;
-    uint32_t end = mine * heads;
-    FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
-      const uint32_t before = __shfl_up_sync(kAllLanes, end, apart);
-      if (lane >= apart) end += before;
-    }
-    const uint32_t here = __ballot_sync(kAllLanes, index < end);
+    const uint32_t end = prefix_sum(mine * uint32_t(heads));
+    const uint32_t here = lanes_where(index < end);
     if (here) {
-      const int owner = __ffs(here) - 1;
-      const uint32_t n = __shfl_sync(kAllLanes, mine, owner), last = __shfl_sync(kAllLanes, end, owner);
+      const int owner = lowest_bit(here);
+      const uint32_t n = from_lane(mine, owner), last = from_lane(end, owner);
       const uint32_t rest = index - (last - n * heads), head = rest / n;
       return {rest - head * n, n, int32_t(head), first + owner};
     }
-    index -= __shfl_sync(kAllLanes, end, kWave - 1);
+    index -= from_lane(end, kWave - 1);
   }
   return {0, 1, 0, -1};
 }

@@ -117,7 +117,7 @@ struct Decode {
   FW_METHOD void scale(float (&s)[kRowTiles][4], const Unit& unit, const UnitMask& mask, int first_key) {
     if (p.softcap > 0 || p.alibi_slopes || p.bias.data) {
       const int first_row =
-          opaque(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
+          here(unit.block * Shape::kRows + member * kWarpRows);  // or all rows' ScoreRows would be kept over the loop
       Sequence seq{};
       seq.b = unit.b, seq.keys = unit.keys, seq.queries = unit.queries;
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
@@ -135,7 +135,7 @@ struct Decode {
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) { FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] *= factor; }
     }
     if (mask.hides_some(first_key)) {
-      const int first_row = opaque(unit.block * Shape::kRows + member * kWarpRows);
+      const int first_row = here(unit.block * Shape::kRows + member * kWarpRows);
       FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
         FW_UNROLL for (int e = 0; e < 2; ++e) {
           const int query = (first_row + 8 * t + 2 * c + e) / group;
@@ -169,7 +169,7 @@ struct Decode {
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       FW_UNROLL for (int e = 0; e < 4; ++e) { far_above |= s[t][e] - m[t][e & 1] > kPeak<Element> + kSlack<Element>; }
     }
-    if (__any_sync(kAllLanes, far_above)) move_references(s);
+    if (any_lane(far_above)) move_references(s);
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       FW_UNROLL for (int e = 0; e < 4; ++e) s[t][e] = exp2_fast(s[t][e] - m[t][e & 1]);
       l[t][0] += s[t][0] + s[t][2], l[t][1] += s[t][1] + s[t][3];
@@ -193,7 +193,7 @@ struct Decode {
     constexpr int kMergeRows = Shape::kMergeRows, kAllRows = kTeam * kWarpRows;
     float* const values = reinterpret_cast<float*>(shared + Shape::kMergeAt);  // [team][row of the pass][column]
     float2* const sums = reinterpret_cast<float2*>(shared + Shape::kSumsAt);   // [team][row]
-    const int row_of_lane = opaque(2 * c), column_of_lane = opaque(g);  // or addresses would be kept over the loop
+    const int row_of_lane = here(2 * c), column_of_lane = here(g);  // or addresses would be kept over the loop
     FW_UNROLL for (int t = 0; t < kRowTiles; ++t) {
       FW_UNROLL for (int e = 0; e < 2; ++e) {
         float x = l[t][e];

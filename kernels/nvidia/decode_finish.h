@@ -60,7 +60,7 @@ FW_DEVICE void weigh_parts(const abi::DecodeParts& parts, const Contributors& fr
       float2 sums = make_float2(kNoKey, 0.f);
       if (j < count) {
         const int64_t row = int64_t{from.slot(from.first + j, slots_each)} * kRows + r;
-        sums = __ldcg(reinterpret_cast<const float2*>(parts.sums) + row);
+        sums = load_around_l1(reinterpret_cast<const float2*>(parts.sums) + row);
         weights[r * count + j] = sums.x;
       }
       float top = sums.x;
@@ -96,14 +96,12 @@ FW_DEVICE bool take_on(const abi::DecodeParts& parts, const Contributors& from, 
   for (int i = from.first + thread_index(); i <= from.last; i += kThreads) {
     there = there && load_acquire(parts.ready + from.slot(i, slots_each)) == abi::kReady;
   }
-  if (!__syncthreads_and(there)) return false;
+  if (!all_threads(there)) return false;
   bool mine = false;
   if (thread_index() == 0) {
-    auto* const first = reinterpret_cast<unsigned long long*>(parts.ready + from.slot(from.first, slots_each));
-    mine = atomicCAS(first, static_cast<unsigned long long>(abi::kReady),
-                     static_cast<unsigned long long>(abi::kTaken)) == abi::kReady;
+    mine = replace(parts.ready + from.slot(from.first, slots_each), abi::kReady, abi::kTaken);
   }
-  if (!__syncthreads_or(mine)) return false;
+  if (!any_thread(mine)) return false;
   for (int i = from.first + thread_index(); i <= from.last; i += kThreads) parts.ready[from.slot(i, slots_each)] = 0;
   return true;
 }
@@ -124,7 +122,7 @@ FW_DEVICE void combine_parts(const Params& p, const abi::DecodeParts& parts, con
     FW_UNROLL for (int j = 0; j < kAtOnce; ++j) {
       o[j] = make_float2(0.f, 0.f);
       const bool second = j == 0 && first == 0 && from.in_second;
-      if (j < left) o[j] = __ldcg(reinterpret_cast<const float2*>(at + (second ? kRows * p.dim_v : 0)));
+      if (j < left) o[j] = load_around_l1(reinterpret_cast<const float2*>(at + (second ? kRows * p.dim_v : 0)));
       at += step;
     }
   };

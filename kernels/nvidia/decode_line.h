@@ -82,8 +82,7 @@ struct Line {
         const int tiles = tiles_of_sequence(p, b);
         shortest = min(shortest, tiles), longest = max(longest, tiles), sum += tiles;
       }
-      shortest = __reduce_min_sync(kAllLanes, shortest), longest = __reduce_max_sync(kAllLanes, longest);
-      sum = __reduce_add_sync(kAllLanes, sum);
+      shortest = lowest_of_lanes(shortest), longest = highest_of_lanes(longest), sum = sum_of_lanes(sum);
     } else {
       shortest = longest = tiles_of_sequence(p, 0), sum = p.batch * longest;
     }
@@ -140,18 +139,14 @@ struct Share {
     for (int from = 0;; from += kWave) {
       const int b_mine = from + lane_index();
       const int mine = b_mine < p.batch ? (tiles_of_sequence(p, b_mine) + places_of_end(p)) * repeats : 0;
-      int sum = mine;
-      FW_UNROLL for (int d = 1; d < kWave; d *= 2) {
-        const int left = __shfl_up_sync(kAllLanes, sum, d);
-        if (lane_index() >= d) sum += left;
-      }
-      const uint32_t ends_behind = __ballot_sync(kAllLanes, first + sum > begin);
+      const int sum = prefix_sum(mine);
+      const uint32_t ends_behind = lanes_where(first + sum > begin);
       if (ends_behind) {
-        const int lane = __ffs(int(ends_behind)) - 1;
-        b = from + lane, first += __shfl_sync(kAllLanes, sum - mine, lane);
+        const int lane = lowest_bit(ends_behind);
+        b = from + lane, first += from_lane(sum - mine, lane);
         return;
       }
-      first += __shfl_sync(kAllLanes, sum, kWave - 1);
+      first += from_lane(sum, kWave - 1);
     }
   }
 };

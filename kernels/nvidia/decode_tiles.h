@@ -69,7 +69,7 @@ struct TileRequests {
       const uint32_t size = uint32_t(p.page_size), page = uint32_t(request.row) / size;
       request.row -= int(page * size);
       request.page = mine < request.count
-                         ? abi::at_most(__ldg(p.block_table + unit.b * p.block_table_stride + page), p.k.most)
+                         ? abi::at_most(load_constant(p.block_table + unit.b * p.block_table_stride + page), p.k.most)
                          : 0;
     }
     tile += kTeams;
@@ -124,19 +124,19 @@ FW_DEVICE void copy_scattered(const Params& p, const TileRequest& request, int m
 #pragma unroll 2
     for (uint32_t i = first; i < Shape::kTileK / 16; i += kStep) {
       const int r = int(i / (Shape::kDimQK / 8));
-      const int64_t from_k = __shfl_sync(kAllLanes, k_row, r), from_v = __shfl_sync(kAllLanes, v_row, r);
+      const int64_t from_k = from_lane(k_row, r), from_v = from_lane(v_row, r);
       copy.template operator()<Shape::kDimQK>(p.k, p.dim_qk, i, from_k, stage);
       copy.template operator()<Shape::kDimV>(p.v, p.dim_v, i, from_v, stage + Shape::kTileK);
     }
   } else {
 #pragma unroll 2
     for (uint32_t i = first; i < Shape::kTileK / 16; i += kStep) {
-      const int64_t from = __shfl_sync(kAllLanes, k_row, int(i / (Shape::kDimQK / 8)));
+      const int64_t from = from_lane(k_row, int(i / (Shape::kDimQK / 8)));
       copy.template operator()<Shape::kDimQK>(p.k, p.dim_qk, i, from, stage);
     }
 #pragma unroll 2
     for (uint32_t i = first; i < Shape::kTileV / 16; i += kStep) {
-      const int64_t from = __shfl_sync(kAllLanes, v_row, int(i / (Shape::kDimV / 8)));
+      const int64_t from = from_lane(v_row, int(i / (Shape::kDimV / 8)));
       copy.template operator()<Shape::kDimV>(p.v, p.dim_v, i, from, stage + Shape::kTileK);
     }
   }
@@ -147,9 +147,9 @@ FW_DEVICE void copy_tile(const Params& p, TileRequest request, int member, uint3
   if (request.count < 0) return;
   if (p.block_table) {
     // Pages of 16 rows and more mostly hold all of the tile.
-    const int mine = lane_index() % kTileKeys, page = __shfl_sync(kAllLanes, request.page, 0);
-    const int row = __shfl_sync(kAllLanes, request.row, 0) + mine;
-    if (!__all_sync(kAllLanes, mine >= request.count || (request.page == page && request.row == row))) {
+    const int mine = lane_index() % kTileKeys, page = from_lane(request.page, 0);
+    const int row = from_lane(request.row, 0) + mine;
+    if (!all_lanes(mine >= request.count || (request.page == page && request.row == row))) {
       copy_scattered<Shape, kTeam>(p, request, member, stage);
       return;
     }

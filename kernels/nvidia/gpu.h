@@ -59,10 +59,72 @@ FW_DEVICE void wave_barrier() { __syncwarp(); }
 FW_DEVICE float exchange(float x, int lanes_apart) { return __shfl_xor_sync(kAllLanes, x, lanes_apart); }
 // Never fused with a sum.
 FW_DEVICE float product_rounded(float a, float b) { return __fmul_rn(a, b); }
+// a b + c, rounded once.
+FW_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+FW_DEVICE uint32_t grid_size_x() { return gridDim.x; }
+
+// Between the lanes of a wave, all of which must be active (CUDA Programming Guide, "Warp Shuffle Functions", "Warp
+// Vote Functions"). from_lane_before: the lanes that have none so far before them keep their own.
+FW_DEVICE uint32_t exchange(uint32_t x, int lanes_apart) { return __shfl_xor_sync(kAllLanes, x, lanes_apart); }
+template <class T>
+FW_DEVICE T from_lane(T x, int lane) {
+  return __shfl_sync(kAllLanes, x, lane);
+}
+template <class T>
+FW_DEVICE T from_lane_before(T x, int lanes_apart) {
+  return __shfl_up_sync(kAllLanes, x, lanes_apart);
+}
+FW_DEVICE uint32_t lanes_where(bool x) { return __ballot_sync(kAllLanes, x); }
+FW_DEVICE bool any_lane(bool x) { return __any_sync(kAllLanes, x); }
+FW_DEVICE bool all_lanes(bool x) { return __all_sync(kAllLanes, x); }
+
+// Between the threads of a workgroup, each of which must call it: a barrier that carries a bit.
+FW_DEVICE bool any_thread(bool x) { return __syncthreads_or(x); }
+FW_DEVICE bool all_threads(bool x) { return __syncthreads_and(x); }
+
+// Whoever on the GPU sees what this thread writes after it sees also what it wrote before.
+FW_DEVICE void memory_fence() { __threadfence(); }
+// The value before; no order of other accesses follows from it.
+FW_DEVICE uint32_t fetch_add(uint32_t* counter, uint32_t x) { return atomicAdd(counter, x); }
+// `to` in place of `from`, and whether that is what was there.
+FW_DEVICE bool replace(uint64_t* at, uint64_t from, uint64_t to) {
+  using Word = unsigned long long;
+  return atomicCAS(reinterpret_cast<Word*>(at), Word{from}, Word{to}) == from;
+}
+
+// Bytes of the 8 of (high, low), the lowest of low being number 0: one for each digit of the selector.
+FW_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selector) {
+  return __byte_perm(low, high, selector);
+}
+FW_DEVICE uint32_t rotated_left(uint32_t x, int bits) { return __funnelshift_l(x, x, bits); }
+FW_DEVICE int lowest_bit(uint32_t x) { return __ffs(int(x)) - 1; }  // -1 of 0
+
+// Memory that nobody writes while the kernel runs; and what other workgroups have written, which L1 may have an old
+// copy of.
+template <class T>
+FW_DEVICE T load_constant(const T* at) {
+  return __ldg(at);
+}
+template <class T>
+FW_DEVICE T load_around_l1(const T* at) {
+  return __ldcg(at);
+}
 #endif
 
 FW_DEVICE int lane_index() { return thread_index() % kWave; }
 FW_DEVICE int wave_index() { return thread_index() / kWave; }
+
+#if !defined(__clang__)
+// The sum over the lanes up to this one.
+template <class T>
+FW_DEVICE T prefix_sum(T x) {
+  FW_UNROLL for (int apart = 1; apart < kWave; apart *= 2) {
+    const T before = from_lane_before(x, apart);
+    if (lane_index() >= apart) x += before;
+  }
+  return x;
+}
+#endif
 
 // What this workgroup is to do; `tasks` or more: nothing.
 FW_DEVICE int64_t task_index() { return int64_t{block_index_y()} * abi::kTasksPerRow + block_index_x(); }

@@ -24,6 +24,13 @@ FW_DEVICE uint32_t task_index_again() {
   return y * uint32_t(abi::kTasksPerRow) + x;
 }
 
+// 9.7.13.12 redux.sync: over the lanes of a warp, all of which must be active; the same in each.
+#if FW_SM80
+FW_DEVICE int lowest_of_lanes(int x) { return __reduce_min_sync(kAllLanes, x); }
+FW_DEVICE int highest_of_lanes(int x) { return __reduce_max_sync(kAllLanes, x); }
+FW_DEVICE int sum_of_lanes(int x) { return __reduce_add_sync(kAllLanes, x); }
+#endif
+
 FW_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // 9.7.9.25.3.1 cp.async: 16 bytes to shared memory around the L1 cache; zeros, and nothing read, if not valid.
@@ -138,8 +145,9 @@ FW_DEVICE void store_once(void* p, uint4 x) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
 }
-// The compiler may not look through this: what follows from x is computed here.
-FW_DEVICE int opaque(int x) {
+// A new value to the compiler: what follows from it is computed where it is used, not kept through a loop (as in
+// kernels/amd/gpu.h).
+FW_DEVICE int here(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }

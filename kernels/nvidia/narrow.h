@@ -14,6 +14,6 @@ FW_DEVICE int quotient(int x, int by) {
 }
 
 // The same for all lanes, and the compiler knows it.
-FW_DEVICE int warp_index() { return __shfl_sync(kAllLanes, int(threadIdx.x / kWave), 0); }
+FW_DEVICE int warp_index() { return from_lane(int(uint32_t(thread_index()) / kWave), 0); }
 
 }  // namespace flashwave

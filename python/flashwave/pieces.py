@@ -36,31 +36,29 @@ def _torch() -> Any:
 
 def add(problem: Problem, piece: Piece | None, out: Tensor, lse: Tensor) -> None:
     """Adds what the problem's queries find among its keys to out, which is float32 (or float64), and lse."""
-    if not _by_torch():
-        try:
-            native.forward(problem, piece, out, lse, accumulate=True)
-            return
-        except Unsupported:
-            pass
-    backend = _torch()
-    settings = backend.settings_of(problem.q)
-    part, lse_part, _ = backend.torch_forward(problem, piece=piece, exact=True, **settings)
-    _merge_into(out, lse, part, lse_part)
+    _forward(problem, piece, out, lse, accumulate=True)
 
 
 def write(problem: Problem, piece: Piece | None, out: Tensor, lse: Tensor) -> None:
     """Overwrites out, which is of q's dtype or float32, and lse with what the problem's queries find."""
+    _forward(problem, piece, out, lse, accumulate=False)
+
+
+def _forward(problem: Problem, piece: Piece | None, out: Tensor, lse: Tensor, accumulate: bool) -> None:
     if not _by_torch():
         try:
-            native.forward(problem, piece, out, lse, accumulate=False)
+            native.forward(problem, piece, out, lse, accumulate=accumulate)
             return
         except Unsupported:
             pass
     backend = _torch()
     settings = backend.settings_of(problem.q)
     part, lse_part, _ = backend.torch_forward(problem, piece=piece, exact=True, **settings)
-    out.copy_(part)
-    lse.copy_(lse_part)
+    if accumulate:
+        _merge_into(out, lse, part, lse_part)
+    else:
+        out.copy_(part)
+        lse.copy_(lse_part)
 
 
 def gradients(

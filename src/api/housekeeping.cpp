@@ -20,6 +20,14 @@ void initialise(const T& defaults, size_t struct_size, T* caller) {
   if (caller != nullptr && struct_size >= sizeof(uint32_t)) write_struct(defaults, struct_size, caller);
 }
 
+// All zeros but for its size.
+template <class T>
+T empty_struct() {
+  T result{};
+  result.struct_size = sizeof result;
+  return result;
+}
+
 }  // namespace
 
 fw_status report(const Status& status) noexcept {
@@ -37,36 +45,16 @@ fw_status report(fw_status code, const char* message) noexcept {
 }
 
 fw_attention default_attention() {
-  fw_attention attention{};
-  attention.struct_size = sizeof attention;
+  fw_attention attention = empty_struct<fw_attention>();
   attention.window_left = attention.window_right = -1;
   attention.softmax_scale = FW_SCALE_AUTO;
   return attention;
 }
 
-fw_gradients default_gradients() {
-  fw_gradients gradients{};
-  gradients.struct_size = sizeof gradients;
-  return gradients;
-}
-
-fw_rotary_embedding default_rotary() {
-  fw_rotary_embedding rotary{};
-  rotary.struct_size = sizeof rotary;
-  return rotary;
-}
-
-fw_merging default_merging() {
-  fw_merging merging{};
-  merging.struct_size = sizeof merging;
-  return merging;
-}
-
-fw_exec default_exec() {
-  fw_exec exec{};
-  exec.struct_size = sizeof exec;
-  return exec;
-}
+fw_gradients default_gradients() { return empty_struct<fw_gradients>(); }
+fw_rotary_embedding default_rotary() { return empty_struct<fw_rotary_embedding>(); }
+fw_merging default_merging() { return empty_struct<fw_merging>(); }
+fw_exec default_exec() { return empty_struct<fw_exec>(); }
 
 }  // namespace flashwave::api
 

@@ -134,7 +134,8 @@ class Explain(unittest.TestCase):
         self.assertIn("sm_90", unknown.stderr)
 
     def test_switches_of_flash_attentions_rocm_fork(self):
-        """On AMD GPUs they allow weights that are cut off, and one multiplies fp16 as bf16; elsewhere they mean nothing."""
+        """On AMD GPUs they allow weights that are cut off, as FLASHWAVE_FAST_ROUNDING does, and one multiplies fp16 as bf16;
+        elsewhere they mean nothing."""
         mode, rtz = "FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE", "FLASH_ATTENTION_INTERNAL_USE_RTZ"
 
         def kernel(device, words, **switches):
@@ -150,6 +151,10 @@ class Explain(unittest.TestCase):
             self.assertEqual(kernel("gfx942", words, **on), nearest + "_rtz", on)
         for off in ({mode: "0"}, {rtz: "0"}, {mode: "1", rtz: "0"}):
             self.assertEqual(kernel("gfx942", words, **off), nearest, off)
+        for value in ("1", "true", "ON", " yes "):
+            self.assertEqual(kernel("gfx942", words, FLASHWAVE_FAST_ROUNDING=value), nearest + "_rtz", value)
+        for value in ("", "0", "false", "FALSE", "off", "no"):
+            self.assertEqual(kernel("gfx942", words, FLASHWAVE_FAST_ROUNDING=value), nearest, value)
         half = words.replace("bf16", "f16")
         self.assertIn("_f16_", kernel("gfx942", half))
         self.assertEqual(kernel("gfx942", half, **{mode: "1"}), nearest + "_rtz")

@@ -9,6 +9,7 @@
 #include "core/opcode.h"
 #include "isa/matrix.h"
 #include "matrix_table.h"
+#include "operands.h"
 
 namespace {
 using namespace emu_test;
@@ -87,14 +88,6 @@ std::string describe(const Case& c) {
        << " neg_lo:" << c.neg_lo << " neg_hi:" << c.neg_hi << " op_sel:" << c.op_sel << " op_sel_hi:" << c.op_sel_hi
        << " clamp:" << c.clamp << " accumulator " << static_cast<int>(c.accumulator);
   return text.str();
-}
-
-Operand vgprs(int reg, int width) {
-  Operand o;
-  o.kind = OperandKind::vgpr;
-  o.reg = static_cast<u16>(reg);
-  o.width = static_cast<u8>(width);
-  return o;
 }
 
 const Opcode* find_row(const std::string& name, Family family) {

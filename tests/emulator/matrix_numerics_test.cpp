@@ -9,9 +9,11 @@
 #include "core/opcode.h"
 #include "core/wave.h"
 #include "isa/matrix.h"
+#include "operands.h"
 
 namespace {
 using namespace emu;
+using emu_test::vgprs;
 using matrix::dot;
 using matrix::dot_model;
 using matrix::Element;
@@ -83,14 +85,6 @@ TEST(MatrixNumerics, InfinitiesAndNaNsComeThrough) {
 }
 
 constexpr int kD = 4, kA = 64, kB = 96;
-
-Operand vgprs(int reg, int width) {
-  Operand o;
-  o.kind = OperandKind::vgpr;
-  o.reg = static_cast<u16>(reg);
-  o.width = static_cast<u8>(width);
-  return o;
-}
 
 struct OneByOne {  // all elements of A, of B and of C the same, 32x32x8
   std::unique_ptr<Wave> wave = std::make_unique<Wave>();

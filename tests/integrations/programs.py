@@ -79,16 +79,10 @@ def context_parallel() -> None:
     flashwave.restore()
 
 
-def deepspeed_ulysses() -> None:
-    """DeepSpeed's Ulysses around transformers' attention by name."""
+def tiny_llama(implementation: str):
+    """A model of transformers with this attention, and always the same weights."""
     import transformers
-    from deepspeed import comm
-    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 
-    import flashwave.integrations.transformers
-
-    comm.init_distributed(dist_backend="gloo", verbose=False)
-    flashwave.integrations.transformers.register()
     config = transformers.LlamaConfig(
         vocab_size=50,
         hidden_size=32,
@@ -96,10 +90,22 @@ def deepspeed_ulysses() -> None:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        attn_implementation="flashwave",
+        attn_implementation=implementation,
     )
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config)
+    return transformers.LlamaForCausalLM(config)
+
+
+def deepspeed_ulysses() -> None:
+    """DeepSpeed's Ulysses around transformers' attention by name."""
+    from deepspeed import comm
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+    import flashwave.integrations.transformers
+
+    comm.init_distributed(dist_backend="gloo", verbose=False)
+    flashwave.integrations.transformers.register()
+    model = tiny_llama("flashwave")
     world, rank = dist.get_world_size(), dist.get_rank()
     tokens = torch.randint(50, (1, 8 * world))
     positions = torch.arange(8 * world)[None]

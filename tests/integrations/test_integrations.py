@@ -15,6 +15,7 @@ import processes
 import pytest
 import torch
 import torch.nn.functional as F
+from programs import tiny_llama
 
 import flashwave
 
@@ -39,22 +40,6 @@ def test_deepspeed_ulysses(tmp_path):
     processes.run("deepspeed_ulysses", 2, tmp_path)
 
 
-def _tiny_llama(implementation: str):
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        attn_implementation=implementation,
-    )
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(config)
-
-
 def _examples(count: int = 4):
     torch.manual_seed(1)
     return [{"input_ids": row, "labels": row} for row in torch.randint(50, (count, 24))]
@@ -75,7 +60,7 @@ def test_a_step_of_transformers_trainer(implementation, tmp_path):
         arguments = transformers.TrainingArguments(
             str(tmp_path), max_steps=1, per_device_train_batch_size=4, use_cpu=True, report_to=[], logging_steps=1
         )
-        model = _tiny_llama(kind)
+        model = tiny_llama(kind)
         if kind == "sdpa":
             flashwave.activate()
         try:
@@ -93,7 +78,7 @@ def test_a_step_of_accelerate():
     from programs import Counted
 
     accelerator = accelerate.Accelerator(cpu=True)
-    model, batch = _tiny_llama("sdpa"), torch.stack([e["input_ids"] for e in _examples()])
+    model, batch = tiny_llama("sdpa"), torch.stack([e["input_ids"] for e in _examples()])
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model, optimizer = accelerator.prepare(model, optimizer)
     expected = model(batch, labels=batch).loss.item()

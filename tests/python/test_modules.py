@@ -200,19 +200,23 @@ def test_mha_cross_attention_layer():
     _close(layer(x, x_kv=other, mixer_subset=slice(1, 3)), expected[:, 1:3])
 
 
+def _inference_params(max_seqlen):
+    return SimpleNamespace(
+        key_value_memory_dict={},
+        max_batch_size=2,
+        max_seqlen=max_seqlen,
+        seqlen_offset=0,
+        batch_size_offset=0,
+        lengths_per_sample=None,
+    )
+
+
 @pytest.mark.parametrize("alibi", [False, True])
 def test_mha_cache(alibi):
     """Tokens one after the other give what they give at once."""
     layer = MHA(32, 4, num_heads_kv=2, causal=True, layer_idx=0, use_alibi=alibi, window_size=(3, 0))
     x = torch.randn(2, 7, 32)
-    params = SimpleNamespace(
-        key_value_memory_dict={},
-        max_batch_size=2,
-        max_seqlen=9,
-        seqlen_offset=0,
-        batch_size_offset=0,
-        lengths_per_sample=None,
-    )
+    params = _inference_params(max_seqlen=9)
     with torch.no_grad():
         expected = layer(x)
         parts = []
@@ -229,14 +233,7 @@ def test_mha_rotary(interleaved):
     plain = MHA(32, 2, causal=True)
     plain.load_state_dict(layer.state_dict(), strict=False)
     x = torch.randn(2, 6, 32)
-    params = SimpleNamespace(
-        key_value_memory_dict={},
-        max_batch_size=2,
-        max_seqlen=8,
-        seqlen_offset=0,
-        batch_size_offset=0,
-        lengths_per_sample=None,
-    )
+    params = _inference_params(max_seqlen=8)
     with torch.no_grad():
         expected = layer(x)
         assert not torch.allclose(expected, plain(x))
