@@ -69,7 +69,7 @@ struct ForwardConfig {
 // heads of a tile are a power of two.
 template <class C>
 FW_DEVICE int head_rows(const abi::Schedule& schedule) {
-  return C::kPacked ? 64 >> (__ffs(schedule.heads_per_task) - 1) : 64;
+  return C::kPacked ? 64 >> lowest_bit(schedule.heads_per_task) : 64;
 }
 
 // Named barriers: 0 is __syncthreads.

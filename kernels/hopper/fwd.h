@@ -80,7 +80,7 @@ struct Consumer {
   FW_METHOD static int first_column() { return thread_again() % 4 * 2; }
   // Of one of the 64: its query, after the first, and its head, after that of the task.
   FW_METHOD int query_of(int row) const { return C::kPacked ? row & (head_rows<C>(args.schedule) - 1) : row; }
-  FW_METHOD int head_of(int row) const { return C::kPacked ? row >> (__ffs(head_rows<C>(args.schedule)) - 1) : 0; }
+  FW_METHOD int head_of(int row) const { return C::kPacked ? row >> lowest_bit(head_rows<C>(args.schedule)) : 0; }
   FW_METHOD void release_k(uint32_t n) const {
     if (speaks) barrier_arrive(C::kKFree + 8 * slot_of<C::kStages>(n));
   }
@@ -206,8 +206,8 @@ struct Consumer {
       uint32_t bias[4];
       load_matrices(bias, at + k / 4 * 64 * kPanelRowBytes + swizzled(row, k % 4 * 2 + thread / 16 % 2));
       FW_UNROLL for (int i = 0; i < 4; ++i) {
-        s[8 * k + 2 * i] = __fmaf_rn(s[8 * k + 2 * i], from_dot, Element::low(bias[i]));
-        s[8 * k + 2 * i + 1] = __fmaf_rn(s[8 * k + 2 * i + 1], from_dot, Element::high(bias[i]));
+        s[8 * k + 2 * i] = multiply_add(s[8 * k + 2 * i], from_dot, Element::low(bias[i]));
+        s[8 * k + 2 * i + 1] = multiply_add(s[8 * k + 2 * i + 1], from_dot, Element::high(bias[i]));
       }
     }
     wave_barrier();
@@ -227,9 +227,9 @@ struct Consumer {
         if constexpr (C::kCapped && kWatched) s0 = tanh_fast(s0 * from_dot), s1 = tanh_fast(s1 * from_dot);
         if constexpr (C::kAlibi && kWatched) {
           const int key = 16 * k + i / 2 * 8;
-          x0 = __fmaf_rn(per_key, float(key), x0), x1 = __fmaf_rn(per_key, float(key + 1), x1);
+          x0 = multiply_add(per_key, float(key), x0), x1 = multiply_add(per_key, float(key + 1), x1);
         }
-        const float e0 = exp2_fast(__fmaf_rn(s0, c, x0)), e1 = exp2_fast(__fmaf_rn(s1, c, x1));
+        const float e0 = exp2_fast(multiply_add(s0, c, x0)), e1 = exp2_fast(multiply_add(s1, c, x1));
         if constexpr (!C::kSumByMma) (i & 1 ? sum.y : sum.x) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
@@ -241,7 +241,7 @@ struct Consumer {
     if constexpr (kWatched) {
       // Below such a reference a score that is cut off (in_log2) would not be.
       const bool cut_off = C::kBias && fminf(m0, m1) < -kLargest / 2;
-      too_large = __any_sync(kAllLanes, largest != Element::kLargest || cut_off);
+      too_large = any_lane(largest != Element::kLargest || cut_off);
     }
     return sum;
   }
@@ -293,7 +293,8 @@ struct Consumer {
   FW_METHOD float2 optimistic(uint32_t (&weights)[kWeights], int block) {
     if constexpr (!C::kAlibi) return exponentials<true>(weights, m0, m1);
     const float per_key = block >= behind ? -slope : slope, first = float(diagonal - block * C::kTileK);
-    return exponentials<true>(weights, __fmaf_rn(per_key, first, m0), __fmaf_rn(per_key, first + 8.f, m1), per_key);
+    return exponentials<true>(weights, multiply_add(per_key, first, m0), multiply_add(per_key, first + 8.f, m1),
+                              per_key);
   }
 
   // A block that all rows see.
@@ -484,7 +485,7 @@ struct Consumer {
     const int heads = p.heads_q / p.heads_k, splits = args.schedule.splits;
     const int64_t rows_max = int64_t{p.seqlen_q} * heads;
     const abi::PartialResults parts(args.shared, int64_t{p.batch} * p.heads_k * rows_max, splits, p.dim_v);
-    const int64_t part = (blockIdx.x + task_number * gridDim.x) % uint32_t(splits);
+    const int64_t part = (block_index_x() + task_number * grid_size_x()) % uint32_t(splits);
     FW_UNROLL for (int i = 0; i < 2; ++i) {
       const int query = row_of(task) + query_of(first_row() + 8 * i), head = task.head + head_of(first_row() + 8 * i);
       if (query >= task.queries) continue;
@@ -530,7 +531,7 @@ struct Consumer {
 template <class C>
 FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
   check_shared_base();
-  const int warpgroup = __shfl_sync(~0u, thread_index() / kWarpgroup, 0);
+  const int warpgroup = from_lane(thread_index() / kWarpgroup, 0);
   if (thread_index() == 0) {
     for (int i = 0; i < C::kStages; ++i) {
       barrier_init(C::kKFull + 8 * i, 1), barrier_init(C::kKFree + 8 * i, C::kConsumers);
@@ -549,7 +550,7 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
     for (int i = thread_index(); i < 512; i += C::kThreads) store_shared(C::kOnes + 4 * i, C::Element::kOnes);
     async_proxy_fence();
   }
-  __syncthreads();
+  workgroup_barrier();
   if (warpgroup == 0) {
     give_registers<C::kProducerRegisters>();
     const Producer<C> producer(args, maps);

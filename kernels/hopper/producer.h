@@ -29,7 +29,7 @@ struct Producer {
     const int tile_queries = C::kConsumers * head_rows<C>(schedule);
     const uint32_t parts = C::kPacked ? schedule.splits : 1;
     const TaskOrder order(p, tile_queries, C::kPacked ? schedule.heads_per_task : 1);
-    uint32_t index = blockIdx.x;
+    uint32_t index = block_index_x();
     for (uint32_t n = 0;; ++n) {
       const TaskOrder::Place at = order.at(index / parts);
       if (at.batch < 0) {
@@ -56,10 +56,10 @@ struct Producer {
       // The next one is asked for when its queries can come in time, not sooner: the CTAs are to end together.
       barrier_wait(C::kAsk, n & 1);
       if (C::kPacked || !taken) {
-        index += gridDim.x;
+        index += grid_size_x();
       } else {
-        if (lane == 0) index = gridDim.x + atomicAdd(taken, 1u);
-        index = __shfl_sync(kAllLanes, index, 0);
+        if (lane == 0) index = grid_size_x() + fetch_add(taken, 1);
+        index = from_lane(index, 0);
       }
     }
   }
@@ -106,7 +106,7 @@ struct Producer {
                          maps.bias, full, j * C::kTileK + panel * kPanel, task.head, at, kEvictFirst);
           }
         }
-        __syncwarp();
+        wave_barrier();
       }
     }
   }
@@ -117,7 +117,7 @@ struct Producer {
     const uint32_t slot = slot_of<2>(n);
     barrier_wait(C::kTaskFull + 8 * slot, parity_of<2>(n));
     const ForwardTask task = load_task(C::kTasks + 32 * slot);
-    __syncwarp();
+    wave_barrier();
     if (lane == 0) barrier_arrive(C::kTaskFree + 8 * slot);
     return task;
   }
@@ -154,12 +154,12 @@ struct Producer {
       barrier_wait(free + 8 * slot, parity_of<C::kStages>(n) ^ 1);
       if (lane == 0) barrier_expect(barrier, kBytes);
       for (int part = 0; part * part_rows < C::kTileK; ++part) {
-        const MapPlace at = {__shfl_sync(kAllLanes, mine.row, part) + row + part * part_rows,
-                             __shfl_sync(kAllLanes, mine.fine, part), __shfl_sync(kAllLanes, mine.coarse, part)};
+        const MapPlace at = {from_lane(mine.row, part) + row + part * part_rows, from_lane(mine.fine, part),
+                             from_lane(mine.coarse, part)};
         if (lane == 0) load_panels<kPanels>(to + part * part_rows * kPanelRowBytes, map, barrier, kv_head, at);
       }
     }
-    __syncwarp();
+    wave_barrier();
   }
   template <int kPanels>
   FW_METHOD static void load_panels(uint32_t to, const TensorMap& map, uint32_t barrier, int kv_head,
@@ -180,7 +180,7 @@ struct Producer {
             tma_load(C::kQ + slot * C::kQBytes + panel * 64 * kPanelRowBytes, maps.q, full, panel * kPanel, task.head,
                      at, kEvictFirst);
       }
-      __syncwarp();
+      wave_barrier();
     }
   }
 
@@ -191,7 +191,7 @@ struct Producer {
       store_task(C::kTasks + 32 * slot, task);
       barrier_arrive(C::kTaskFull + 8 * slot);
     }
-    __syncwarp();
+    wave_barrier();
   }
 };
 

@@ -45,8 +45,8 @@ struct DropoutCompare {
 template <int kShift>
 FW_DEVICE uint32_t exchange_bits(uint32_t x, int apart, bool upper) {
   constexpr uint32_t kLower = kShift == 1 ? 0x55555555u : 0x33333333u;
-  const uint32_t other = __shfl_xor_sync(kAllLanes, x, apart), mine = upper ? ~kLower : kLower;
-  return (x & mine) | (__funnelshift_l(other, other, upper ? 32 - kShift : kShift) & ~mine);
+  const uint32_t other = exchange(x, apart), mine = upper ? ~kLower : kLower;
+  return (x & mine) | (rotated_left(other, upper ? 32 - kShift : kShift) & ~mine);
 }
 
 // Two rows of a block of scores, as this thread has them.

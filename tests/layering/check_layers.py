@@ -68,13 +68,6 @@ NO_INSTRUCTION = re.compile(
     r"|__(?:global|shared|align|launch_bounds|grid_constant|cluster_dims)__"  # CUDA's declarations
     r"|__(?:clang|HIP|CUDA|CUDACC|AMDGCN|x86_64|aarch64|gfx\w+|GFX\d+)__"  # who compiles, and for what
 )
-# Not yet: files of kernels that are to be rid of them. One that has none left is to be taken off.
-STILL_WITH_INSTRUCTIONS = (
-    "kernels/hopper/config.h",
-    "kernels/hopper/fwd.h",
-    "kernels/hopper/producer.h",
-    "kernels/hopper/score.h",
-)
 COMMENT = re.compile(r"//.*")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -153,13 +146,9 @@ def check_file(root, source):
     if not source.endswith(CODE) or source.split("/")[0] in UNRESTRICTED:
         return problems
     layer = layer_of(source)
+    belong = f"belongs in {', '.join(INSTRUCTION_HEADERS)}"
     found = instructions_in(source, lines)
-    if source in STILL_WITH_INSTRUCTIONS:
-        if not found:
-            problems.append(f"{source}: names no instruction any more: take it off the list in check_layers.py")
-    else:
-        belong = f"belongs in {', '.join(INSTRUCTION_HEADERS)}"
-        problems += [f"{source}:{number}: {name} is an instruction and {belong}" for number, name in found]
+    problems += [f"{source}:{number}: {name} is an instruction and {belong}" for number, name in found]
     for number, line in enumerate(lines, 1):
         match = INCLUDE.match(line)
         if not match:
