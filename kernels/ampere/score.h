@@ -115,8 +115,8 @@ FW_DEVICE uint32_t dropped_elements(const Params& p, const TilePlace& at) {
   const DropoutKey key = dropout_key(p);
   uint32_t dropped = 0;  // bits 8t + 2q + e: call q of step t, which is key tile 2t + q / 2, query q % 2
   FW_NO_UNROLL for (int t = kKeyTiles / 2 - 1; t >= 0; --t) {
-    Philox4 x = philox({{group + 2 * t, query, batch_head, key.counter}}, uint32_t(opaque(int(key.low))),
-                       uint32_t(opaque(int(key.high))));
+    Philox4 x = philox({{group + 2 * t, query, batch_head, key.counter}}, uint32_t(here(int(key.low))),
+                       uint32_t(here(int(key.high))));
     exchange_words(x.word[0], x.word[1], c, 1);
     exchange_words(x.word[2], x.word[3], c, 1);
     exchange_words(x.word[0], x.word[2], c, 2);

@@ -22,7 +22,7 @@ struct Modified {
     if (p.softcap > 0.f) {
       const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
       FW_UNROLL for (int i = 0; i < N; i += 2) {
-        const float low = tanh_of(s[i] * scale), high = tanh_of(s[i + 1] * scale);
+        const float low = tanh_fast(s[i] * scale), high = tanh_fast(s[i + 1] * scale);
         cap_gradients[i / 2] = F16::pack(1.f - low * low, 1.f - high * high);
         s[i] = cap * low, s[i + 1] = cap * high;
       }
@@ -42,8 +42,8 @@ struct Modified {
     }
     if (p.alibi_slopes) {
       const float slope = p.alibi_slopes[t.batch * p.alibi_batch_stride + head] * kLog2e;
-      const int distance = first_query + t.keys - t.queries - first_key;
-      FW_UNROLL for (int i = 0; i < N; ++i) s[i] -= slope * float(abs(distance + i / 4 * 8 + i % 2 - i / 2 % 2 * 8));
+      const float distance = float(first_query + t.keys - t.queries - first_key);  // in fp32, as in score.h
+      FW_UNROLL for (int i = 0; i < N; ++i) s[i] -= slope * fabsf(distance + float(i / 4 * 8 + i % 2 - i / 2 % 2 * 8));
     }
   }
 

@@ -69,7 +69,7 @@ struct ScoreRows {
   FW_METHOD void modify(float (&s)[kTileK / 2]) const {
     if (!kOnlyAlibi && p.softcap > 0.f) {
       const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
-      FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] = cap * tanh_of(s[i] * scale);
+      FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] = cap * tanh_fast(s[i] * scale);
     } else {
       const float scale = p.softmax_scale * kLog2e;
       FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] *= scale;
