@@ -91,14 +91,31 @@ struct KeyWarpgroup {
     return load_shared_floats(here + at + (C::kWide ? w * 128 : 0) + i * 64 + lane % 4 * 16);
   }
 
+  // q.k -> scores with their bias, in units of log2. The tile of the bias has keys side by side: transposed, it comes
+  // as the scores are. first: of the rows that this warpgroup has.
+  template <int N>
+  FW_METHOD void add_bias(float (&s)[N], uint32_t first) const {
+    const uint32_t at = here + C::kBiases + q_ring.slot * C::kBiasBytes + first + piece_place();
+    FW_UNROLL for (int k = 0; k < N / 8; ++k) {
+      uint32_t bias[4];
+      load_matrices_transposed(bias, at + k * 16 * kPanelRowBytes);
+      FW_UNROLL for (int i = 0; i < 4; ++i) {
+        s[8 * k + 2 * i] = multiply_add(s[8 * k + 2 * i], scale, in_log2(Element::low(bias[i])));
+        s[8 * k + 2 * i + 1] = multiply_add(s[8 * k + 2 * i + 1], scale, in_log2(Element::high(bias[i])));
+      }
+    }
+  }
+
   // P = 2^(s c - lse), packed.
   template <int N>
   FW_METHOD void exponentials(const float (&s)[N], float c, float4 first, uint32_t (&x)[N / 2]) const {
+    const auto exponential = [c](float score, float l) {  // with a bias as in Modified::exponentials
+      return exp2_fast(C::kBias ? fminf(score - l, 0.f) : multiply_add(score, c, -l));
+    };
     FW_UNROLL for (int k = 0; k < N / 8; ++k) {
       const float4 l = k == 0 ? first : lse(k);
-      FW_UNROLL for (int i = 0; i < 4; ++i) x[4 * k + i] =
-          Element::pack(exp2_fast(multiply_add(s[8 * k + 2 * i], c, i < 2 ? -l.x : -l.z)),
-                        exp2_fast(multiply_add(s[8 * k + 2 * i + 1], c, i < 2 ? -l.y : -l.w)));
+      FW_UNROLL for (int i = 0; i < 4; ++i) x[4 * k + i] = Element::pack(
+          exponential(s[8 * k + 2 * i], i < 2 ? l.x : l.z), exponential(s[8 * k + 2 * i + 1], i < 2 ? l.y : l.w));
     }
   }
   // dS = P (dP - delta), packed.
@@ -222,6 +239,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
           FW_UNROLL for (int i = 0; i < kTileQ / 4; ++i) x[i] = probs[i];
         }
       } else {
+        if constexpr (C::kBias) this->add_bias(s, w * (kTileQ * kPanelRowBytes));
         if (walk.masked) mask_unseen(s, task_at, first, query, thread);
         this->exponentials(s, this->scale, l, x);
       }

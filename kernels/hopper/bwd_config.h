@@ -8,17 +8,19 @@ namespace flashwave {
 
 // kTileK: keys of a CTA. 128: each of the two key warpgroups has 64 of them. 64 ("wide"): both have all of them and
 // half of the columns of dK and dV each. kCtas = 2: a pair of CTAs, a cluster, walks along the queries together.
-template <class ElementType, int kDim_, int kTileQ_, int kTileK_, int kCtas_, bool kGeneral_, bool kAlone_>
+template <class ElementType, int kDim_, int kTileQ_, int kTileK_, int kCtas_, Scores kScores_, bool kAlone_>
 struct BackwardConfig {
   using Element = ElementType;
   static constexpr int kDim = kDim_, kTileQ = kTileQ_, kTileK = kTileK_, kCtas = kCtas_;
-  static constexpr bool kPair = kCtas == 2, kWide = kTileK == 64, kGeneral = kGeneral_;
+  static constexpr bool kPair = kCtas == 2, kWide = kTileK == 64;
+  static constexpr bool kGeneral = kScores_ == Scores::kGeneral, kBias = kScores_ == Scores::kBias;
+  static_assert(kGeneral || kBias || kScores_ == Scores::kPlain);
   static constexpr bool kAlone = kAlone_;  // one tile has all keys: dQ is written and not added
   static_assert(kCtas == 1 || kCtas == 2);
   static_assert(!kAlone || (kTileK == 128 && kTileQ == 64));
   static_assert(!kWide || (kPair && kTileQ == 64 && kDim >= 128));  // what is built
   static_assert(kWide || (kTileK == 128 && (kTileQ * kDim == 8192 || (kTileQ == 64 && kDim == 64))));
-  static_assert(kWide || !kGeneral || (kTileQ == 64 && kDim == 64));
+  static_assert(kWide || !(kGeneral || kBias) || (kTileQ == 64 && kDim == 64));
   static constexpr int kThreads = 4 * kWarpgroup;  // one that copies, two for the keys, one for dQ
   static constexpr int kPairKeys = kCtas * kTileK;
 
@@ -37,7 +39,8 @@ struct BackwardConfig {
   static constexpr int kPanels = kDim / kPanel, kBoxBytes = 64 * kPanelRowBytes;
   static constexpr int kHalfBytes = kPanels * kBoxBytes, kKeyBytes = kTileK / 64 * kHalfBytes;
   static constexpr int kQueryBytes = kTileQ * kPanelRowBytes * kPanels, kDsBytes = kTileQ * kTileK * 2;
-  static constexpr int kRowBytes = kTileQ * 4;  // of lse or delta
+  static constexpr int kRowBytes = kTileQ * 4;                        // of lse or delta
+  static constexpr int kBiasBytes = kBias ? kTileQ * kTileK * 2 : 0;  // panels of 64 keys, rows of queries; with Q
   static constexpr bool kLean = kWide && kDim == 256;
   static constexpr int kQStages = kLean ? 2 : kRoomy ? 4 : 3, kDoStages = kLean ? 1 : kPair ? 2 : kRoomy ? 4 : 3;
   static constexpr int kKSlots = 2;  // single CTAs: this tile's and the next one's; pairs: this CTA's and the other's
@@ -49,8 +52,8 @@ struct BackwardConfig {
   static constexpr uint32_t kK = kSharedBase, kV = kK + kKSlots * kKeyBytes, kQ = kV + kVSlots * kKeyBytes,
                             kDo = kQ + kQStages * kQueryBytes, kDs = kDo + kDoStages * kQueryBytes,
                             kIn = kDs + 2 * kDsBytes,  // dS of the other CTA
-      kP = kIn + (kCtas - 1) * kDsBytes, kLse = kP + (kWide ? kDsBytes : 0), kDelta = kLse + kQStages * kRowBytes,
-                            kTasks = kDelta + kDoStages * kRowBytes;
+      kP = kIn + (kCtas - 1) * kDsBytes, kBiases = kP + (kWide ? kDsBytes : 0), kLse = kBiases + kQStages * kBiasBytes,
+                            kDelta = kLse + kQStages * kRowBytes, kTasks = kDelta + kDoStages * kRowBytes;
   // Barriers, 8 bytes each: full and free.
   static constexpr uint32_t kKFull = kTasks + 2 * kTaskBytes, kKFree = kKFull + 16, kVFull = kKFree + 16,
                             kVFree = kVFull + 8 * kVSlots, kQFull = kVFree + 8 * kVSlots,

@@ -76,7 +76,7 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
     using namespace flashwave;                                                                                         \
     constexpr int kCtas = Work::work == Work::kKeyPairs ? 2 : 1;                                                       \
     using Config = BackwardConfig<ElementOf<(dtypes)>::Type, dim, tile_q, (tile_k) / kCtas, kCtas,                     \
-                                  ((features) & kScoreModifiers) != 0, ((seqlen_k) > 0)>;                              \
+                                  scores_of(features), ((seqlen_k) > 0)>;                                              \
     static_assert(Config::kSharedBytes == lds_bytes && Config::kThreads == threads);                                   \
     backward<Config>(args, maps);                                                                                      \
   }

@@ -154,13 +154,14 @@ struct BackwardProducer {
       for (int i = 0; i < t.blocks; ++i, block += p.heads_q * C::kBlockBytes) {
         const int row = (t.first_query_block + i) * C::kTileQ;
         barrier_wait(here + C::kQFree + 8 * q_ring.slot, q_ring.parity ^ 1);
-        copy_block(C::kQ + q_ring.slot * C::kQueryBytes, maps.q, C::kQFull + 8 * q_ring.slot, q, row, head, block,
-                   C::kLse + q_ring.slot * C::kRowBytes);
+        copy_block<C::kBiasBytes>(C::kQ + q_ring.slot * C::kQueryBytes, maps.q, C::kQFull + 8 * q_ring.slot, q, row,
+                                  head, block, C::kLse + q_ring.slot * C::kRowBytes);
+        if constexpr (C::kBias) copy_bias(t.batch, head, row, first_key);
         q_ring.step();
         if (g == 0 && i == 0) copy_v(t.head, v);
         barrier_wait(here + C::kDoFree + 8 * do_ring.slot, do_ring.parity ^ 1);
-        copy_block(C::kDo + do_ring.slot * C::kQueryBytes, maps.o, C::kDoFull + 8 * do_ring.slot, d_o, row, head,
-                   block + abi::backward_delta_at(C::kTileQ), C::kDelta + do_ring.slot * C::kRowBytes);
+        copy_block<0>(C::kDo + do_ring.slot * C::kQueryBytes, maps.o, C::kDoFull + 8 * do_ring.slot, d_o, row, head,
+                      block + abi::backward_delta_at(C::kTileQ), C::kDelta + do_ring.slot * C::kRowBytes);
         do_ring.step();
       }
     }
@@ -196,11 +197,23 @@ struct BackwardProducer {
     }
     wave_barrier();
   }
-  // A block of Q or dO with its lse or delta. In a pair each CTA copies half of the boxes for both.
+  // The bias of a block of queries and this CTA's keys, which comes with the queries.
+  FW_METHOD void copy_bias(int batch, int head, int row, int first_key) const {
+    if (first_lane) {
+      const MapPlace at = bias_place(p, batch, row);
+      FW_UNROLL for (int panel = 0; panel < C::kTileK / kPanel; ++panel)
+          tma_load(here + C::kBiases + q_ring.slot * C::kBiasBytes + panel * C::kTileQ * kPanelRowBytes, maps.bias,
+                   here + C::kQFull + 8 * q_ring.slot, first_key + panel * kPanel, head, at, kEvictFirst);
+    }
+    wave_barrier();
+  }
+  // A block of Q or dO with its lse or delta; kMoreBytes: of what else comes with it. In a pair each CTA copies half of
+  // the boxes for both.
+  template <int kMoreBytes>
   FW_METHOD void copy_block(uint32_t to, const TensorMap& map, uint32_t full, const MapPlace& at, int row, int head,
                             const char* numbers, uint32_t numbers_to) const {
     if (first_lane) {
-      barrier_expect(here + full, C::kQueryBytes + C::kRowBytes);
+      barrier_expect(here + full, C::kQueryBytes + C::kRowBytes + kMoreBytes);
       constexpr int kHalves = C::kTileQ / 64, kBoxes = C::kPanels * kHalves, kMine = kBoxes / C::kCtas;
       FW_UNROLL for (int i = 0; i < kMine; ++i) {
         const int box = (C::kPair ? int(rank) * kMine : 0) + i;

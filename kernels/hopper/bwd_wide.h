@@ -67,6 +67,7 @@ struct WideKeys : KeyWarpgroup<C> {
     const auto weigh = [&](uint32_t (&x)[kQueries / 4], uint32_t (&kept)[kQueries / 4]) {
       const int query = walk.block * C::kTileQ + w * kQueries;
       if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
+      if constexpr (C::kBias) this->add_bias(s, w * kHalfRows);
       if (walk.masked) mask_unseen(s, task_at, first, query, thread);
       if constexpr (C::kGeneral) {
         modified.exponentials(*this, s, 1.f, x);

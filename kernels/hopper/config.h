@@ -1,12 +1,29 @@
 // What follows from a row of kernels.def: tiles, the map of shared memory, registers.
 #pragma once
 
+#include "kernels/abi/features.h"
 #include "kernels/hopper/isa.h"
 
 namespace flashwave {
 
 // What a kernel can do to scores: nothing, one modifier or dropout alone, all of them.
 enum class Scores { kPlain, kCapped, kAlibi, kBias, kDropped, kGeneral };
+constexpr Scores scores_of(uint32_t features) {  // of a row of kernels.def
+  switch (features & kScoreModifiers) {
+    case 0:
+      return Scores::kPlain;
+    case kSoftcap:
+      return Scores::kCapped;
+    case kAlibi:
+      return Scores::kAlibi;
+    case kBias:
+      return Scores::kBias;
+    case kDropout:
+      return Scores::kDropped;
+    default:
+      return Scores::kGeneral;
+  }
+}
 
 template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, Scores kScores_,
           bool kSumByMma_, bool kPacked_>

@@ -6,25 +6,6 @@
 #include "kernels/hopper/element.h"
 #include "kernels/hopper/fwd.h"
 
-namespace flashwave {
-constexpr Scores scores_of(uint32_t features) {
-  switch (features & kScoreModifiers) {
-    case 0:
-      return Scores::kPlain;
-    case kSoftcap:
-      return Scores::kCapped;
-    case kAlibi:
-      return Scores::kAlibi;
-    case kBias:
-      return Scores::kBias;
-    case kDropout:
-      return Scores::kDropped;
-    default:
-      return Scores::kGeneral;
-  }
-}
-}  // namespace flashwave
-
 #define FW_HOPPER_FORWARD(name, isa, op, dtypes, dim_qk, dim_v, seqlen_q, seqlen_k, tile_q, tile_k, threads,           \
                           lds_bytes, features, needs, work)                                                            \
   extern "C" __global__ void __launch_bounds__(threads, 1)                                                             \

@@ -93,14 +93,13 @@ struct Producer {
     for (uint32_t n = 0;; ++n) {
       const ForwardTask task = take_task(n);
       if (task.query < 0) break;
-      const uint64_t bytes = uint64_t(task.batch * p.bias.stride[0]) * 2;
       for (int j = task.last_block; j >= task.first_block; --j, ++count) {
         const uint32_t slot = slot_of<C::kBiasStages>(count), full = C::kBiasFull + 8 * slot;
         barrier_wait(C::kBiasFree + 8 * slot, parity_of<C::kBiasStages>(count) ^ 1);
         if (lane == 0) {
           barrier_expect(full, C::kBiasBytes);
           FW_UNROLL for (int w = 0; w < C::kConsumers; ++w) {
-            const MapPlace at = {task.query + 64 * w, int32_t(bytes >> 4 & 0x3FFFFFFF), int32_t(bytes >> 34)};
+            const MapPlace at = bias_place(p, task.batch, task.query + 64 * w);
             FW_UNROLL for (int panel = 0; panel < C::kPanelsBias; ++panel)
                 tma_load(C::kBiases + slot * C::kBiasBytes + w * C::kBiasRowsBytes + panel * 64 * kPanelRowBytes,
                          maps.bias, full, j * C::kTileK + panel * kPanel, task.head, at, kEvictFirst);

@@ -32,6 +32,12 @@ FW_DEVICE void take_part(ForwardTask& t, int32_t part, int32_t parts, int32_t ti
   if (t.first_block > end) t.first_block = t.last_block = (t.keys + tile_k - 1) / tile_k;
 }
 
+// Row `query` of the bias of a sequence, in its map.
+FW_DEVICE MapPlace bias_place(const Params& p, int32_t batch, int32_t query) {
+  const uint64_t bytes = uint64_t(batch * p.bias.stride[0]) * 2;
+  return {query, int32_t(bytes >> 4 & 0x3FFFFFFF), int32_t(bytes >> 34)};
+}
+
 // What the rows of a task from `query` on see, `rows` or fewer.
 FW_DEVICE Edges edges_of(const Params& p, const ForwardTask& t, int32_t query, int32_t rows) {
   return edges_of_block(p, int64_t{query} + t.keys - t.queries, t.keys, rows);

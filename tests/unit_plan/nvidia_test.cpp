@@ -479,6 +479,14 @@ TEST_F(NvidiaPlan, AScoreModifierAloneHasItsOwnKernel) {
   EXPECT_EQ(maps[4].dims[1], 128u) << "queries";
   EXPECT_EQ(maps[4].strides[0], 512u) << "bytes from query to query";
   EXPECT_EQ(maps[4].strides[1], 65536u) << "bytes from head to head";
+  Problem backward = backward_of(256, 64);
+  backward.a.bias = tensor(FW_BF16, 0, 256 * 256, 256);
+  expect_chosen(backward, hopper(), "hopper_bwd_bf16_d64_m64n128_bias");
+  EXPECT_EQ(describe_tensor_maps(*select(backward, hopper()).row, params_of(backward)).used().size(), 5u);
+  backward.a.seqlen_k = 128;
+  expect_chosen(backward, hopper(), "hopper_bwd_bf16_d64_m64n128_short_bias");
+  backward.a.dropout_p = 0.1f;
+  expect_chosen(backward, hopper(), "hopper_bwd_bf16_d64_m64n128_short_general");
   for (const fw_tensor& other : {tensor(FW_F32, 0, 128 * 256, 256), tensor(FW_BF16, 0, 128 * 257, 257),
                                  tensor(FW_BF16, 0, 256 * 128, 1, 128), tensor(FW_BF16, 0, 0, 1, 0)}) {
     bias.a.bias = other;
