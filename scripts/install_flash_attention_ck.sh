@@ -37,6 +37,15 @@ if ! "$python" -m pip --version >/dev/null 2>&1; then
   echo "install: $python has no pip: install python3-pip, or make an environment: $python -m venv ~/flashwave" >&2
   exit 1
 fi
+# Debian 12, Ubuntu 23.04 and later (PEP 668).
+if [ -z "${PIP_BREAK_SYSTEM_PACKAGES-}" ] && "$python" -c '
+import os, sys, sysconfig
+marked = os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+sys.exit(not (marked and sys.prefix == sys.base_prefix))'; then
+  echo "install: $python is the system's own, which pip may not change. Make an environment and name it:" >&2
+  echo "  $python -m venv ~/flashwave-env && $0 --python ~/flashwave-env/bin/python" >&2
+  exit 1
+fi
 say python "$("$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')"
 
 amd_gpus() {  # gfx942 gfx1100 ...

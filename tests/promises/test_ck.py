@@ -91,6 +91,25 @@ def test_installer_with_a_gpu(run, tmp_path):
     assert "no option '--nonsense'" in run("scripts/install_flash_attention_ck.sh", "--nonsense", status=2).stderr
 
 
+@promise("1.13", "the installer and a Python that belongs to the system, as Debian's does")
+def test_installer_and_the_systems_python(run, tmp_path):
+    """A prefix of its own with the mark in its library, as pip looks for it."""
+    script = tmp_path / "python3"
+    code = (
+        "import sys, sysconfig; sys.prefix = sys.base_prefix; at = sysconfig.get_path\n"
+        f"sysconfig.get_path = lambda name, *rest: {str(tmp_path)!r} if name == 'stdlib' else at(name, *rest)\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(code)
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    command = ("scripts/install_flash_attention_ck.sh", "--python", script, "--dry-run", "--build")
+    run(*command, PIP_BREAK_SYSTEM_PACKAGES=None)
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    refused = run(*command, PIP_BREAK_SYSTEM_PACKAGES=None, status=1).stderr
+    assert "is the system's own" in refused and "-m venv" in refused and len(refused.splitlines()) == 2
+    run(*command, PIP_BREAK_SYSTEM_PACKAGES="1")
+
+
 @promise("1.15 1.21", "basic usage: FlashAttention(softmax_scale=None, attention_dropout=0.0), fp16")
 def test_basic_usage(snippet):
     snippet("""
