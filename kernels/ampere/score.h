@@ -1,21 +1,14 @@
 // Score modifiers, mask and dropout on the accumulators of S.
 #pragma once
 
-#include "kernels/common/score.h"
 #include "kernels/nvidia/isa.h"
+#include "kernels/nvidia/scores.h"
 
 namespace flashwave {
 
 // 16 queries x 8 kKeyTiles keys: s[n][2h + e] of lane 4g + c is query g + 8h, key 8n + 2c + e.
 template <int kKeyTiles>
 using ScoreTile = float[kKeyTiles][4];
-
-// What the keys and queries of a tile are: those of this lane's element [0][0].
-struct TilePlace {
-  int batch, head;
-  int query, key;
-  int queries, keys;  // of the sequence
-};
 
 // Keys outside of [first, last) of a row, which both rise by 1 from query to query, but last stays within the keys:
 // -inf. first, last: of this lane's first query, counted from its first key.
@@ -32,63 +25,12 @@ FW_DEVICE void mask_scores(ScoreTile<kKeyTiles>& s, int first, int last, int end
   }
 }
 
-FW_DEVICE float bias_value(const float* data, int64_t at) { return data[at]; }
-FW_DEVICE float bias_value(const Half* data, int64_t at) { return float_of_half(data[at].bits); }
-FW_DEVICE float bias_value(const BFloat16* data, int64_t at) { return to_float(data[at]); }
-
-// Queries and keys past the end count as the last: their results are masked, or not stored.
-template <class B, int kKeyTiles>
-FW_DEVICE void add_bias(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
-  FW_UNROLL for (int h = 0; h < 2; ++h) {
-    const int query = at.query + 8 * h < at.queries ? at.query + 8 * h : at.queries - 1;
-    const B* const row = static_cast<const B*>(p.bias.data) + at.batch * p.bias.stride[0] + at.head * p.bias.stride[1] +
-                         query * p.bias.stride[2];
-    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      FW_UNROLL for (int e = 0; e < 2; ++e) {
-        int key = at.key + 8 * n + e;
-        key = key < at.keys ? key : at.keys - 1;
-        s[n][2 * h + e] += in_log2(bias_value(row, key * p.bias.stride[3]));
-      }
-    }
-  }
-}
-
-// q.k -> score in units of log2: one switch after another for the whole tile, all uniform. capped(n, h, x, y): takes
-// the tangents of a softcap for two keys of query h.
+// q.k -> score in units of log2. capped(n, h, x, y): takes the tangents of a softcap for two keys of query h.
 template <int kKeyTiles, class Capped>
 FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at, const Capped& capped) {
-  if (p.softcap > 0.f) {
-    const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
-    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      FW_UNROLL for (int h = 0; h < 2; ++h) {
-        const float x = tanh_of(s[n][2 * h] * scale), y = tanh_of(s[n][2 * h + 1] * scale);
-        s[n][2 * h] = cap * x, s[n][2 * h + 1] = cap * y;
-        capped(n, h, x, y);
-      }
-    }
-  } else {
-    const float scale = p.softmax_scale * kLog2e;
-    FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) { FW_UNROLL for (int i = 0; i < 4; ++i) s[n][i] *= scale; }
-  }
-  if (p.bias.data) {
-    if (p.bias.dtype == abi::kF32)
-      add_bias<float>(s, p, at);
-    else if (p.bias.dtype == abi::kF16)
-      add_bias<Half>(s, p, at);
-    else
-      add_bias<BFloat16>(s, p, at);
-  }
-  if (p.alibi_slopes) {
-    const float slope = p.alibi_slopes[at.batch * p.alibi_batch_stride + at.head] * kLog2e;
-    FW_UNROLL for (int h = 0; h < 2; ++h) {
-      const float distance = float(at.query + 8 * h + at.keys - at.queries - at.key);
-      FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-        FW_UNROLL for (int e = 0; e < 2; ++e) s[n][2 * h + e] -= slope * __builtin_fabsf(distance - float(8 * n + e));
-      }
-    }
-  }
+  modify_scores<RowsAreQueries<4 * kKeyTiles>>(p, at, reinterpret_cast<float (&)[4 * kKeyTiles]>(s),
+                                               [&](int n, float x, float y) { capped(n / 2, n % 2, x, y); });
 }
-
 template <int kKeyTiles>
 FW_DEVICE void modify_scores(ScoreTile<kKeyTiles>& s, const Params& p, const TilePlace& at) {
   modify_scores(s, p, at, [](int, int, float, float) {});

@@ -208,8 +208,9 @@ FW_INLINE V modify_score(const abi::Params& p, V x, V slope, V diagonal, float k
 // -----------------------------------------------------------------------------------------------------
 
 // Writes the LSE of a row whose weights exp2(s - m) have the sum l. What O becomes: `add` times its part of these keys,
-// and `keep` times what it holds of others.
-FW_INLINE MergedRow end_row(const abi::Params& p, const Scope& scope, int64_t query, int32_t head, float m, float l) {
+// and `keep` times what it holds of others. Not inlined: its calls of libm would save vectors on the stack beside AMX's
+// tiles.
+FW_NOINLINE MergedRow end_row(const abi::Params& p, const Scope& scope, int64_t query, int32_t head, float m, float l) {
   if (!p.lse.data) return {0.f, 1.f, 0.f};
   float* const lse = scope.pointer<float>(p.lse, query, head);
   const MergedRow row = merged(p.accumulate ? *lse : -kInf, lse_of_row(m, l));

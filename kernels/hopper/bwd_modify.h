@@ -3,9 +3,9 @@
 // uniform.
 #pragma once
 
-#include "kernels/common/score.h"
 #include "kernels/hopper/bwd_tasks.h"
 #include "kernels/hopper/score.h"
+#include "kernels/nvidia/scores.h"
 
 namespace flashwave {
 
@@ -19,32 +19,10 @@ struct Modified {
   // q.k -> scores in units of log2. query, key: the first of the warpgroup's.
   FW_METHOD void scores(const Params& p, const BackwardTask& t, int head, int query, int key, int thread,
                         float (&s)[N]) {
-    if (p.softcap > 0.f) {
-      const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
-      FW_UNROLL for (int i = 0; i < N; i += 2) {
-        const float low = tanh_fast(s[i] * scale), high = tanh_fast(s[i + 1] * scale);
-        cap_gradients[i / 2] = F16::pack(1.f - low * low, 1.f - high * high);
-        s[i] = cap * low, s[i + 1] = cap * high;
-      }
-    } else {
-      const float scale = p.softmax_scale * kLog2e;
-      FW_UNROLL for (int i = 0; i < N; ++i) s[i] *= scale;
-    }
-    if (!p.bias.data && !p.alibi_slopes) return;
-    const int first_key = key + thread / 32 * 16 + thread % 32 / 4, first_query = query + thread % 4 * 2;
-    if (p.bias.data) {
-      if (p.bias.dtype == abi::kF32)
-        add_bias<float>(p, t, head, first_query, first_key, s);
-      else if (p.bias.dtype == abi::kF16)
-        add_bias<Half>(p, t, head, first_query, first_key, s);
-      else
-        add_bias<BFloat16>(p, t, head, first_query, first_key, s);
-    }
-    if (p.alibi_slopes) {
-      const float slope = p.alibi_slopes[t.batch * p.alibi_batch_stride + head] * kLog2e;
-      const float distance = float(first_query + t.keys - t.queries - first_key);  // in fp32, as in score.h
-      FW_UNROLL for (int i = 0; i < N; ++i) s[i] -= slope * fabsf(distance + float(i / 4 * 8 + i % 2 - i / 2 % 2 * 8));
-    }
+    const TilePlace at = {t.batch,   head,  query + thread % 4 * 2, key + thread / 32 * 16 + thread % 32 / 4,
+                          t.queries, t.keys};
+    modify_scores<RowsAreKeys<N>, FastTangent>(
+        p, at, s, [&](int n, float x, float y) { cap_gradients[n] = F16::pack(1.f - x * x, 1.f - y * y); });
   }
 
   // Whether `scores` only multiplies by the scale: then `exponentials` can do it.
@@ -138,14 +116,6 @@ struct Modified {
   }
 
  private:
-  // Elements that are not there count as the last: their weights are 0.
-  template <class T>
-  FW_METHOD static void add_bias(const Params& p, const BackwardTask& t, int head, int query, int key, float (&s)[N]) {
-    const T* const data = static_cast<const T*>(p.bias.data) + t.batch * p.bias.stride[0] + head * p.bias.stride[1];
-    const int64_t keys[] = {min(key, t.keys - 1) * p.bias.stride[3], min(key + 8, t.keys - 1) * p.bias.stride[3]};
-    FW_UNROLL for (int i = 0; i < N; ++i) s[i] +=
-        in_log2(widened(data[min(query + i / 4 * 8 + i % 2, t.queries - 1) * p.bias.stride[2] + keys[i / 2 % 2]]));
-  }
   // x[n] = f(n, the pair s[2 n], s[2 n + 1], the numbers of its queries), which numbers(k) has for 8 scores.
   template <class Numbers, class F>
   FW_METHOD static void each_pair(const float (&s)[N], const Numbers& numbers, const F& f, uint32_t (&x)[N / 2]) {

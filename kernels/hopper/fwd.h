@@ -252,8 +252,9 @@ struct Consumer {
 
   FW_METHOD ScoreRows<C::kTileK> score_rows(int block) const {
     const ForwardTask task = task_again();
-    const Sequence seq = {task.batch, 0, 0, 0, 0, task.queries, task.keys};
-    return {p, seq, task.head, row_of(task) + first_row(), block * C::kTileK + first_column()};
+    return {p,
+            {task.batch, task.head, row_of(task) + first_row(), block * C::kTileK + first_column(), task.queries,
+             task.keys}};
   }
   // What is done to the scores of a block before the softmax, and to its weights after the sum.
   FW_METHOD void modify(int block) {

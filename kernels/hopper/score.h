@@ -2,14 +2,15 @@
 // switch is uniform.
 #pragma once
 
-#include "kernels/common/score.h"
 #include "kernels/hopper/isa.h"
+#include "kernels/nvidia/scores.h"
 
 namespace flashwave {
 
-FW_DEVICE float widened(float x) { return x; }
-FW_DEVICE float widened(BFloat16 x) { return to_float(x); }
-FW_DEVICE float widened(Half x) { return float_of_half(x.bits); }
+// By the special function unit (docs/numerics.md).
+struct FastTangent {
+  FW_METHOD static float of(float x) { return tanh_fast(x); }
+};
 
 // The two products and two exclusive ors of a round, one instruction each: nvcc alone makes more of them.
 struct PhiloxWords {
@@ -53,56 +54,30 @@ FW_DEVICE uint32_t exchange_bits(uint32_t x, int apart, bool upper) {
 template <int kTileK>
 struct ScoreRows {
   const Params& p;
-  const ScoreRow row0, row1;
-  const int first, last;  // key of s[0], last key of the sequence
-
-  // Queries past the end count as the last: their results are not used.
-  FW_METHOD ScoreRows(const Params& params, const Sequence& seq, int head, int query, int key)
-      : p(params),
-        row0(params, seq, head, min(int64_t{query}, seq.queries - 1)),
-        row1(params, seq, head, min(int64_t{query} + 8, seq.queries - 1)),
-        first(key),
-        last(int(seq.keys) - 1) {}
+  const TilePlace at;
 
   // q.k -> scores in units of log2. kOnlyAlibi: there is no other modifier.
   template <bool kOnlyAlibi>
   FW_METHOD void modify(float (&s)[kTileK / 2]) const {
-    if (!kOnlyAlibi && p.softcap > 0.f) {
-      const float scale = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
-      FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] = cap * tanh_fast(s[i] * scale);
-    } else {
-      const float scale = p.softmax_scale * kLog2e;
-      FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] *= scale;
-    }
-    if (!kOnlyAlibi && p.bias.data) {
-      if (p.bias.dtype == abi::kF32)
-        add_bias<float>(s);
-      else if (p.bias.dtype == abi::kF16)
-        add_bias<Half>(s);
-      else
-        add_bias<BFloat16>(s);
-    }
-    if (kOnlyAlibi || p.alibi_slopes) {
-      // In fp32: conversions of integers would take the unit of the exponentials.
-      const float slope = row0.slope * kLog2e;
-      const float diagonal0 = float(int(row0.diagonal) - first), diagonal1 = float(int(row1.diagonal) - first);
-      FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] -=
-          slope * fabsf((i & 2 ? diagonal1 : diagonal0) - float(key_of(i)));
-    }
+    using Layout = RowsAreQueries<kTileK / 2>;
+    if constexpr (!kOnlyAlibi) return modify_scores<Layout, FastTangent>(p, at, s);
+    const float scale = p.softmax_scale * kLog2e;
+    FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] *= scale;
+    add_alibi<Layout>(p, at, s);
   }
 
   // Which elements of both rows are not dropped. A pair of keys has one word of the four that Philox gives for 8 keys
   // of a row, and the four lanes that share a row have one each: each lane makes the words of every fourth 8 keys and
   // compares them, and they transpose the outcome, bit by bit: 4 exchanges of a word. Nothing here waits for scores.
   FW_METHOD void draw(uint32_t (&keeps)[2]) const {
-    const int lane = lane_index(), group = first / kKeysPerPhilox + lane % 4;
-    const DropoutTable table = dropout_table(p, row0.batch_head);
+    const int lane = lane_index(), group = at.key / kKeysPerPhilox + lane % 4;
+    const DropoutTable table = dropout_table(p, uint32_t(at.batch * p.heads_q + at.head));
     const DropoutCompare compare(p.dropout_threshold);
     DropoutTable::Column columns[kCalls];
     FW_UNROLL for (int i = 0; i < kCalls; ++i) columns[i] = table.column(group + 4 * i);
     FW_UNROLL for (int row = 0; row < 2; ++row) {
       DropoutTable::Row rows[kCalls];
-      FW_UNROLL for (int i = 0; i < kCalls; ++i) rows[i] = table.row((row ? row1 : row0).query);
+      FW_UNROLL for (int i = 0; i < kCalls; ++i) rows[i] = table.row(at.query + 8 * row);
       uint32_t bits = 0;
       Philox4 r[kCalls];
       table.numbers(rows, columns, r);
@@ -122,16 +97,6 @@ struct ScoreRows {
  private:
   static constexpr int kCalls = (kTileK / 8 + 3) / 4;  // of Philox, by a lane for a row
   static_assert(kCalls <= 4);
-  FW_METHOD static constexpr int key_of(int i) { return i / 4 * 8 + i % 2; }
-
-  template <class T>
-  FW_METHOD void add_bias(float (&s)[kTileK / 2]) const {
-    const T *const data0 = static_cast<const T*>(p.bias.data) + row0.bias, *const data1 =
-                                                                               static_cast<const T*>(p.bias.data) +
-                                                                               row1.bias;
-    FW_UNROLL for (int i = 0; i < kTileK / 2; ++i) s[i] +=
-        in_log2(widened((i & 2 ? data1 : data0)[min(first + key_of(i), last) * p.bias.stride[3]]));
-  }
 };
 
 }  // namespace flashwave
