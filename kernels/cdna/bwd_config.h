@@ -64,10 +64,10 @@ struct BackwardConfig {
   // Where S and dP start with -lse and -delta, each wave has those of a tile (bwd_numbers.h). Head dims above 128 leave
   // no room; on gfx950 LDS is what limits.
   static constexpr bool kStarts = !kGeneral && kWalks == 1 && !kIsGfx950;
-  // Two scores by one instruction, where vector instructions are what limits (NOTES-backward.md). It does not issue
-  // beside a matrix instruction: the plan has it at the end of a gap. For fp16, what rounds dS multiplies too
-  // (v_fma_mix).
-  static constexpr bool kSmall = kStarts && kPadded <= 64 && !kIsGfx908;
+  // Head dim 64 where a matrix instruction takes 32 clocks: vector instructions limit. On gfx90a it takes 64.
+  // kPacked: two scores by one instruction. It does not issue beside a matrix instruction, so the plan has it at the
+  // end of a gap. For fp16, what rounds dS multiplies too (v_fma_mix).
+  static constexpr bool kSmall = kStarts && kPadded <= 64 && kIsGfx942;
   static constexpr bool kPacked = kSmall && Near<Element>::kRoundSlots > 0;
   static constexpr uint32_t kNumbers = kDs + (kFused ? kDsBuffers * kDsBytes : 0);
   static constexpr uint32_t kWaveNumbers = 2 * kQueryTile * 4;

@@ -16,7 +16,7 @@ struct DqConfig {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kTileQ = kTileQ_, kThreads = kThreads_;
   static constexpr bool kGeneral = kGeneral_;
   static constexpr bool kPacked =  // as in BackwardConfig
-      !kGeneral && kDimQk <= 64 && !kIsGfx908 && Near<Element>::kRoundSlots > 0;
+      !kGeneral && kDimQk <= 64 && kIsGfx942 && Near<Element>::kRoundSlots > 0;
   static constexpr bool kKeepsStart = !kGeneral && kDimQk <= 64;  // what dP begins with has registers of its own
   static constexpr int kWaves = kThreads / kWave;
   static constexpr bool kAlone = kWaves == 4;  // on its SIMD: nobody works while a wave goes from tile to tile
