@@ -91,8 +91,16 @@ struct Backward {
     float right, left;  // bounds of the mask for query 0 of the tile
   };
 
+  FW_METHOD static void set_pair(Tile& z, int i, F32x2 x) { z.x[2 * i] = x.x, z.x[2 * i + 1] = x.y; }
   FW_METHOD static constexpr int query_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
   FW_METHOD void scale(Tile& z, int r) const { z.x[r] = numbers.scaled(z.s[r], key_bias); }
+  FW_METHOD void scale_pair(Tile& z, int i) const {
+    if constexpr (C::kPacked) {
+      set_pair(z, i, numbers.scaled(pair_of(z.s, i), key_bias));
+    } else {
+      scale(z, 2 * i), scale(z, 2 * i + 1);
+    }
+  }
   template <int kRegister>
   FW_METHOD void exponent(Tile& z) const {
     z.x[kRegister] = numbers.template exponent<kRegister>(z.x[kRegister]);
@@ -107,6 +115,14 @@ struct Backward {
     z.x[kRegister] *= numbers.template difference<kRegister>(modifier.kept(z.dp[kRegister], kRegister));
     z.x[kRegister] = modifier.through_cap(z.x[kRegister], kRegister);
   }
+  template <int kPair>
+  FW_METHOD void gradient_pair(Tile& z) const {
+    if constexpr (C::kPacked) {
+      set_pair(z, kPair, pair_of(z.x, kPair) * pair_of(z.dp, kPair));
+    } else {
+      gradient<2 * kPair>(z), gradient<2 * kPair + 1>(z);
+    }
+  }
   FW_METHOD void add_dq(int i, float x) {  // register i % 16 of block i / 16
     constexpr int kNear = 4096;            // what an instruction can add by itself
     const int at = query_of_register(i % 16) * C::kDimQk * 4;
@@ -119,14 +135,14 @@ struct Backward {
     constexpr int op = schedule<kMasked, kBuffer>.item[kItem].op, i = schedule<kMasked, kBuffer>.item[kItem].index;
     constexpr int kSet = (kBuffer + 1) % kSets;  // of the next tile, then of the one kSets behind it
     if constexpr (op == kModifyScores) modifier.apply(z.s, tile_place());
-    if constexpr (op == kScaleScore) scale(z, 2 * i), scale(z, 2 * i + 1);
+    if constexpr (op == kScaleScore) scale_pair(z, i);
     if constexpr (op == kExponent) exponent<2 * i>(z), exponent<2 * i + 1>(z);
     if constexpr (op == kMaskScore) mask(z, 2 * i), mask(z, 2 * i + 1);
     if constexpr (op == kExpEven) weight(z, 2 * i);
     if constexpr (op == kExpOdd) weight(z, 2 * i + 1);
     if constexpr (op == kRoundP) round_weights(z, i);
     if constexpr (op == kPackP) pack_weights(z, i);
-    if constexpr (op == kGradient) gradient<2 * i>(z), gradient<2 * i + 1>(z);
+    if constexpr (op == kGradient) gradient_pair<i>(z);
     if constexpr (op == kPackDs) z.ds[i] = Near<E>::pack(Near<E>::round(z.x[2 * i]), Near<E>::round(z.x[2 * i + 1]));
     if constexpr (op == kShareDs) lds.template share_ds<kBuffer>(i, z.ds);
     if constexpr (op == kCarryRow) lds.template carry_row<kSet, kBuffer ^ 1>(i);
@@ -201,13 +217,14 @@ struct Backward {
       }
     }
     schedule_fence();
-    constexpr int first = plan.first(kGap), end = plan.first(kGap + 1);
-    if constexpr (end > first) {
+    constexpr int first = plan.first(kGap), end = plan.first(kGap + 1), op = end > first ? plan.item[first].op : -1;
+    constexpr int kFirst = end > first && !(C::kPacked && (op == kScaleScore || op == kGradient));
+    if constexpr (kFirst) {
       item<first, kBuffer, kMasked>(z);
-      if (plan.item[first].op == kExpEven || plan.item[first].op == kExpOdd) schedule_fence();
+      if (op == kExpEven || op == kExpOdd) schedule_fence();
     }
     if constexpr (kBegins && !kLate) fetch<f + kAhead, kBuffer>(z);  // hides behind an exponential
-    if constexpr (end > first + 1) items<first + 1, kBuffer, kMasked>(z, Count<end - first - 1>());
+    if constexpr (end > first + kFirst) items<first + kFirst, kBuffer, kMasked>(z, Count<end - first - kFirst>());
     schedule_fence();
   }
   template <int kBuffer, bool kMasked, int... kGap>

@@ -25,6 +25,12 @@ FW_DEVICE int64_t stored_offset(const abi::Tensor& t, const Sequence& s, int64_t
   return s.k_batch * t.stride[0] + (s.k_row + key) * t.stride[1] + head * t.stride[2];
 }
 
+// Two registers of a tile, as one operand.
+template <class T>
+FW_DEVICE F32x2 pair_of(const T& x, int i) {
+  return (F32x2){x[2 * i], x[2 * i + 1]};
+}
+
 // Columns of a row of a tile in LDS, of which a head dim may leave some unused.
 FW_DEVICE constexpr int padded_columns(int dim) { return dim > 128 ? 256 : dim > 64 ? 128 : 64; }
 
@@ -58,6 +64,11 @@ struct BackwardConfig {
   // Where S and dP start with -lse and -delta, each wave has those of a tile (bwd_numbers.h). Head dims above 128 leave
   // no room; on gfx950 LDS is what limits.
   static constexpr bool kStarts = !kGeneral && kWalks == 1 && !kIsGfx950;
+  // Head dim 64 where a matrix instruction takes 32 clocks: vector instructions limit. On gfx90a it takes 64.
+  // kPacked: two scores by one instruction. It does not issue beside a matrix instruction, so the plan has it at the
+  // end of a gap. For fp16, what rounds dS multiplies too (v_fma_mix).
+  static constexpr bool kSmall = kStarts && kPadded <= 64 && kIsGfx942;
+  static constexpr bool kPacked = kSmall && Near<Element>::kRoundSlots > 0;
   static constexpr uint32_t kNumbers = kDs + (kFused ? kDsBuffers * kDsBytes : 0);
   static constexpr uint32_t kWaveNumbers = 2 * kQueryTile * 4;
   static constexpr int kLdsBytes = kNumbers + (kStarts ? kWaves * kWaveNumbers : 0);
@@ -75,7 +86,7 @@ struct BackwardConfig {
   static constexpr int kDqColumns = kFused ? kDqKeys / 16 : 0, kDqFragments = kDqColumns / kDqUses;
   static constexpr int kFirstDp = kQkFragments, kFirstDq = kFirstDp + kVFragments, kFirstDv = kFirstDq + kDqFragments,
                        kFirstDk = kFirstDv + 2 * kVBlocks, kFragments = kFirstDk + 2 * kQkBlocks;
-  static constexpr int kAhead = 4;  // fragments read ahead of their use
+  static constexpr int kAhead = kSmall ? 3 : 4;  // fragments read ahead of their use; less, and barriers wait less
   // The products of the fragments before this one.
   static constexpr int products_before(int fragment) {
     const int of_dq = fragment < kFirstDq ? 0 : fragment < kFirstDv ? fragment - kFirstDq : kDqFragments;

@@ -32,13 +32,15 @@ struct BackwardDq {
   uint32_t ds[8];  // of the tile before
   uint32_t cap_gradients[C::kGeneral ? 8 : 1], keep;
   float scale, lse, negative_delta, weight_scale;
+  F32x16 dp_start;  // kKeepsStart
 
   const char *k, *v;  // of the next tile to load
   int left;           // keys from there on
   DqSource k_source, v_source;
   Edges edges;
-  QueryTiles tiles, own;  // of keys: of the workgroup, of the wave
-  int tile;
+  QueryTiles tiles;              // of keys
+  int clear_first, clear_tiles;  // of those, the ones that all queries of the wave see all of
+  int tile, loop_of_next;
 
   FW_METHOD BackwardDq(const Params& params, const Sequence& sequence, int h, int query)
       : p(params),
@@ -98,6 +100,14 @@ struct BackwardDq {
   FW_METHOD void exponent(Tile& z, int r) const {
     z.x[r] = C::kGeneral ? z.s[r] - lse : __builtin_fmaf(z.s[r], scale, -lse);
   }
+  FW_METHOD void exponent_pair(Tile& z, int i) const {
+    if constexpr (C::kPacked) {
+      const F32x2 x = __builtin_elementwise_fma(pair_of(z.s, i), F32x2(scale), F32x2(-lse));
+      z.x[2 * i] = x.x, z.x[2 * i + 1] = x.y;
+    } else {
+      exponent(z, 2 * i), exponent(z, 2 * i + 1);
+    }
+  }
   FW_METHOD static void mask(Tile& z, int r) {
     const float i = kHuge * float(key_of_register(r));
     z.x[r] = __builtin_fminf(__builtin_fminf(z.x[r], z.right - i), z.left + i);
@@ -107,20 +117,27 @@ struct BackwardDq {
     z.x[r] = exp2_fast(C::kGeneral && p.bias.data ? __builtin_fminf(z.x[r], 0.f) : z.x[r]);
   }
   FW_METHOD float gradient(const Tile& z, int r) const {
+    if constexpr (C::kPacked) return z.x[r];  // multiplied before
     if constexpr (!C::kGeneral) return z.x[r] * z.dp[r];
     const uint32_t mask = uint32_t(int32_t(keep << (31 - r)) >> 31);
     const float dp = __builtin_fmaf(float_of(bits_of(z.dp[r]) & mask), weight_scale, negative_delta);
     return z.x[r] * dp * float(__builtin_bit_cast(F16x2, cap_gradients[r / 2])[r % 2]);
   }
 
+  FW_METHOD static void multiply_pair(Tile& z, int i) {
+    const F32x2 x = pair_of(z.x, i) * pair_of(z.dp, i);
+    z.x[2 * i] = x.x, z.x[2 * i + 1] = x.y;
+  }
+
   template <int kItem, bool kMasked>
   FW_METHOD void item(Tile& z) {
     constexpr int op = schedule<kMasked>.item[kItem].op, i = schedule<kMasked>.item[kItem].index;
     if constexpr (op == kDqModify) modify(z);
-    if constexpr (op == kDqExponent) exponent(z, 2 * i), exponent(z, 2 * i + 1);
+    if constexpr (op == kDqExponent) exponent_pair(z, i);
     if constexpr (op == kDqMask) mask(z, 2 * i), mask(z, 2 * i + 1);
     if constexpr (op == kDqExpEven) weight(z, 2 * i);
     if constexpr (op == kDqExpOdd) weight(z, 2 * i + 1);
+    if constexpr (op == kDqMultiply) multiply_pair(z, i);
     if constexpr (op == kDqGradient) {
       z.ds[i] = Near<E>::pack(Near<E>::round(gradient(z, 2 * i)), Near<E>::round(gradient(z, 2 * i + 1)));
     }
@@ -129,6 +146,7 @@ struct BackwardDq {
     if constexpr (op == kDqCarryColumns) tiles_in_lds.carry_columns(i);
     if constexpr (op == kDqLoad) tiles_in_lds.load(i, k_source, v_source);
     if constexpr (op == kDqAdvance) advance<i>();
+    if constexpr (op == kDqChooseLoop) ++tile, choose_loop();  // nobody needs this tile's number any more
   }
   template <int kFirst, bool kMasked, int... kItem>
   FW_METHOD void items(Tile& z, Indices<int, kItem...>) {
@@ -179,9 +197,13 @@ struct BackwardDq {
     Tile z;
     FW_UNROLL for (int i = 0; i < kAhead; ++i) z.fragment[i] = ahead[i];
     z.s = 0.f;
-    float start = C::kGeneral ? 0.f : negative_delta;
-    if constexpr (!C::kGeneral) hold(start);  // not sixteen registers through the loop
-    z.dp = start;
+    if constexpr (C::kKeepsStart) {
+      z.dp = dp_start;
+    } else {
+      float start = C::kGeneral ? 0.f : negative_delta;
+      if constexpr (!C::kGeneral) hold(start);  // not sixteen registers through the loop
+      z.dp = start;
+    }
     if constexpr (kMasked) {
       const int lane_again = lane_index_again(), query = first_query + (lane_again & 31);
       const int key = tile * kDqTile + 4 * (lane_again >> 5), last = int(seq.keys) - 1;
@@ -193,9 +215,29 @@ struct BackwardDq {
     steps<kMasked>(z, Count<DqPlan<C, kMasked>::kGaps>());
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = z.fragment[C::kFragments + i];
     FW_UNROLL for (int i = 0; i < 8; ++i) ds[i] = z.ds[i];
-    ++tile;
   }
-  FW_METHOD bool is_masked() const { return tile < own.all_first || tile >= own.all_end; }
+  // Which loop has the next tile: whether all queries of the wave see all of its keys. kAlone: in a gap of the loops.
+  enum Loop { kEnd, kWithMask, kWithoutMask };
+  FW_METHOD bool is_clear() const { return uint32_t(tile - clear_first) < uint32_t(clear_tiles); }
+  FW_METHOD void choose_loop() {
+    tile = here(tile);
+    loop_of_next = here(tile < tiles.end ? (is_clear() ? int{kWithoutMask} : int{kWithMask}) : int{kEnd});
+  }
+  FW_METHOD void all_tiles() {
+    tile = tiles.first;
+    if constexpr (C::kAlone) {
+      choose_loop();
+      while (loop_of_next != kEnd) {
+        while (loop_of_next == kWithMask) body<true>();
+        while (loop_of_next == kWithoutMask) body<false>();
+      }
+    } else {
+      while (tile < tiles.end) {
+        while (tile < tiles.end && !is_clear()) body<true>(), ++tile;
+        while (tile < tiles.end && is_clear()) body<false>(), ++tile;
+      }
+    }
+  }
 
   // ---- the whole ----
 
@@ -231,8 +273,9 @@ struct BackwardDq {
     edges.left = uniform(edges.left), edges.right = uniform(edges.right);
     tiles = key_tiles(edges, int(seq.keys), first, last + 1, kDqTile);
     tiles.first = uniform(tiles.first), tiles.end = uniform(tiles.end);
-    own = key_tiles(edges, int(seq.keys), first_query, first_query + kDqQueries, kDqTile);
-    own.all_first = uniform(own.all_first), own.all_end = uniform(own.all_end);
+    const QueryTiles own = key_tiles(edges, int(seq.keys), first_query, first_query + kDqQueries, kDqTile);
+    clear_first = uniform(own.all_first);
+    clear_tiles = uniform(own.all_end - own.all_first);
   }
 
   // first: of the workgroup.
@@ -266,11 +309,11 @@ struct BackwardDq {
     FW_UNROLL for (int i = 0; i < 2 * kStaged; ++i) tiles_in_lds.load(i, k_source, v_source);
     workgroup_barrier();
     FW_UNROLL for (int i = 0; i < kAhead; ++i) ahead[i] = fragment(i);
-    tile = tiles.first;
-    while (tile < tiles.end) {
-      while (tile < tiles.end && is_masked()) body<true>();
-      while (tile < tiles.end && !is_masked()) body<false>();
+    if constexpr (C::kKeepsStart) {
+      dp_start = negative_delta;
+      hold(dp_start);
     }
+    all_tiles();
     FW_UNROLL for (int i = 0; i < 2 * C::kBlocks; ++i) {  // of the last tile
       const int b = i % C::kBlocks;
       dq[b] = multiply_all<E>(fragment(C::kFirstDq + i), four(ds + i / C::kBlocks * 4), dq[b], Count<E::kSteps>());

@@ -48,13 +48,20 @@ struct DqLds {
     }
   }
   FW_METHOD void hold_sources() {  // sums with these stay in the loop
+    if constexpr (kGroups == 1) return;
     FW_UNROLL for (int g = 0; g < kGroups; ++g) { hold(k_source[g]), hold(v_source[g]); }
   }
 
-  FW_METHOD void load(int i, const DqSource& k, const DqSource& v) {
+  FW_METHOD void load(int i, DqSource& k, DqSource& v) {
     const int group = i % kStaged / kCount, far = Carry::rows_on(i % kCount);
-    staged[i] = i < kStaged ? buffer_load4(k.tile, k_source[group] + far * k.stride)
-                            : buffer_load4(v.tile, v_source[group] + far * v.stride);
+    DqSource& from = i < kStaged ? k : v;
+    const uint32_t at = (i < kStaged ? k_source : v_source)[group];
+    if constexpr (kGroups == 1) {
+      from.stride = here(from.stride);  // multiples of it are made where they are used: scalar registers are few
+      staged[i] = buffer_load4(from.tile, at, far * from.stride);
+    } else {
+      staged[i] = buffer_load4(from.tile, at + far * from.stride);
+    }
   }
   FW_METHOD void carry_row(int i) const {
     const int matrix = i / kStaged, group = i % kStaged / kCount, row = i % kCount;

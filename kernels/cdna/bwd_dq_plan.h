@@ -15,7 +15,11 @@ struct DqConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kTileQ = kTileQ_, kThreads = kThreads_;
   static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kPacked =  // as in BackwardConfig
+      !kGeneral && kDimQk <= 64 && kIsGfx942 && Near<Element>::kRoundSlots > 0;
+  static constexpr bool kKeepsStart = !kGeneral && kDimQk <= 64;  // what dP begins with has registers of its own
   static constexpr int kWaves = kThreads / kWave;
+  static constexpr bool kAlone = kWaves == 4;  // on its SIMD: nobody works while a wave goes from tile to tile
   static_assert(kTileQ == kWaves * kDqQueries && kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimQk >= kDimV);
 
   // LDS: two buffers of rows of K and V, or one with a second barrier; two of K transposed. kTransposing: four buffers
@@ -41,12 +45,14 @@ enum DqOp {
   kDqMask,
   kDqExpEven,
   kDqExpOdd,
+  kDqMultiply,  // packed: P dP
   kDqGradient,
   kDqCarryRow,
   kDqSwapColumns,
   kDqCarryColumns,
   kDqLoad,
   kDqAdvance,
+  kDqChooseLoop,
 };
 
 template <class C, bool kMasked>
@@ -59,28 +65,39 @@ struct DqPlan {
   static constexpr int kBarrier = C::kFragments - C::kAhead, kRowsBarrier = C::kFirstDq - C::kAhead;
   static constexpr int kRowsFree = C::kRowBuffers == 1 ? kRowsBarrier * kSteps : kSteps;
   static constexpr int kRound = Near<E>::kRoundSlots + E::kPackSlots;
+  static constexpr int kLoadSlots = C::kTransposing || C::kGroups == 1 ? 0 : 1;  // the row's offset, if not by a scalar
   using Schedule = Gaps<kGaps, 128>;
 
   static constexpr Schedule with_room(int room) {
-    constexpr int kUntil = kBarrier * kSteps;
+    constexpr int kUntil = kBarrier * kSteps, kExponents = C::kPacked ? kDp + kSteps + 1 : 0;
     Schedule s(room, room, kSteps);
-    for (int i = 0; i < 2 * C::kStaged; ++i)
-      s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kRowsFree, kUntil);  // the next tile
+    for (int i = 2 * C::kStaged - 1; i >= 0; --i)  // the next tile; youngest load first: one wait for all
+      s.add(kMemoryQueue, kDqCarryRow, i, 0, 1, kRowsFree, kUntil);
     constexpr int kPairs = C::kStaged / 2;
     for (int i = 0; i < C::kGroups && !C::kTransposing; ++i)  // of this tile, swapped one step ago
       s.add(kMemoryQueue, kDqCarryColumns, i, 0, 2, 0, kUntil);
     for (int i = 0; i < kPairs && !C::kTransposing; ++i)
       s.add(kVectorQueue, kDqSwapColumns, i, 2, 2, s.position[kMemoryQueue] + 1, kUntil);
     for (int i = 0; i < 2; ++i) s.add(kMemoryQueue, kDqAdvance, i, 0, 5);
-    for (int i = 0; i < 2 * C::kStaged; ++i) s.add(kMemoryQueue, kDqLoad, i, 1, 2, s.position[kVectorQueue] + 1);
+    for (int i = 0; i < 2 * C::kStaged; ++i)
+      s.add(kMemoryQueue, kDqLoad, i, kLoadSlots, 2, s.position[kVectorQueue] + 1);
     if (C::kGeneral) s.add(kVectorQueue, kDqModify, 0, 0, 0, kDp + kSteps);
     for (int pair = 0; pair < 8; ++pair) {
-      s.add(kVectorQueue, kDqExponent, pair, 2, 2, kDp + kSteps);
-      if (kMasked) s.add(kVectorQueue, kDqMask, pair, 6, 6);
-      s.add(kVectorQueue, kDqExpEven, pair, 4, 1);
+      if (!C::kPacked) s.add(kVectorQueue, kDqExponent, pair, 2, 2, kDp + kSteps);
+      if (kMasked) s.add(kVectorQueue, kDqMask, pair, 6, 6, kExponents);
+      s.add(kVectorQueue, kDqExpEven, pair, 4, 1, kExponents);
       s.add(kVectorQueue, kDqExpOdd, pair, 4, 1);
     }
-    for (int pair = 0; pair < 8; ++pair) s.add(kVectorQueue, kDqGradient, pair, 2 + kRound, 2 + kRound, kDq + kSteps);
+    const int weights = s.position[kVectorQueue], multiplied = (weights > kDq + kSteps ? weights : kDq + kSteps) + 1;
+    for (int pair = 0; pair < 8; ++pair) {
+      constexpr int kCount = (C::kPacked ? 0 : 2) + kRound;
+      s.add(kVectorQueue, kDqGradient, pair, kCount, kCount, C::kPacked ? multiplied : kDq + kSteps);
+    }
+    if (C::kAlone) s.add(kStartQueue, kDqChooseLoop, 0, 0, 6, C::kGeneral ? kDp + kSteps + 1 : 1);
+    for (int pair = 0; pair < 8 && C::kPacked; ++pair) {  // as in BackwardPlan
+      s.add_last(kDqExponent, pair, s.gap_of(kMasked ? kDqMask : kDqExpEven, pair) - 1);
+      s.add_last(kDqMultiply, pair, s.gap_of(kDqGradient, pair) - 1);
+    }
     s.sort();
     return s;
   }

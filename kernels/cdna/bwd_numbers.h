@@ -90,6 +90,9 @@ struct BackwardNumbers<C, true> {
   FW_METHOD void start_dp(F32x16& dp, int i) const { start(dp, i, kQueryTile * 4); }
 
   FW_METHOD float scaled(float s, float key_bias) const { return __builtin_fmaf(s, scale, key_bias); }
+  FW_METHOD F32x2 scaled(F32x2 s, float key_bias) const {
+    return __builtin_elementwise_fma(s, F32x2(scale), F32x2(key_bias));
+  }
   template <int kRegister>
   FW_METHOD float exponent(float x) const {
     return x;

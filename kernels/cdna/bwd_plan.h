@@ -75,23 +75,25 @@ struct BackwardPlan {
     s.add(kStartQueue, kChooseLoop, 0, 0, 5);
     if (C::kGeneral) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
     // A pair's rounding overlaps the next pair's exponentials, and so does what its exponents are subtracted from.
-    constexpr int kScaledAhead = C::kStarts ? 0 : 1;
+    constexpr int kScaledAhead = C::kStarts ? 0 : 1, kScaled = C::kPacked ? kDp + kSlack + 1 : 0;
     for (int pair = -kScaledAhead; pair <= 8; ++pair) {
       const int scaled = pair + kScaledAhead;
-      if (scaled < 8) s.add(kVectorQueue, kScaleScore, scaled, 2, 2, kDp + kSlack);
+      if (scaled < 8 && !C::kPacked) s.add(kVectorQueue, kScaleScore, scaled, 2, 2, kDp + kSlack);
       if (pair < 0) continue;
       if (pair < 8 && !C::kStarts) s.add(kVectorQueue, kExponent, pair, 2, 2);
       if (pair > 0 && kRound)
         s.add(kVectorQueue, kRoundP, pair - 1, kRound, kRound, 0, kDv + first_use(pair - 1, C::kVBlocks));
-      if (pair < 8 && kMasked) s.add(kVectorQueue, kMaskScore, pair, 6, 6);
-      if (pair < 8) s.add(kVectorQueue, kExpEven, pair, 4, 1);
+      if (pair < 8 && kMasked) s.add(kVectorQueue, kMaskScore, pair, 6, 6, kScaled);
+      if (pair < 8) s.add(kVectorQueue, kExpEven, pair, 4, 1, kScaled);
       if (pair > 0) s.add(kVectorQueue, kPackP, pair - 1, kPack, kPack, 0, kDv + first_use(pair - 1, C::kVBlocks));
       if (pair < 8) s.add(kVectorQueue, kExpOdd, pair, 4, 1);
     }
+    const int weights = s.position[kVectorQueue], multiplied = (weights > kDq + kSlack ? weights : kDq + kSlack) + 1;
     for (int pair = 0; pair < 8; ++pair) {
       constexpr int kDifference = C::kStarts ? 2 : 4;  // dS, and of dP and delta
-      s.add(kVectorQueue, kGradient, pair, kDifference, kDifference, kDq + kSlack, kDk + first_use(pair, C::kQkBlocks));
-      s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, 0, kDk + first_use(pair, C::kQkBlocks));
+      const int until = kDk + first_use(pair, C::kQkBlocks), from = C::kPacked ? multiplied : 0;
+      if (!C::kPacked) s.add(kVectorQueue, kGradient, pair, kDifference, kDifference, kDq + kSlack, until);
+      s.add(kVectorQueue, kPackDs, pair, kRound + kPack, kRound + kPack, from, until);
       if (C::kFused) s.add(kVectorQueue, kShareDs, pair, 0, 2, kFrom, kUntil);
     }
     if (C::kPairs && kBuffer == 1) s.add(kVectorQueue, kChangeDs, 0, 6, 6, kUntil);
@@ -116,6 +118,12 @@ struct BackwardPlan {
       for (int i = 0; i < 16; ++i) s.add(kMemoryQueue, kAddDq, i, 0, 1, kDv + kSlack);
     // Last of all: fewer operations than a wait can count are younger when they are used.
     if (!C::kStarts) s.add(kMemoryQueue, kLoadNumbers, 0, 0, 2);
+    // Packed instructions wait for the matrix instruction of their gap: behind all else, and their results are for the
+    // next gap.
+    for (int pair = 0; pair < 8 && C::kPacked; ++pair) {
+      s.add_last(kScaleScore, pair, s.gap_of(kMasked ? kMaskScore : kExpEven, pair) - 1);
+      s.add_last(kGradient, pair, s.gap_of(kPackDs, pair) - 1);
+    }
     s.sort();
     return s;
   }

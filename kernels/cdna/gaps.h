@@ -41,6 +41,14 @@ struct Gaps {
     item[items++] = {int16_t(op), int16_t(index), int16_t(g)};
   }
 
+  // Behind everything else in the gap, even if there is no room.
+  constexpr void add_last(int op, int index, int gap) { item[items++] = {int16_t(op), int16_t(index), int16_t(gap)}; }
+  constexpr int gap_of(int op, int index) const {
+    int j = 0;
+    while (item[j].op != op || item[j].index != index) ++j;
+    return item[j].gap;
+  }
+
   constexpr void sort() {  // by gap; within a gap as added
     for (int i = 1; i < items; ++i)
       for (int j = i; j > 0 && item[j].gap < item[j - 1].gap; --j) {

@@ -13,13 +13,13 @@
 namespace flashwave {
 
 #if defined(__gfx950__)
-inline constexpr bool kIsGfx950 = true;
+inline constexpr bool kIsGfx950 = true, kIsGfx942 = false;
 inline constexpr int kXcds = 8, kUnitsPerXcd = 32;  // accelerator dies, compute units of one
 #elif defined(__gfx942__)
-inline constexpr bool kIsGfx950 = false;
+inline constexpr bool kIsGfx950 = false, kIsGfx942 = true;
 inline constexpr int kXcds = 8, kUnitsPerXcd = 38;
 #else
-inline constexpr bool kIsGfx950 = false;
+inline constexpr bool kIsGfx950 = false, kIsGfx942 = false;
 inline constexpr int kXcds = 1, kUnitsPerXcd = 110;
 #endif
 #if defined(__gfx908__)

@@ -220,6 +220,7 @@ class Subject(mutation.Subject):
                 BackwardLaunch(row, 20, 2 * many, window=(8, 0)),  # keys that no query sees
                 BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True),
                 BackwardLaunch(row, 2 * few + 5, many - 20, padded=True),
+                BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True, padded=True),
             ]
             if "kOrdersByHeads" in row.needs:
                 self.runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True))

@@ -92,3 +92,18 @@ def test_a_backward_gives_the_right_answer(arch):
     first = 32 + 2 * row.tile_q + 32  # the header; lse, delta and the turn of the first block
     sums = blocks[first : first + row.tile_q * row.dim_qk].reshape(row.tile_q, row.dim_qk)
     assert (sums[:20] != -0.5).any(axis=1).all()
+
+
+@pytest.mark.parametrize(("dim", "least"), ((64, 0.66), (128, 0.74)))
+def test_a_backward_leaves_time_to_the_matrix_units(dim, least):
+    """If matrix and vector instructions take turns, what share the matrix units have; and LDS has no bank conflicts."""
+    row = backward("gfx942", dim)
+    path = shipped.FOLDER / f"{row.source}_gfx942.co"
+    if not path.exists():
+        pytest.skip("no code objects")
+    launch = shipped.BackwardLaunch(row, 512, 1024, window=(shipped.NO_WINDOW, shipped.NO_WINDOW))
+    with hip.Session("gfx942", barriers="counted", count=1) as session:
+        assert launch.run(session, path.read_bytes()) == ""
+        counters = session.counters()[-1]["counters"]
+    assert counters["serial_bound"] >= least
+    assert counters["lds_clocks"] == counters["lds_ideal_clocks"] and counters["scratch_instructions"] == 0
