@@ -267,21 +267,25 @@ double peak_gflops(VectorWidth width, int threads) {
   return total;
 }
 
-double read_bandwidth_gbs(int threads) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  constexpr int kPasses = 5;
-  const std::vector<uint64_t> data(kBytes / 8, 1);
-  const size_t part = data.size() / size_t(std::max(threads, 1));
-  double best = 0;
+ReadLoop::ReadLoop() : data_((size_t{256} << 20) / sizeof(uint64_t), 1) {}
+
+double ReadLoop::gbs(int threads) const {
+  const size_t part = data_.size() / size_t(std::max(threads, 1));
   std::atomic<uint64_t> sink{0};
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = Clock::now();
-    const double cpu_before = cpu_seconds(1);
-    on_threads(threads, [&](int t) { sink += sum_of(data.data() + size_t(t) * part, part); });
-    const double seconds = threads <= 1 ? cpu_seconds(1) - cpu_before : seconds_since(start);
-    best = std::max(best, double(kBytes) / seconds * 1e-9);
-  }
-  return sink.load() != 0 ? best : 0;  // uses the sums, so that the reading cannot be left out
+  const auto start = Clock::now();
+  const double cpu_before = cpu_seconds(1);
+  on_threads(threads, [&](int t) { sink += sum_of(data_.data() + size_t(t) * part, part); });
+  const double seconds = threads <= 1 ? cpu_seconds(1) - cpu_before : seconds_since(start);
+  const double bytes = double(data_.size() * sizeof(uint64_t));
+  return sink.load() != 0 ? bytes / seconds * 1e-9 : 0;  // uses the sums, so that the reading cannot be left out
+}
+
+double read_bandwidth_gbs(int threads) {
+  constexpr int kPasses = 5;
+  const ReadLoop loop;
+  double best = 0;
+  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, loop.gbs(threads));
+  return best;
 }
 
 }  // namespace flashwave::cli

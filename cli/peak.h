@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace flashwave::cli {
 
@@ -25,7 +26,15 @@ bool throttled(VectorWidth width, int threads, double gflops);
 // Time that this thread alone (threads = 1), or the whole process, has spent on a core.
 double cpu_seconds(int threads);
 
-// GB/s of reading an array much larger than the caches, best of a few passes; with one thread in its own time.
-double read_bandwidth_gbs(int threads);
+// Reads an array much larger than the caches.
+class ReadLoop {
+ public:
+  ReadLoop();
+  double gbs(int threads) const;  // of one pass; with one thread in its own time
+
+ private:
+  std::vector<uint64_t> data_;
+};
+double read_bandwidth_gbs(int threads);  // best of a few passes
 
 }  // namespace flashwave::cli

@@ -205,8 +205,13 @@ FW_INLINE void group_by_row(V (&x)[R]) {
 template <int R, class T, class Ahead>
 FW_INLINE void score_keys(const float* q, int q_stride, const T* const* keys, int64_t offset, int d, float* s,
                           Ahead&& ahead) {
+  alignas(64) float sums[R][W];  // no registers are left for them
+  FW_NO_UNROLL for (int i = 0; i < R; ++i) {
+    store(sums[i], dot_keys<R>(q, q_stride, keys + i * (W / R), offset, d, ahead));
+    FW_KEEP_ORDER;  // nor for what this shares with the next
+  }
   V x[R];
-  FW_UNROLL for (int i = 0; i < R; ++i) x[i] = dot_keys<R>(q, q_stride, keys + i * (W / R), offset, d, ahead);
+  FW_UNROLL for (int i = 0; i < R; ++i) x[i] = load(sums[i]);
   group_by_row(x);
   FW_UNROLL for (int r = 0; r < R; ++r) store(s + r * kDecodeKeys, x[r]);
 }

@@ -75,9 +75,8 @@ struct SoonRead {
       FW_UNROLL for (int i = 0; i < kLines; ++i) fetch(at + i * 64);
       at += kLines * 64;
     } else {
-      FW_NO_UNROLL for (int i = 0; i < kLines && at < end; ++i) {
-        fetch(at);
-        at += 64;
+      FW_UNROLL for (int i = 0; i < kLines; ++i) {
+        if (at < end) fetch(at), at += 64;
         if (at >= end) next_row();
       }
     }
