@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "counters.h"
 #include "dtype.h"
@@ -66,15 +67,19 @@ double flops_of(const Staged& staged, bool backward) {
   return cost.flops;
 }
 
-// Peak loops run directly before and after each sample, so that a slow moment of the machine slows both.
+// Peak loops run directly before and after each sample, and where keys and values are streamed a loop that only reads
+// runs before it, so that a slow moment of the machine slows both.
 void take_samples(const Staged& staged, bool backward, const RunOptions& options, const MeasureSettings& settings,
                   Measurement& m) {
   const auto call = [&] { run_problem(staged, backward, options); };
   const double once = seconds_of(call);
   const auto repeats = int64_t(std::clamp(std::ceil(kShortestSample / std::max(once, 1e-7)), 1.0, 100000.0));
   m.width = settings.on_cpu ? width_of_kernel(m.kernel) : VectorWidth::kNone;
+  std::optional<ReadLoop> read;
+  if (settings.on_cpu && m.streamed_bytes > 0) read.emplace();
   double before = peak_gflops(m.width, m.threads);
   for (int64_t n = 0; n < settings.samples; ++n) {
+    if (read) m.reads.push_back(read->gbs(m.threads));
     const double cpu_before = cpu_seconds(m.threads);
     const double seconds = seconds_of([&] {
                              for (int64_t r = 0; r < repeats; ++r) call();
@@ -106,6 +111,7 @@ void summarise(Measurement& m) {
   m.ratio_p50 = percentile(m.ratios, 0.5);
   m.ratio_p75 = percentile(m.ratios, 0.75);
   m.standard_ms = percentile(m.standard_milliseconds, 0.5);
+  m.read_gbs = percentile(m.reads, 0.5);
   const bool own_time = m.threads == 1 && m.cpu_ms > 0;  // as the loop that only reads
   if (m.streamed_bytes > 0) m.kv_gbs = m.streamed_bytes / (own_time ? m.cpu_ms : m.ms_p50) * 1e-6;
 }
@@ -174,11 +180,8 @@ Measurement measure(const Case& c, const MeasureSettings& settings) {
     m.counters = take_counters(settings.device);
     return m;
   }
+  if (is_decoding(c)) m.streamed_bytes = streamed_bytes(g);
   take_samples(staged, c.backward, options, settings, m);
-  if (is_decoding(c)) {
-    m.streamed_bytes = streamed_bytes(g);
-    if (settings.on_cpu) m.read_gbs = read_bandwidth_gbs(m.threads);
-  }
   if (settings.on_cpu && settings.standard) time_standard(g, values, m);
   summarise(m);
   return m;
@@ -193,6 +196,7 @@ void merge(Measurement& into, const Measurement& round) {
   append(into.ratios, round.ratios);
   into.throttled_samples += round.throttled_samples;
   append(into.peaks, round.peaks);
+  append(into.reads, round.reads);
   append(into.standard_milliseconds, round.standard_milliseconds);
   if (into.fault.empty()) into.fault = round.fault;
   summarise(into);

@@ -25,7 +25,7 @@ struct Measurement {
   double streamed_bytes = 0;
   std::string counters;  // of one call, as JSON: in place of times where the device is emulated
   // What the figures above are percentiles of.
-  std::vector<double> milliseconds, cpu_milliseconds, ratios, peaks, standard_milliseconds;
+  std::vector<double> milliseconds, cpu_milliseconds, ratios, peaks, reads, standard_milliseconds;
 };
 
 struct MeasureSettings {

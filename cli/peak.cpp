@@ -22,18 +22,12 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // The registers are named: a compiler given an array of accumulators may spill them and report a third of the truth.
 // All are zero, so nothing ever becomes denormal or infinite. Twelve independent chains cover latency 4-5 at two
 // multiply-adds per cycle.
-#define FW_FMA12(R, A, B, C)                                                        \
-  "vfmadd231ps %%" R A ",%%" R B ",%%" R "0\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
-  "1\n"                                                                             \
-  "vfmadd231ps %%" R A ",%%" R B ",%%" R "2\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
-  "3\n"                                                                             \
-  "vfmadd231ps %%" R A ",%%" R B ",%%" R "4\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
-  "5\n"                                                                             \
-  "vfmadd231ps %%" R A ",%%" R B ",%%" R "6\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
-  "7\n"                                                                             \
-  "vfmadd231ps %%" R A ",%%" R B ",%%" R "8\n vfmadd231ps %%" R A ",%%" R C ",%%" R \
-  "9\n"                                                                             \
-  "vfmadd231ps %%" R A ",%%" R B ",%%" R "10\n vfmadd231ps %%" R A ",%%" R C ",%%" R "11\n"
+#define FW_TWO(OP, R, A, B, C, I, J) OP " %%" R A ",%%" R B ",%%" R I "\n" OP " %%" R A ",%%" R C ",%%" R J "\n"
+#define FW_TWELVE(OP, R, A, B, C)  \
+  FW_TWO(OP, R, A, B, C, "0", "1") \
+  FW_TWO(OP, R, A, B, C, "2", "3") \
+  FW_TWO(OP, R, A, B, C, "4", "5") \
+  FW_TWO(OP, R, A, B, C, "6", "7") FW_TWO(OP, R, A, B, C, "8", "9") FW_TWO(OP, R, A, B, C, "10", "11")
 // Writing an xmm register in VEX form zeroes the rest of its ymm and zmm.
 #define FW_ZERO(N) "vxorps %%xmm" #N ",%%xmm" #N ",%%xmm" #N "\n"
 #define FW_ZERO_ALL \
@@ -47,19 +41,17 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
       "xmm14", "xmm15", "cc"
 
-void spin_avx2(int64_t n) {
-  asm volatile(FW_ZERO_ALL ".p2align 5\n 1:\n" FW_FMA12("ymm", "12", "13", "14") "dec %0\n jnz 1b\n vzeroupper\n"
-               : "+r"(n)
-               :
-               : FW_CLOBBERS);
-}
-
-void spin_avx512(int64_t n) {
-  asm volatile(FW_ZERO_ALL ".p2align 6\n 1:\n" FW_FMA12("zmm", "12", "13", "14") "dec %0\n jnz 1b\n vzeroupper\n"
-               : "+r"(n)
-               :
-               : FW_CLOBBERS);
-}
+#define FW_SPIN(name, op, registers)                                                                             \
+  void name(int64_t n) {                                                                                         \
+    asm volatile(FW_ZERO_ALL                                                                                     \
+                 ".p2align 6\n 1:\n" FW_TWELVE(op, registers, "12", "13", "14") "dec %0\n jnz 1b\n vzeroupper\n" \
+                 : "+r"(n)                                                                                       \
+                 :                                                                                               \
+                 : FW_CLOBBERS);                                                                                 \
+  }
+FW_SPIN(spin_avx2, "vfmadd231ps", "ymm")
+FW_SPIN(spin_avx512, "vfmadd231ps", "zmm")
+FW_SPIN(spin_pairs, "vdpbf16ps", "zmm")
 
 // Without fused multiply-add: as many multiplications as additions.
 void spin_sse(int64_t n) {
@@ -119,6 +111,8 @@ double flops_per_turn(VectorWidth width) {
   switch (width) {
     case VectorWidth::kAmx:
       return 4 * 16 * 16 * 32 * 2;
+    case VectorWidth::kPairs:
+      return 12 * 32 * 2;
     case VectorWidth::kAvx512:
       return 12 * 16 * 2;
     case VectorWidth::kAvx2:
@@ -132,6 +126,8 @@ void spin(VectorWidth width, int64_t turns) {
   switch (width) {
     case VectorWidth::kAmx:
       return spin_amx(turns);
+    case VectorWidth::kPairs:
+      return spin_pairs(turns);
     case VectorWidth::kAvx512:
       return spin_avx512(turns);
     case VectorWidth::kAvx2:
@@ -204,6 +200,7 @@ uint64_t sum_of(const uint64_t* data, size_t count) {
 VectorWidth width_of_kernel(const std::string& kernel) {
 #if defined(__x86_64__)
   if (kernel.starts_with("amx_")) return VectorWidth::kAmx;
+  if (kernel.starts_with("zen4_fwd_") || kernel.starts_with("zen4_bwd_")) return VectorWidth::kPairs;
   if (kernel.starts_with("avx512_") || kernel.starts_with("zen4_")) return VectorWidth::kAvx512;
   if (kernel.starts_with("avx2_")) return VectorWidth::kAvx2;
   return VectorWidth::kSse;
@@ -218,6 +215,8 @@ const char* width_name(VectorWidth width) {
   switch (width) {
     case VectorWidth::kAmx:
       return "AMX tiles, bf16";
+    case VectorWidth::kPairs:
+      return "AVX512_BF16 products of pairs";
     case VectorWidth::kAvx512:
       return "AVX-512 FMA";
     case VectorWidth::kAvx2:
@@ -268,21 +267,25 @@ double peak_gflops(VectorWidth width, int threads) {
   return total;
 }
 
-double read_bandwidth_gbs(int threads) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  constexpr int kPasses = 5;
-  const std::vector<uint64_t> data(kBytes / 8, 1);
-  const size_t part = data.size() / size_t(std::max(threads, 1));
-  double best = 0;
+ReadLoop::ReadLoop() : data_((size_t{256} << 20) / sizeof(uint64_t), 1) {}
+
+double ReadLoop::gbs(int threads) const {
+  const size_t part = data_.size() / size_t(std::max(threads, 1));
   std::atomic<uint64_t> sink{0};
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = Clock::now();
-    const double cpu_before = cpu_seconds(1);
-    on_threads(threads, [&](int t) { sink += sum_of(data.data() + size_t(t) * part, part); });
-    const double seconds = threads <= 1 ? cpu_seconds(1) - cpu_before : seconds_since(start);
-    best = std::max(best, double(kBytes) / seconds * 1e-9);
-  }
-  return sink.load() != 0 ? best : 0;  // uses the sums, so that the reading cannot be left out
+  const auto start = Clock::now();
+  const double cpu_before = cpu_seconds(1);
+  on_threads(threads, [&](int t) { sink += sum_of(data_.data() + size_t(t) * part, part); });
+  const double seconds = threads <= 1 ? cpu_seconds(1) - cpu_before : seconds_since(start);
+  const double bytes = double(data_.size() * sizeof(uint64_t));
+  return sink.load() != 0 ? bytes / seconds * 1e-9 : 0;  // uses the sums, so that the reading cannot be left out
+}
+
+double read_bandwidth_gbs(int threads) {
+  constexpr int kPasses = 5;
+  const ReadLoop loop;
+  double best = 0;
+  for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, loop.gbs(threads));
+  return best;
 }
 
 }  // namespace flashwave::cli

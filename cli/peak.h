@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace flashwave::cli {
 
-enum class VectorWidth { kNone, kSse, kAvx2, kAvx512, kAmx, kNeon, kCount };
+enum class VectorWidth { kNone, kSse, kAvx2, kAvx512, kPairs, kAmx, kNeon, kCount };
 
-// What a CPU kernel multiplies with, from its name: amx_..., avx512_..., avx2_..., else SSE. On aarch64 all multiply
-// with NEON; kNone on other machines.
+// What a CPU kernel multiplies with, from its name: amx_..., zen4_... (pairs of bf16), avx512_..., avx2_..., else SSE.
+// On aarch64 all multiply with NEON; kNone on other machines.
 VectorWidth width_of_kernel(const std::string& kernel);
 const char* width_name(VectorWidth width);
 
@@ -25,7 +26,15 @@ bool throttled(VectorWidth width, int threads, double gflops);
 // Time that this thread alone (threads = 1), or the whole process, has spent on a core.
 double cpu_seconds(int threads);
 
-// GB/s of reading an array much larger than the caches, best of a few passes; with one thread in its own time.
-double read_bandwidth_gbs(int threads);
+// Reads an array much larger than the caches.
+class ReadLoop {
+ public:
+  ReadLoop();
+  double gbs(int threads) const;  // of one pass; with one thread in its own time
+
+ private:
+  std::vector<uint64_t> data_;
+};
+double read_bandwidth_gbs(int threads);  // best of a few passes
 
 }  // namespace flashwave::cli

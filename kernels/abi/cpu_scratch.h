@@ -18,25 +18,27 @@ inline constexpr int kBiasGradientRows = 192, kBiasGradientKeys = 384;
 inline constexpr int kDecodeKeyBlock = 64;
 inline constexpr int kDecodeHeads = 16;  // most key heads of one decode task
 
-// Register tile of a kernel: `rows` x 2 registers of `lanes` floats.
+// Register tile of a kernel: `rows` x 2 registers of `lanes` floats. Products take `per` numbers at a time, units of 32
+// bits (kernels/cpu/products.h).
 struct CpuTile {
-  int lanes, rows;
+  int lanes, rows, per;
   FW_ALWAYS_INLINE constexpr int columns() const { return 2 * lanes; }  // queries of a panel: the row's tile_q
   // Head dimension as it lies in strips: see Strips in kernels/cpu/tile.h.
   FW_ALWAYS_INLINE constexpr int strip_rows(int d) const { return (d + rows / 3 - 1) / (rows / 3) * (rows / 3); }
-  FW_ALWAYS_INLINE constexpr int strip_ld() const { return kKeyBlock + lanes; }
+  FW_ALWAYS_INLINE constexpr int strip_ld() const { return kKeyBlock / per + lanes; }
+  FW_ALWAYS_INLINE constexpr int units(int numbers) const { return (numbers + per - 1) / per; }
   FW_ALWAYS_INLINE constexpr int64_t panel_rows_bytes() const {
     return int64_t{columns()} * 32 + (lanes > 4 ? 4 * lanes : 16);
   }
   FW_ALWAYS_INLINE constexpr int64_t panel_state_bytes() const { return int64_t{columns()} * 8 + 4 * lanes; }
 };
 // `registers`: how many the instruction set has.
-FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q, int registers) {
-  return {tile_q / 2, registers == 32 ? 12 : 6};
+FW_ALWAYS_INLINE constexpr CpuTile cpu_tile(int tile_q, int registers, int per = 1) {
+  return {tile_q / 2, registers == 32 ? 12 : 6, per};
 }
 
 struct ForwardScratch {
-  float *q, *o;                // [panel][dim][columns]
+  float *q, *o;                // [panel][unit or dim][columns]
   float *s, *bias;             // [key][columns]
   float *k_groups, *v_strips;  // the packed block of keys
   char *rows, *states;         // PanelRows, PanelState per panel
@@ -46,13 +48,13 @@ struct ForwardScratch {
   FW_ALWAYS_INLINE ForwardScratch(char* base, CpuTile tile, int dim_qk, int dim_v, int64_t panels) {
     Carver c{base};
     const int n = tile.columns(), slack = tile.lanes;
-    q_stride = int64_t{dim_qk} * n;
+    q_stride = int64_t{tile.units(dim_qk)} * n;
     o_stride = int64_t{tile.strip_rows(dim_v)} * n;
     q = c.floats(panels * q_stride);
     o = c.floats(panels * o_stride);
     s = c.floats(kKeyBlock * n);
     bias = c.floats(kKeyBlock * n);
-    k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
+    k_groups = c.floats(int64_t{kKeyBlock} * tile.units(dim_qk) + slack);
     v_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_v) + slack);
     rows = c.take<char>(panels * tile.panel_rows_bytes());
     states = c.take<char>(panels * tile.panel_state_bytes());
@@ -93,15 +95,19 @@ struct BackwardShared {
 };
 
 struct BackwardScratch {
-  // The chunk of query rows: [panel][dim][columns], and [block of kQueryBlock rows][column panel][row][columns].
+  // The chunk of query rows: [panel][unit of the head dim][columns], and [block of kQueryBlock rows][column panel][unit
+  // of rows][columns]; dQ is [panel][dim][columns].
   float *q_panels, *do_panels, *q_columns, *do_columns, *dq;
   float *neg_lse, *delta;
   float* d_slope;  // [row]: the gradient of the slope of the row's head
   char* rows;      // PanelRows
   // The packed block of keys.
   float *k_groups, *v_groups, *k_strips;
-  // Tiles [key][kQueryBlock], and [key][columns].
-  float *p, *ds, *bias, *chain;
+  // Tiles of weights and of gradients of scores: [key][unit of kQueryBlock rows], and the latter also as [unit of
+  // keys][kQueryBlock], which is the same with one number to a unit.
+  float *p, *ds, *ds_units;
+  float *p_exact, *ds_exact;  // the same in fp32, while they are computed: p and ds, or [key][columns] of one panel
+  float *bias, *chain;        // [key][columns]
   // Accumulators of the task's key blocks: [block][column panel][key][columns].
   float *dk, *dv;
   int64_t dq_stride;           // floats per panel
@@ -118,20 +124,24 @@ struct BackwardScratch {
     dq_stride = int64_t{tile.strip_rows(dim_qk)} * n;
     dk_block = int64_t{kKeyBlock} * q_width;
     dv_block = int64_t{kKeyBlock} * v_width;
-    q_panels = c.floats(chunk_rows * dim_qk);
-    do_panels = c.floats(chunk_rows * dim_v);
-    q_columns = c.floats(chunk_rows * q_width);
-    do_columns = c.floats(chunk_rows * v_width);
+    q_panels = c.floats(chunk_rows * tile.units(dim_qk));
+    do_panels = c.floats(chunk_rows * tile.units(dim_v));
+    q_columns = c.floats(chunk_rows / tile.per * q_width);
+    do_columns = c.floats(chunk_rows / tile.per * v_width);
     dq = c.floats(chunk_rows / n * dq_stride);
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);
     d_slope = c.floats(chunk_rows);
     rows = c.take<char>(chunk_rows / n * tile.panel_rows_bytes());
-    k_groups = c.floats(int64_t{kKeyBlock} * dim_qk + slack);
-    v_groups = c.floats(int64_t{kKeyBlock} * dim_v + slack);
+    k_groups = c.floats(int64_t{kKeyBlock} * tile.units(dim_qk) + slack);
+    v_groups = c.floats(int64_t{kKeyBlock} * tile.units(dim_v) + slack);
     k_strips = c.floats(int64_t{tile.strip_ld()} * tile.strip_rows(dim_qk) + slack);
-    p = c.floats(int64_t{kKeyBlock} * kQueryBlock);
-    ds = c.floats(int64_t{kKeyBlock} * kQueryBlock);
+    p = c.floats(int64_t{kKeyBlock} * kQueryBlock / tile.per);
+    ds = c.floats(int64_t{kKeyBlock} * kQueryBlock / tile.per);
+    const bool rounds = tile.per > 1;
+    ds_units = rounds ? c.floats(int64_t{kKeyBlock} * kQueryBlock / tile.per) : ds;
+    p_exact = rounds ? c.floats(kKeyBlock * n) : p;
+    ds_exact = rounds ? c.floats(kKeyBlock * n) : ds;
     bias = c.floats(kKeyBlock * n);
     chain = c.floats(kKeyBlock * n);
     dk = c.floats(key_blocks * dk_block);

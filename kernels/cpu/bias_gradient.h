@@ -56,9 +56,8 @@ struct BiasGradientTask {
       }
       float* const sums = mem.sums + i * panel_step + (every_key ? 0 : k0 - key0) * key_step;
       const int64_t step = key_step;
-      general_tile<T>(p, of.mem, lanes, of.mem.q_panels + int64_t{i} * NQ * p.dim_qk,
-                      of.mem.do_panels + int64_t{i} * NQ * p.dim_v, of.mem.neg_lse + i * NQ, of.mem.delta + i * NQ,
-                      of.scope.seq.keys, k0, t, of.mem.p, of.mem.ds,
+      general_tile<T>(p, of.mem, lanes, of.q_panel(i), of.do_panel(i), of.mem.neg_lse + i * NQ, of.mem.delta + i * NQ,
+                      of.scope.seq.keys, k0, t, WeightTile(of.mem, 0),
                       [&](int k, int j, V d_score) __attribute__((always_inline)) {
                         float* at = sums + k * step + j * W;
                         store(at, load(at) + d_score);
@@ -119,4 +118,10 @@ FW_INLINE void bias_gradient(const abi::Params& p, const abi::CpuLaunch& launch)
     }
     task.write(b, h, row0, key0);
   });
+}
+
+template <class T>
+void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
+  backward_products<T>(p, launch);
+  if (p.d_bias.data) bias_gradient<T>(p, launch);
 }

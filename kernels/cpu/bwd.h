@@ -14,46 +14,102 @@
 // the tasks of a head in a fixed order, so the bits do not depend on threads.
 
 constexpr int QB = abi::kQueryBlock;
-static_assert(QB % NQ == 0);
-constexpr int kPanelsPerBlock = QB / NQ;
+static_assert(QB % NQ == 0 && NQ % kPer == 0);
+constexpr int kPanelsPerBlock = QB / NQ, kQueryUnits = QB / kPer;
 
 using abi::BackwardScratch;
+
+// P^T and dS^T of one panel: in fp32, and as the products read them.
+struct WeightTile {
+  float *const p, *const ds, *const ds_units;  // of the panel, in the tiles of its block of rows
+  float *const p_exact, *const ds_exact;       // kLd apart
+  static constexpr int kLd = kPer == 1 ? QB : NQ;
+
+  FW_INLINE WeightTile(const BackwardScratch& mem, int panel)
+      : p(mem.p + panel * (NQ / kPer)),
+        ds(mem.ds + panel * (NQ / kPer)),
+        ds_units(mem.ds_units + panel * NQ),
+        p_exact(kPer == 1 ? p : mem.p_exact),
+        ds_exact(kPer == 1 ? ds : mem.ds_exact) {}
+
+  FW_INLINE float* weight(int k, int j) const { return p_exact + k * kLd + j * W; }
+  FW_INLINE float* gradient(int k, int j) const { return ds_exact + k * kLd + j * W; }
+
+#if defined(FW_ZEN4)
+  FW_INLINE void put_weights(int k, const V (&e)[NV]) const { store(p + k * kQueryUnits, (V)round_32(e[0], e[1])); }
+  FW_INLINE void put_gradients(int k, const V (&g)[kPer][NV]) const {
+    const VU16x32 one = round_32(g[0][0], g[0][1]), two = round_32(g[1][0], g[1][1]);
+    store(ds + k * kQueryUnits, (V)one), store(ds + (k + 1) * kQueryUnits, (V)two);
+    store(ds_units + k * kQueryUnits, Product::columns<0>(one, two));  // (k / kPer) * QB
+    store(ds_units + k * kQueryUnits + W, Product::columns<1>(one, two));
+  }
+  // As the products read them, from what they are in fp32.
+  FW_INLINE void round(TileRange t) const {
+    for (int k = t.begin; k < t.end; k += kPer) {
+      V g[kPer][NV];
+      FW_UNROLL for (int r = 0; r < kPer; ++r) {
+        V e[NV];
+        FW_UNROLL for (int j = 0; j < NV; ++j) e[j] = load(weight(k + r, j)), g[r][j] = load(gradient(k + r, j));
+        put_weights(k + r, e);
+      }
+      put_gradients(k, g);
+    }
+  }
+#else  // fp32 is what they read
+  FW_INLINE void put_weights(int, const V (&)[NV]) const {}
+  FW_INLINE void put_gradients(int k, const V (&g)[1][NV]) const {
+    FW_UNROLL for (int j = 0; j < NV; ++j) store(gradient(k, j), g[0][j]);
+  }
+  FW_INLINE void round(TileRange) const {}
+#endif
+};
 
 // P^T and dS^T of one panel, plain scores: both products of a group of keys back to back, exp and product in the
 // epilogues.
 template <bool Masked>
 FW_NOINLINE void probability_tile(const BackwardScratch& mem, const PanelRows& rows, const float* q, const float* d_o,
-                                  const float* neg_lse, const float* delta, int dim_qk, int dim_v, int64_t k0,
-                                  TileRange t, float* p, float* ds) {
+                                  const float* neg_lse, const float* delta, const abi::Params& params, int64_t k0,
+                                  TileRange t, WeightTile out) {
+  const int dim_qk = units_of(params.dim_qk), dim_v = units_of(params.dim_v);
+  const float scale = params.softmax_scale * kLog2e;
   for (int k = t.begin; k < t.end; k += MR) {
     V c[MR][NV];
     clear(c);
     multiply_tile<MR, 1, MR, NQ>(c, mem.k_groups + k * dim_qk, q, dim_qk);
     FW_UNROLL for (int i = 0; i < MR; ++i) {
+      V e[NV];
       FW_UNROLL for (int j = 0; j < NV; ++j) {
-        V e = exp2_fast(c[i][j] + load(neg_lse + j * W));
-        if (Masked) e = zero_unless(sees(rows, j, int32_t(k0) + k + i), e);
-        store(p + (k + i) * QB + j * W, e);
+        e[j] = exp2_fast(Product::score(c[i][j], scale) + load(neg_lse + j * W));
+        if (Masked) e[j] = zero_unless(sees(rows, j, int32_t(k0) + k + i), e[j]);
+        store(out.weight(k + i, j), e[j]);
       }
+      out.put_weights(k + i, e);
       FW_KEEP_ORDER;
     }
     clear(c);
     multiply_tile<MR, 1, MR, NQ>(c, mem.v_groups + k * dim_v, d_o, dim_v);
-    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
-      V g = (c[i][j] - load(delta + j * W)) * load(p + (k + i) * QB + j * W);
-      if (Masked) g = zero_unless(sees(rows, j, int32_t(k0) + k + i), g);
-      store(ds + (k + i) * QB + j * W, g);
+    FW_UNROLL for (int i = 0; i < MR; i += kPer) {
+      V g[kPer][NV];
+      FW_UNROLL for (int r = 0; r < kPer; ++r) FW_UNROLL for (int j = 0; j < NV; ++j) {
+        g[r][j] = (c[i + r][j] - load(delta + j * W)) * load(out.weight(k + i + r, j));
+        if (Masked) g[r][j] = zero_unless(sees(rows, j, int32_t(k0) + k + i + r), g[r][j]);
+      }
+      out.put_gradients(k + i, g);
     }
   }
 }
 
-// One product of a panel, stored as it is: raw scores or dP.
-FW_NOINLINE void product_tile(const float* groups, const float* panel, int dim, TileRange t, float* out) {
+// One product of a panel, scaled where the queries are not: raw scores or dP.
+FW_NOINLINE void product_tile(const float* groups, const float* panel, int units, float scale, TileRange t,
+                              float* out) {
   for (int k = t.begin; k < t.end; k += MR) {
     V c[MR][NV];
     clear(c);
-    multiply_tile<MR, 1, MR, NQ>(c, groups + k * dim, panel, dim);
-    store_tile<MR, QB>(out + k * QB, c);
+    multiply_tile<MR, 1, MR, NQ>(c, groups + k * units, panel, units);
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
+      c[i][j] = Product::score(c[i][j], scale);
+    }
+    store_tile<MR, WeightTile::kLd>(out + k * WeightTile::kLd, c);
   }
 }
 
@@ -62,15 +118,15 @@ FW_NOINLINE void product_tile(const float* groups, const float* panel, int dim, 
 template <class T, class Take>
 FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& mem, const PanelRows& rows,
                               const float* q, const float* d_o, const float* neg_lse, const float* delta, int64_t keys,
-                              int64_t k0, TileRange t, float* p, float* ds, Take take) {
-  product_tile(mem.k_groups, q, params.dim_qk, t, p);
-  product_tile(mem.v_groups, d_o, params.dim_v, t, ds);
+                              int64_t k0, TileRange t, WeightTile out, Take take) {
+  product_tile(mem.k_groups, q, units_of(params.dim_qk), params.softmax_scale * kLog2e, t, out.p_exact);
+  product_tile(mem.v_groups, d_o, units_of(params.dim_v), 1.f, t, out.ds_exact);
   if (params.bias.data) load_bias_tile<T>(params, rows, k0, t.begin, t.end, keys, mem.bias);
   for (int j = 0; j < NV; ++j) {
     const V slope = load(rows.slope + j * W), start = load(neg_lse + j * W);
     const V diagonal = __builtin_convertvector(load_i(rows.diagonal + j * W) - int32_t(k0), V);
     for (int k = t.begin; k < t.end; ++k) {
-      float* x = p + k * QB + j * W;
+      float* x = out.weight(k, j);
       V tanh_z{};
       const V s = modify_score(params, load(x), slope, diagonal, float(k),
                                params.bias.data ? mem.bias + k * NQ + j * W : nullptr, &tanh_z);
@@ -83,7 +139,7 @@ FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& 
   }
   const float keep = 1.f / (1.f - params.dropout_p);
   auto finish = [&](int k, int j, VI kept) __attribute__((always_inline)) {
-    float *x = p + k * QB + j * W, *g = ds + k * QB + j * W;
+    float *x = out.weight(k, j), *g = out.gradient(k, j);
     const V e = load(x), d_p = zero_unless(kept, load(g) * keep);
     const V d_score = zero_unless(sees(rows, j, int32_t(k0) + k), e * (d_p - load(delta + j * W)));
     store(g, zero_unless(sees(rows, j, int32_t(k0) + k), d_score * load(mem.chain + k * NQ + j * W)));
@@ -97,6 +153,7 @@ FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& 
       for (int k = t.begin; k < t.end; ++k) finish(k, j, splat_i(-1));
     }
   }
+  out.round(t);
 }
 
 // Panels [from[g], to[g]) of a tile see some key of group g: contiguous, since what a row sees only moves forward.
@@ -104,17 +161,20 @@ struct GroupPanels {
   int from[NK / MR], to[NK / MR];
 };
 
-// acc[column panel][NK][NQ] += A[keys][QB] * columns[column panel][QB][NQ], for each group of MR keys over the rows
-// that see it. One panel of columns stays in the first-level cache while the groups pass over it. The rows of a block
-// are summed up before they are added: one chain of fp32 additions over all rows loses 3 times as much (NOTES.md).
+// acc[column panel][NK][NQ] += A[keys][QB] * columns[column panel][QB][NQ], rows by units, for each group of MR keys
+// over the rows that see it. One panel of columns stays in the first-level cache while the groups pass over it. The
+// rows of a block are summed up before they are added: one chain of fp32 additions over all rows loses 3 times as much
+// (NOTES.md).
 FW_NOINLINE void accumulate_keys(const float* a, const float* columns, int width, const GroupPanels& seen, float* acc) {
-  for (int c = 0; c < width; c += NQ, columns += QB * NQ, acc += NK * NQ) {
+  constexpr int kPanelUnits = NQ / kPer;
+  for (int c = 0; c < width; c += NQ, columns += kQueryUnits * NQ, acc += NK * NQ) {
     for (int g = 0; g < NK / MR; ++g) {
       if (seen.from[g] >= seen.to[g]) continue;
       V tile[MR][NV];
       clear(tile);
-      multiply_tile<MR, QB, 1, NQ>(tile, a + g * MR * QB + seen.from[g] * NQ, columns + seen.from[g] * NQ * NQ,
-                                   (seen.to[g] - seen.from[g]) * NQ);
+      multiply_tile<MR, kQueryUnits, 1, NQ>(tile, a + g * MR * kQueryUnits + seen.from[g] * kPanelUnits,
+                                            columns + seen.from[g] * kPanelUnits * NQ,
+                                            (seen.to[g] - seen.from[g]) * kPanelUnits);
       add_tile<MR, NQ>(acc + g * MR * NQ, tile);
     }
   }
@@ -127,7 +187,8 @@ FW_NOINLINE void accumulate_queries(const float* k_strips, const float* ds, cons
     constexpr int M = decltype(m)::value;
     V c[M][NV];
     load_tile<M, NQ>(c, dq + f * NQ);
-    multiply_tile<M, 1, M, QB>(c, k_strips + f * kStripLd + t.begin * M, ds + t.begin * QB, t.end - t.begin);
+    multiply_tile<M, 1, M, QB>(c, k_strips + f * kStripLd + t.begin / kPer * M, ds + t.begin * kQueryUnits,
+                               (t.end - t.begin) / kPer);
     store_tile<M, NQ>(dq + f * NQ, c);
   });
 }
@@ -184,6 +245,9 @@ struct BackwardTask {
     }
   }
 
+  FW_INLINE float* q_panel(int i) const { return mem.q_panels + int64_t{i} * NQ * units_of(p.dim_qk); }
+  FW_INLINE float* do_panel(int i) const { return mem.do_panels + int64_t{i} * NQ * units_of(p.dim_v); }
+
   // What S, dP and their gradients need of the chunk's rows; returns how many there are.
   FW_INLINE int64_t load_panels() {
     const int64_t count = scope.rows - row0 < chunk_rows ? scope.rows - row0 : chunk_rows;
@@ -202,8 +266,8 @@ struct BackwardTask {
       scope.for_each_row(row, scope.panel_count(row), [&](int, int64_t query, int32_t head) {
         prefetch_output<T>(p, scope, query, head);  // for delta, below
       });
-      pack_panel<T>(q[i % 2], next_q, p.dim_qk, p.softmax_scale * kLog2e, mem.q_panels + int64_t{i} * NQ * p.dim_qk);
-      pack_panel<T>(d_o[i % 2], next_d_o, p.dim_v, 1.f, mem.do_panels + int64_t{i} * NQ * p.dim_v);
+      pack_panel<Product>(q[i % 2], next_q, p.dim_qk, p.softmax_scale * kLog2e, q_panel(i));
+      pack_panel<Product>(d_o[i % 2], next_d_o, p.dim_v, 1.f, do_panel(i));
       scope.describe_panel(row, rows[i]);
       float *neg_lse = mem.neg_lse + i * NQ, *delta = mem.delta + i * NQ;
       for (int lane = 0; lane < NQ; ++lane) neg_lse[lane] = -kInf, delta[lane] = 0.f;
@@ -223,8 +287,8 @@ struct BackwardTask {
       const int n = int(count - r < QB ? count - r : QB);
       scope.row_pointers(p.q, row0 + r, n, q_rows);
       scope.row_pointers(p.d_o, row0 + r, n, do_rows);
-      pack_columns(q_rows, n, p.dim_qk, QB, mem.q_columns + r * mem.q_width);
-      pack_columns(do_rows, n, p.dim_v, QB, mem.do_columns + r * mem.v_width);
+      pack_columns(q_rows, n, p.dim_qk, kQueryUnits, mem.q_columns + r / kPer * mem.q_width);
+      pack_columns(do_rows, n, p.dim_v, kQueryUnits, mem.do_columns + r / kPer * mem.v_width);
     }
     __builtin_memset(mem.dq, 0, panels * mem.dq_stride * sizeof(float));
     __builtin_memset(mem.d_slope, 0, panels * NQ * sizeof(float));
@@ -266,29 +330,28 @@ struct BackwardTask {
       const PanelRows& lanes = rows[panel];
       const TileRange t = tile_range(lanes, k0, count);
       if (t.begin >= t.end) continue;
-      const float *q = mem.q_panels + int64_t{panel} * NQ * p.dim_qk,
-                  *d_o = mem.do_panels + int64_t{panel} * NQ * p.dim_v;
+      const float *q = q_panel(panel), *d_o = do_panel(panel);
       const float *neg_lse = mem.neg_lse + panel * NQ, *delta = mem.delta + panel * NQ;
-      float *prob = mem.p + i * NQ, *ds = mem.ds + i * NQ;
+      const WeightTile out(mem, i);
       if (general) {
         float* const d_slope = mem.d_slope + panel * NQ;
-        general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, prob, ds,
+        general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, out,
                         [&](int k, int j, V d_score) __attribute__((always_inline)) {
                           if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, d_slope);
                         });
       } else {
         for_each_part(lanes, k0, t, [&](const TileRange& part) __attribute__((always_inline)) {
           const auto tile = part.masked ? probability_tile<true> : probability_tile<false>;
-          tile(mem, lanes, q, d_o, neg_lse, delta, p.dim_qk, p.dim_v, k0, part, prob, ds);
+          tile(mem, lanes, q, d_o, neg_lse, delta, p, k0, part, out);
         });
       }
-      accumulate_queries(mem.k_strips, ds, strips, t, mem.dq + panel * mem.dq_stride);
+      accumulate_queries(mem.k_strips, out.ds_units, strips, t, mem.dq + panel * mem.dq_stride);
       for (int g = t.begin / MR; g < t.end / MR; ++g) {
         seen.from[g] = i < seen.from[g] ? i : seen.from[g];
         seen.to[g] = i + 1;
       }
     }
-    const int64_t block = int64_t{first} / kPanelsPerBlock * QB;
+    const int64_t block = int64_t{first} / kPanelsPerBlock * kQueryUnits;
     const float *q_columns = mem.q_columns + block * mem.q_width, *do_columns = mem.do_columns + block * mem.v_width;
     accumulate_keys(mem.p, do_columns, mem.v_width, seen, dv);
     accumulate_keys(mem.ds, q_columns, mem.q_width, seen, dk);
@@ -313,10 +376,7 @@ struct BackwardTask {
 };
 
 template <class T>
-FW_INLINE void bias_gradient(const abi::Params& p, const abi::CpuLaunch& launch);
-
-template <class T>
-void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
+void backward_products(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
@@ -326,5 +386,4 @@ void backward(const abi::Params& p, const abi::CpuLaunch& launch) {
     BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
     task.run(take);
   });
-  if (p.d_bias.data) bias_gradient<T>(p, launch);
 }

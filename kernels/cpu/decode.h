@@ -110,13 +110,7 @@ struct DecodeMath<BFloat16> {
   using Weight = uint32_t;  // those of two keys
 
   FW_INLINE static float score_scale(const abi::Params& p) { return p.softmax_scale * kLog2e; }
-  FW_INLINE static __m512i load_32(const T* p) { return _mm512_loadu_si512(p); }
-  FW_INLINE static __m512i load_part_32(const T* p, int n) {
-    return _mm512_maskz_loadu_epi16(n >= 32 ? 0xFFFFFFFFu : (1u << n) - 1, p);
-  }
-  FW_INLINE static V product(V sum, __m512i a, __m512i b) {
-    return (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-  }
+  FW_INLINE static V product(V sum, __m512i a, __m512i b) { return Product::add(sum, (V)a, (V)b); }
   FW_INLINE static void load_query(const abi::Params& p, const T* row, float* q) {
     for (int c = 0; c < p.dim_qk; c += 32) _mm512_store_si512(q + c / 2, load_part_32(row + c, p.dim_qk - c));
   }
@@ -176,11 +170,10 @@ constexpr int lines_of(int n) {
   return (n * 2 * W * int(sizeof(T)) + 63) / 64;
 }
 
-// q.k of R rows (q_stride apart) with W / R keys each: s[row * kDecodeKeys + key]. q is zero-padded to a multiple of 2
-// W. ahead(lines that were read) at every step.
+// q.k of R rows (q_stride apart) with W / R keys each, row by row. q is zero-padded to a multiple of 2 W. ahead(lines
+// that were read) at every step.
 template <int R, class T, class Ahead>
-FW_INLINE void dot_keys(const float* q, int q_stride, const T* const* keys, int64_t offset, int d, float* s,
-                        Ahead&& ahead) {
+FW_INLINE V dot_keys(const float* q, int q_stride, const T* const* keys, int64_t offset, int d, Ahead&& ahead) {
   constexpr int kKeys = W / R;
   V sum[W];
   FW_UNROLL for (int i = 0; i < W; ++i) sum[i] = V{};
@@ -192,9 +185,35 @@ FW_INLINE void dot_keys(const float* q, int q_stride, const T* const* keys, int6
   if (c < d)
     ahead(std::integral_constant<int, lines_of<T>(kKeys)>{}),
         DecodeMath<T>::template add_products<R, false>(sum, q, q_stride, keys, offset, c, d);
-  alignas(64) float lanes[W];
-  store(lanes, sum_each(sum));
-  FW_UNROLL for (int r = 0; r < R; ++r) __builtin_memcpy(s + r * kDecodeKeys, lanes + r * kKeys, kKeys * sizeof(float));
+  return sum_each(sum);
+}
+
+// Of R registers with W / R numbers of each of R rows: one register for each row.
+template <int R>
+FW_INLINE void group_by_row(V (&x)[R]) {
+  constexpr auto kLanes = std::make_integer_sequence<int, W>{};
+  if constexpr (R == 4) {
+    exchange<W / 4>(x[0], x[1], kLanes), exchange<W / 4>(x[2], x[3], kLanes);
+    exchange<W / 2>(x[0], x[2], kLanes), exchange<W / 2>(x[1], x[3], kLanes);
+  } else if constexpr (R == 2) {
+    exchange<W / 2>(x[0], x[1], kLanes);
+  }
+}
+
+// q.k of R rows with W keys: s[row * kDecodeKeys + key]. A whole register at a time: what is stored in parts cannot be
+// loaded as one before it has reached the cache.
+template <int R, class T, class Ahead>
+FW_INLINE void score_keys(const float* q, int q_stride, const T* const* keys, int64_t offset, int d, float* s,
+                          Ahead&& ahead) {
+  alignas(64) float sums[R][W];  // no registers are left for them
+  FW_NO_UNROLL for (int i = 0; i < R; ++i) {
+    store(sums[i], dot_keys<R>(q, q_stride, keys + i * (W / R), offset, d, ahead));
+    FW_KEEP_ORDER;  // nor for what this shares with the next
+  }
+  V x[R];
+  FW_UNROLL for (int i = 0; i < R; ++i) x[i] = load(sums[i]);
+  group_by_row(x);
+  FW_UNROLL for (int r = 0; r < R; ++r) store(s + r * kDecodeKeys, x[r]);
 }
 
 // o += sum over `count` keys of weight * V, for R rows, columns [c, c + 2 W P).
@@ -274,16 +293,14 @@ struct DecodeTask {
     for (int g = 0; g < block.count; g += W) {
       for_each_group([&](auto group, int r) __attribute__((always_inline)) {
         constexpr int R = group;
-        FW_NO_UNROLL for (int j = g; j < g + W; j += W / R) {
-          const float* q = mem.q + r * mem.q_stride;
-          float* s = mem.s + r * kDecodeKeys + j;
-          if (r == 0) {
-            dot_keys<R>(q, mem.q_stride, block.keys + j, k_offset, p.dim_qk, s,
+        const float* q = mem.q + r * mem.q_stride;
+        float* s = mem.s + r * kDecodeKeys + g;
+        if (r == 0) {
+          score_keys<R>(q, mem.q_stride, block.keys + g, k_offset, p.dim_qk, s,
                         [&](auto lines)
                             __attribute__((always_inline)) { while_scoring.template fetch_lines<lines>(); });
-          } else {
-            dot_keys<R>(q, mem.q_stride, block.keys + j, k_offset, p.dim_qk, s, [](auto) {});
-          }
+        } else {
+          score_keys<R>(q, mem.q_stride, block.keys + g, k_offset, p.dim_qk, s, [](auto) {});
         }
       });
     }

@@ -75,9 +75,8 @@ struct SoonRead {
       FW_UNROLL for (int i = 0; i < kLines; ++i) fetch(at + i * 64);
       at += kLines * 64;
     } else {
-      FW_NO_UNROLL for (int i = 0; i < kLines && at < end; ++i) {
-        fetch(at);
-        at += 64;
+      FW_UNROLL for (int i = 0; i < kLines; ++i) {
+        if (at < end) fetch(at), at += 64;
         if (at >= end) next_row();
       }
     }
@@ -85,6 +84,21 @@ struct SoonRead {
 
  private:
   int64_t offset;
+};
+
+// Far ones and near ones. A prefetch that finds no free buffer is lost, and there is none while loads wait for lines
+// whose prefetch was lost, so that one loss makes the next: what was fetched from afar is asked for again before it is
+// needed, at a time when other rows are worked on (NOTES.md, "Zen 4").
+template <class Far>
+struct SoonReadTwice {
+  Far& far;
+  Far near;
+
+  template <int kLines>
+  FW_INLINE void fetch_lines() {
+    far.template fetch_lines<kLines>();
+    near.template fetch_lines<kLines>();
+  }
 };
 
 // Fetches a line of every page of memory that these rows lie in: looking up where a page is takes as long as several
@@ -149,16 +163,20 @@ struct DecodeHeads {
     const abi::Params& p = (*this)[0].p;
     using Soon = SoonRead<T, Task::kFetchesBlocks>;
     const int64_t k_stride = p.k.stride[2], v_stride = p.v.stride[2];
-    if constexpr (Task::kFetchesBlocks) {  // while one block is worked on, the next in the order of addresses
-      Soon keys(next ? next->keys : nullptr, next ? next->count : 0, p.dim_qk, 0, count, k_stride);
-      Soon values(next ? next->values : nullptr, next ? next->count : 0, p.dim_v, 0, count, v_stride);
-      for (int i = 0; i < count; ++i) (*this)[i].attend(block, k0, i * k_stride, i * v_stride, keys, values);
-    } else {  // a head's values while its scores are computed, the next head's keys while values are added up
-      for (int i = 0; i < count; ++i) {
-        const bool last = i + 1 == count;
-        const KeyBlock<T>* const of = last ? next : &block;
-        Soon values(block.values, block.count, p.dim_v, i * v_stride, 1, 0);
-        Soon keys(of ? of->keys : nullptr, of ? of->count : 0, p.dim_qk, last ? 0 : (i + 1) * k_stride, 1, 0);
+    const int next_count = next ? next->count : 0;
+    // While one block is worked on, the next in the order of addresses.
+    [[maybe_unused]] Soon next_keys(next ? next->keys : nullptr, next_count, p.dim_qk, 0, count, k_stride);
+    [[maybe_unused]] Soon next_values(next ? next->values : nullptr, next_count, p.dim_v, 0, count, v_stride);
+    for (int i = 0; i < count; ++i) {
+      // A head's values while its scores are computed, the next head's keys while values are added up.
+      const bool last = i + 1 == count;
+      const KeyBlock<T>* const of = last ? next : &block;
+      Soon values(block.values, block.count, p.dim_v, i * v_stride, 1, 0);
+      Soon keys(of ? of->keys : nullptr, of ? of->count : 0, p.dim_qk, last ? 0 : (i + 1) * k_stride, 1, 0);
+      if constexpr (Task::kFetchesBlocks) {
+        SoonReadTwice<Soon> while_scoring{next_keys, values}, while_adding{next_values, keys};
+        (*this)[i].attend(block, k0, i * k_stride, i * v_stride, while_scoring, while_adding);
+      } else {
         (*this)[i].attend(block, k0, i * k_stride, i * v_stride, values, keys);
       }
     }

@@ -4,14 +4,16 @@
 //   softmax along the keys         vertical vector operations: no horizontal reduction anywhere
 //   O^T[dim][query] += V^T P^T     A = V in strips of MR columns, B = P^T as it was produced
 //
-// A task is a block of query rows against a range of keys. Keys come in blocks of NK, packed to fp32 just in time into
-// the cache; each block serves all panels of the task. fp16 and bf16 are widened while packing.
+// A task is a block of query rows against a range of keys. Keys come in blocks of NK, packed just in time into the
+// cache; each block serves all panels of the task. fp16 and bf16 are widened while packing, unless they are multiplied
+// in pairs (products.h).
 
 constexpr int NK = abi::kKeyBlock;
-constexpr int kStripLd = kTile.strip_ld();  // row capacity of a strip
+constexpr int kStripLd = kTile.strip_ld();  // units of rows that a strip has room for
+constexpr int kUnitRow = NQ / kPer;  // weights by units of keys: that of key k, the first of its unit, at k * kUnitRow
 // A block's sum of 2^(s - m) past which m is raised: floats have range to spare.
 constexpr float kLargestGuess = 0x1p12f;
-static_assert(NK % MR == 0 && NK % kKeysPerPhilox == 0);
+static_assert(NK % MR == 0 && NK % kKeysPerPhilox == 0 && MR % kPer == 0);
 
 // Online softmax state of one panel. m is the running maximum (log2 units), l the sum of 2^(s - m).
 struct PanelState {
@@ -20,35 +22,45 @@ struct PanelState {
 };
 static_assert(sizeof(PanelState) == kTile.panel_state_bytes());
 
-// Scores of keys [begin, end) into s, with the largest per lane.
-FW_NOINLINE void score_tile(const float* k_groups, const float* q_panel, int d, int begin, int end, float* s,
-                            V (&largest)[NV]) {
+// Scores of keys [begin, end) into s, with the largest per lane. d: units of the head dimension.
+FW_NOINLINE void score_tile(const float* k_groups, const float* q_panel, int d, float scale, int begin, int end,
+                            float* s, V (&largest)[NV]) {
   V top[NV] = {splat(-kInf), splat(-kInf)};
   for (int k = begin; k < end; k += MR) {
     V c[MR][NV];
     clear(c);
     multiply_tile<MR, 1, MR, NQ>(c, k_groups + k * d, q_panel, d);
-    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) top[j] = max(top[j], c[i][j]);
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
+      c[i][j] = Product::score(c[i][j], scale);
+      top[j] = max(top[j], c[i][j]);
+    }
     store_tile<MR, NQ>(s + k * NQ, c);
   }
   FW_UNROLL for (int j = 0; j < NV; ++j) largest[j] = top[j];
 }
 
-// 2^(score - m) of keys [begin, end) into s, with the sum per lane, on the guess that m need not be raised. The
-// accumulators start at -m, so the subtraction is free, and exp runs in the shadow of the next group's products. No
-// maximum is kept: a score far above m shows in the sum (the exponent is clamped, so it cannot wrap).
-FW_NOINLINE void guess_tile(const float* k_groups, const float* q_panel, int d, int begin, int end, float* s,
-                            const float* m, V (&sum)[NV]) {
+// 2^(score - m) of keys [begin, end) into s, by units of keys, with the sum per lane, on the guess that m need not be
+// raised. The accumulators start at -m where they can, so the subtraction is free, and exp runs in the shadow of the
+// next group's products. No maximum is kept: a score far above m shows in the sum (the exponent is clamped, so it
+// cannot wrap). The sum is that of the weights before they are rounded.
+FW_NOINLINE void guess_tile(const float* k_groups, const float* q_panel, int d, float scale, int begin, int end,
+                            float* s, const float* m, V (&sum)[NV]) {
   V total[NV] = {V{}, V{}};
   for (int k = begin; k < end; k += MR) {
     V c[MR][NV];
-    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] = -load(m + j * W);
+    FW_UNROLL for (int i = 0; i < MR; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) {
+      c[i][j] = Product::start(-load(m + j * W));
+    }
     multiply_tile<MR, 1, MR, NQ>(c, k_groups + k * d, q_panel, d);
-    FW_UNROLL for (int i = 0; i < MR; ++i) {
+    FW_UNROLL for (int i = 0; i < MR; i += kPer) {
       FW_UNROLL for (int j = 0; j < NV; ++j) {
-        const V e = exp2_fast(min(splat(126.f), c[i][j]));
-        total[j] += e;
-        store(s + (k + i) * NQ + j * W, e);
+        V e[kPer];
+        FW_UNROLL for (int r = 0; r < kPer; ++r) {
+          const V x = Product::score_from(c[i + r][j], scale, -load(m + j * W));
+          e[r] = exp2_fast(min(splat(126.f), x));
+          total[j] += e[r];
+        }
+        store(s + (k + i) * kUnitRow + j * W, Product::rounded(e));
       }
       FW_KEEP_ORDER;
     }
@@ -78,16 +90,19 @@ FW_NOINLINE void max_tile(int begin, int end, const float* s, V (&largest)[NV]) 
   FW_UNROLL for (int j = 0; j < NV; ++j) largest[j] = top[j];
 }
 
-// s = 2^(s - m); returns the sums.
+// s = 2^(s - m), by units of keys; returns the sums before rounding. In place: unit k / kPer lies at or before key k.
 template <bool Masked>
 FW_NOINLINE void exp_tile(int begin, int end, float* s, const V (&m)[NV], V (&sum)[NV]) {
   V total[NV] = {V{}, V{}}, base[NV] = {m[0], m[1]};
-  for (int k = begin; k < end; ++k) {
+  for (int k = begin; k < end; k += kPer) {
     FW_UNROLL for (int j = 0; j < NV; ++j) {
-      const V x = load(s + k * NQ + j * W) - base[j];
-      const V e = Masked ? exp2_masked(x) : exp2_fast(x);
-      total[j] += e;
-      store(s + k * NQ + j * W, e);
+      V e[kPer];
+      FW_UNROLL for (int r = 0; r < kPer; ++r) {
+        const V x = load(s + (k + r) * NQ + j * W) - base[j];
+        e[r] = Masked ? exp2_masked(x) : exp2_fast(x);
+        total[j] += e[r];
+      }
+      store(s + k * kUnitRow + j * W, Product::rounded(e));
     }
   }
   FW_UNROLL for (int j = 0; j < NV; ++j) sum[j] = total[j];
@@ -123,7 +138,8 @@ FW_NOINLINE void value_tile(const float* v_strips, const float* s, const Strips&
         FW_UNROLL for (int i = 0; i < M; ++i) FW_UNROLL for (int j = 0; j < NV; ++j) c[i][j] *= alpha[j];
       }
     }
-    multiply_tile<M, 1, M, NQ>(c, v_strips + f * kStripLd + begin * M, s + begin * NQ, end - begin);
+    multiply_tile<M, 1, M, NQ>(c, v_strips + f * kStripLd + begin / kPer * M, s + begin * kUnitRow,
+                               (end - begin) / kPer);
     store_tile<M, NQ>(out, c);
   });
 }
@@ -143,6 +159,7 @@ struct ForwardTask {
   PanelRows* const rows;
   PanelState* const states;
   const Strips strips;
+  const float scale;  // of the scores, in units of log2
   int64_t row0;
   int panels;
 
@@ -153,11 +170,12 @@ struct ForwardTask {
         rows(reinterpret_cast<PanelRows*>(mem.rows)),
         states(reinterpret_cast<PanelState*>(mem.states)),
         strips(params.dim_v),
+        scale(params.softmax_scale * kLog2e),
         row0(first_row),
         panels((row_count + NQ - 1) / NQ) {}
 
-  // Transposes the queries (scale and log2(e) folded in) and starts the softmax. A sink is a key of value 0 that comes
-  // first; it joins one part of the keys only.
+  // Transposes the queries (with the scale in them where they are fp32) and starts the softmax. A sink is a key of
+  // value 0 that comes first; it joins one part of the keys only.
   FW_INLINE void start(bool with_sink) {
     const T* pointers[2][NQ];
     scope.panel_pointers(p.q, row0, pointers[0]);
@@ -165,7 +183,7 @@ struct ForwardTask {
       const int64_t row = row0 + int64_t{i} * NQ;
       const T** const ahead = i + 1 < panels ? pointers[(i + 1) % 2] : nullptr;
       if (ahead) scope.panel_pointers(p.q, row + NQ, ahead);
-      pack_panel<T>(pointers[i % 2], ahead, p.dim_qk, p.softmax_scale * kLog2e, mem.q + i * mem.q_stride);
+      pack_panel<Product>(pointers[i % 2], ahead, p.dim_qk, scale, mem.q + i * mem.q_stride);
       scope.describe_panel(row, rows[i]);
       PanelState& state = states[i];
       state.started = false;
@@ -222,7 +240,7 @@ struct ForwardTask {
     V largest[NV], sum[NV], alpha[NV];
 
     if (!t.masked && !modified && state.started) {
-      guess_tile(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, state.m, sum);
+      guess_tile(mem.k_groups, q, units_of(p.dim_qk), scale, t.begin, t.end, mem.s, state.m, sum);
       if (!any(~(sum[0] <= kLargestGuess) | ~(sum[1] <= kLargestGuess))) {
         for (int j = 0; j < NV; ++j) store(state.l + j * W, load(state.l + j * W) + sum[j]);
         if (p.dropout_threshold) drop(panel, k0, t);
@@ -231,7 +249,7 @@ struct ForwardTask {
       }  // the guess was wrong (or there is a NaN): once more, the careful way
     }
 
-    score_tile(mem.k_groups, q, p.dim_qk, t.begin, t.end, mem.s, largest);
+    score_tile(mem.k_groups, q, units_of(p.dim_qk), scale, t.begin, t.end, mem.s, largest);
     if (modified) {
       if (p.bias.data) load_bias_tile<T>(p, panel, k0, t.begin, t.end, scope.seq.keys, mem.bias);
       modify_scores(p, panel, p.bias.data ? mem.bias : nullptr, k0, t.begin, t.end, mem.s);
@@ -266,8 +284,8 @@ struct ForwardTask {
 
   FW_INLINE void drop(const PanelRows& panel, int64_t k0, const TileRange& t) {
     for_each_kept(p, panel, k0, t.begin, t.end, [&](int k, int j, VI kept) __attribute__((always_inline)) {
-      float* x = mem.s + k * NQ + j * W;
-      store(x, zero_unless(kept, load(x)));
+      float* x = mem.s + k / kPer * NQ + j * W;
+      store(x, Product::keep(load(x), k % kPer, kept));
     });
   }
 

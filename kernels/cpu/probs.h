@@ -94,7 +94,7 @@ struct ProbabilityTask {
 
   FW_INLINE void score_panel(int i, int64_t k0, const TileRange& t) {
     V largest[NV];
-    score_tile(of.mem.k_groups, of.mem.q + i * of.mem.q_stride, p.dim_qk, t.begin, t.end, of.mem.s, largest);
+    score_tile(of.mem.k_groups, of.mem.q + i * of.mem.q_stride, p.dim_qk, of.scale, t.begin, t.end, of.mem.s, largest);
     if (!has_score_modifiers(p)) return;
     if (p.bias.data) load_bias_tile<T>(p, of.rows[i], k0, t.begin, t.end, of.scope.seq.keys, of.mem.bias);
     modify_scores(p, of.rows[i], p.bias.data ? of.mem.bias : nullptr, k0, t.begin, t.end, of.mem.s);

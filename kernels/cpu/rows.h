@@ -169,7 +169,7 @@ FW_NOINLINE void gather_bias(const abi::Params& p, const PanelRows& panel, int64
   if (step == 1) {
     const TB* rows[NQ];
     for (int i = 0; i < NQ; ++i) rows[i] = base + panel.bias[i] + k0 + begin;
-    pack_panel<TB>(rows, nullptr, exist - begin, 1.f, out + begin * NQ);
+    pack_panel<Singles, TB>(rows, nullptr, exist - begin, 1.f, out + begin * NQ);
     for (int i = begin * NQ; i < exist * NQ; i += W) store(out + i, in_log2(load(out + i)));
   } else {
     for (int k = begin; k < exist; ++k) {

@@ -1,7 +1,7 @@
 // Tiles: the register micro-kernel that every product of both directions runs through, and the packing that feeds it.
-// Included by the per-instruction-set files after vec.h.
+// Included by the per-instruction-set files after products.h.
 
-// c[M][NQ] += sum over k < count of A[i, k] * B[k, 0..NQ): A element at a[i * RowStride + k * StepStride], B row at
+// c[M][NQ] += sum over k < count of A[i, k] * B[k, 0..NQ): A's unit at a[i * RowStride + k * StepStride], B's row at
 // b + k * Ldb. M * NV accumulators stay in registers; one broadcast of A serves NV FMAs.
 template <int M, int RowStride, int StepStride, int Ldb>
 FW_INLINE void multiply_tile(V (&c)[M][NV], const float* __restrict a, const float* __restrict b, int count) {
@@ -10,8 +10,8 @@ FW_INLINE void multiply_tile(V (&c)[M][NV], const float* __restrict a, const flo
     const Factors<M, RowStride> factors(x);
     FW_UNROLL for (int i = 0; i < M; ++i) {
       const V s = factors[i];
-      c[i][0] += s * b0;
-      c[i][1] += s * b1;
+      c[i][0] = Product::add(c[i][0], s, b0);
+      c[i][1] = Product::add(c[i][1], s, b1);
     }
   };
   int k = 0;
@@ -76,10 +76,10 @@ struct Strips {
   }
 };
 
-// ---- packing: any storage type and layout to fp32 tiles
-// -------------------------------------------------------------- Rows come as pointers, so that dense, varlen, paged
-// and GQA-packed inputs all look alike; a null row packs as zeros. Stores are W wide and overlap: what one leaves past
-// its M floats the next overwrites, hence kSlack at the end.
+// ---- packing: any storage type and layout to tiles of units --------------------------------------------------------
+
+// Rows come as pointers, so that dense, varlen, paged and GQA-packed inputs all look alike; a null row packs as zeros.
+// Stores are W wide and overlap: what one leaves past its M units the next overwrites, hence kSlack at the end.
 
 constexpr int kSlack = W;
 constexpr int kPieces = (MR + W - 1) / W;  // registers that hold MR floats
@@ -94,45 +94,46 @@ FW_INLINE void prefetch_row(const T* row, int n) {
     __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
 }
 
-// W rows by W columns from column c on (n columns exist), scaled, transposed: r[j] = column c + j of the W rows.
-template <class T>
-FW_INLINE void load_transposed(V (&r)[W], const T* const* rows, int valid_rows, int c, int n, V scale) {
-  FW_UNROLL for (int i = 0; i < W; ++i) {
-    r[i] = i < valid_rows && rows[i] ? scale * load_part(rows[i] + c, n - c) : V{};
-  }
+// W rows by W units from unit c on (n numbers exist), scaled, transposed: r[j] = unit c + j of the W rows.
+template <class Of, class T>
+FW_INLINE void load_transposed(V (&r)[W], const T* const* rows, int valid_rows, int c, int n, float scale) {
+  FW_UNROLL for (int i = 0; i < W; ++i) { r[i] = i < valid_rows && rows[i] ? Of::load(rows[i], c, n, scale) : V{}; }
   transpose(r);
 }
 
-// NQ rows -> [n][NQ]: one panel of queries, the B side of a product over the head dimension. While it waits for these
-// rows it fetches `ahead`, those of the next panel (or null): a transpose alone has too few loads under way.
-template <class T>
+// NQ rows of n -> [unit][NQ]: one panel of queries, the B side of a product over the head dimension. While it waits for
+// these rows it fetches `ahead`, those of the next panel (or null): a transpose alone has too few loads under way.
+template <class Of, class T>
 FW_NOINLINE void pack_panel(const T* const* rows, const T* const* ahead, int n, float scale, float* out) {
+  constexpr int kNumbers = Of::kNumbers;
+  const int units = (n + kNumbers - 1) / kNumbers;
   for (int g = 0; g < NQ; g += W) {
-    for (int c = 0; c < n; c += W) {
+    for (int c = 0; c < units; c += W) {
       V r[W];
-      load_transposed(r, rows + g, W, c, n, splat(scale));
-      if (ahead && c * int(sizeof(T)) % 64 == 0) {
+      load_transposed<Of>(r, rows + g, W, c, n, scale);
+      if (ahead && c * kNumbers * int(sizeof(T)) % 64 == 0) {
         FW_UNROLL for (int i = 0; i < W; ++i) {
-          if (ahead[g + i]) __builtin_prefetch(ahead[g + i] + c, 0, 2);
+          if (ahead[g + i]) __builtin_prefetch(ahead[g + i] + c * kNumbers, 0, 2);
         }
       }
-      const int m = n - c < W ? n - c : W;
+      const int m = units - c < W ? units - c : W;
       for (int j = 0; j < m; ++j) store(out + (c + j) * NQ + g, r[j]);
     }
   }
 }
 
-// count rows -> groups of MR: [ceil(count/MR)][n][MR], the A side of a product over the head dimension.
+// count rows -> groups of MR: [ceil(count/MR)][unit][MR], the A side of a product over the head dimension.
 template <class T>
 FW_NOINLINE void pack_groups(const T* const* rows, int count, int n, float* out) {
-  for (int first = 0; first < count; first += MR, out += n * MR) {
+  const int units = units_of(n);
+  for (int first = 0; first < count; first += MR, out += units * MR) {
     const int valid = count - first < MR ? count - first : MR;
-    for (int c = 0; c < n; c += W) {
+    for (int c = 0; c < units; c += W) {
       V r[kPieces][W];
       FW_UNROLL for (int i = 0; i < kPieces; ++i) {
-        load_transposed(r[i], rows + first + i * W, valid - i * W, c, n, splat(1.f));
+        load_transposed<Product>(r[i], rows + first + i * W, valid - i * W, c, n, 1.f);
       }
-      const int m = n - c < W ? n - c : W;
+      const int m = units - c < W ? units - c : W;
       for (int j = 0; j < m; ++j) {
         FW_UNROLL for (int i = 0; i < kPieces; ++i) store_u(out + (c + j) * MR + i * W, r[i][j]);
       }
@@ -151,31 +152,36 @@ FW_INLINE V load_columns(const T* row, int c, int n) {
   return permuted(load_as_float(row + n - W), (lanes + (c - (n - W))) & (W - 1));
 }
 
-// count rows -> strips of columns: strip at first column f lies at out + f * ld, row r at + r * M; the A side of a
-// product over the rows. Strip s starts where ld rows of the strips before it end, so ld >= count + kSlack. Columns
-// past n hold anything finite: what is computed from them is never read.
+// count rows -> strips of columns: strip at first column f lies at out + f * ld, unit r of rows at + r * M; the A side
+// of a product over the rows. Strip s starts where ld units of the strips before it end, so ld >= units + kSlack.
+// Columns past n hold anything finite: what is computed from them is never read.
 template <class T>
 FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strips& strips, int ld, float* out) {
-  for (int r = 0; r < count; ++r) {
-    const T* row = rows[r];
+  for (int r = 0; r < count; r += kPer) {
     strips.for_each([&](auto m, int f) __attribute__((always_inline)) {
       constexpr int M = decltype(m)::value;
       FW_UNROLL for (int i = 0; i < M; i += W) {
-        store_u(out + f * ld + r * M + i, row ? load_columns(row, f + i, n) : V{});
+        const auto of = [&](int row) __attribute__((always_inline)) {
+          return rows[r + row] ? load_columns(rows[r + row], f + i, n) : V{};
+        };
+        store_u(out + f * ld + r / kPer * M + i, Product::join(of));
       }
     });
   }
 }
 
-// count rows -> [ceil(n/NQ)][ld][NQ]: panels of columns, the B side of a product over the rows. Rows past count up to
-// ld are zeros.
+// count rows -> [ceil(n/NQ)][ld units][NQ]: panels of columns, the B side of a product over the rows. Rows past count,
+// up to ld units, are zeros.
 template <class T>
 FW_NOINLINE void pack_columns(const T* const* rows, int count, int n, int ld, float* out) {
   const int width = round_up(n, NQ);  // the last panel may be half empty
-  for (int r = 0; r < ld; ++r, out += NQ) {
-    const T* row = r < count ? rows[r] : nullptr;
+  for (int r = 0; r < ld * kPer; r += kPer, out += NQ) {
     for (int c = 0; c < width; c += W) {
-      store(out + (c / NQ) * ld * NQ + c % NQ, row && c < n ? load_part(row + c, n - c) : V{});
+      const auto of = [&](int i) __attribute__((always_inline)) {
+        const T* row = r + i < count ? rows[r + i] : nullptr;
+        return row && c < n ? load_part(row + c, n - c) : V{};
+      };
+      store(out + (c / NQ) * ld * NQ + c % NQ, Product::join(of));
     }
   }
 }

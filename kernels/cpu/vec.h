@@ -1,7 +1,7 @@
 // The vector vocabulary of the CPU kernels, on the compiler's vector extensions: one source for every width.
 //
-// Included once per instruction set (avx2.cpp, avx512.cpp, neon.cpp, portable.cpp), always inside an unnamed namespace
-// of that file: nothing here may be shared between sets by the linker.
+// Included once per instruction set (avx2.cpp, avx512.cpp, zen4.cpp, neon.cpp, portable.cpp), always inside an unnamed
+// namespace of that file: nothing here may be shared between sets by the linker.
 //
 //   W   lanes of a register          16 (AVX-512)   8 (AVX2)   4 (NEON)   4 (portable)
 //   MR  rows of the register tile    12             6          12         6
@@ -21,7 +21,12 @@ constexpr int W = 4, kRegisters = 32;
 constexpr int W = 4, kRegisters = 16;
 #endif
 constexpr int NV = 2, NQ = NV * W;
-constexpr abi::CpuTile kTile = abi::cpu_tile(NQ, kRegisters);
+#if defined(FW_ZEN4)
+constexpr int kPer = 2;  // numbers in a unit of an operand: see products.h
+#else
+constexpr int kPer = 1;
+#endif
+constexpr abi::CpuTile kTile = abi::cpu_tile(NQ, kRegisters, kPer);
 constexpr int MR = kTile.rows;
 static_assert(kTile.lanes == W && kTile.columns() == NQ);
 
@@ -67,7 +72,7 @@ FW_INLINE V permuted(V x, VI from) {  // lane i gets lane from[i]
 }
 FW_INLINE V zero_unless(VI keep, V x) { return (V)((VI)x & keep); }  // keep: all ones or all zeros per lane
 
-// M numbers of memory, Stride apart: [i] is number i in every lane.
+// M units of memory, Stride apart: [i] is unit i in every lane.
 template <int M, int Stride>
 class Factors {
  public:
@@ -93,7 +98,11 @@ class Factors {
   float apart_[M];
 #else
   explicit FW_INLINE Factors(const float* p) : p_(p) {}
+#if defined(FW_ZEN4)  // the bits of two numbers
+  FW_INLINE V operator[](int i) const { return (V)splat_i(__builtin_bit_cast(int32_t, p_[i * Stride])); }
+#else
   FW_INLINE V operator[](int i) const { return splat(p_[i * Stride]); }
+#endif
 
  private:
   const float* p_;
@@ -231,22 +240,36 @@ FW_INLINE void transpose_stages(V (&r)[W]) {
 }
 FW_INLINE void transpose(V (&r)[W]) { transpose_stages<1>(r); }
 
-template <int Step, int... L>
-FW_INLINE V add_halves(V a, V b, std::integer_sequence<int, L...>) {
-  const V own = __builtin_shufflevector(a, b, ((L & Step) ? W + L : L)...);
-  const V other = __builtin_shufflevector(a, b, ((L & Step) ? L : W + L)...);
-  return own + __builtin_shufflevector(other, other, (L ^ Step)...);
+// Lane i: the sum of the lanes of r[i]. Sums after each stage, so half the exchanges of a transpose, and in the order
+// in which registers are interleaved by one instruction: lanes within a quarter first, then whole quarters.
+template <int... L>
+FW_INLINE V add_lanes(V a, V b, std::integer_sequence<int, L...>) {  // of 4: a0 + a2, b0 + b2, a1 + a3, b1 + b3
+  return __builtin_shufflevector(a, b, (L / 4 * 4 + L % 4 / 2 + L % 2 * W)...) +
+         __builtin_shufflevector(a, b, (L / 4 * 4 + L % 4 / 2 + L % 2 * W + 2)...);
 }
-// Lane i: the sum of the lanes of r[i]. Sums after each stage, so half the exchanges of a transpose.
-template <int Step = 1>
-FW_INLINE V sum_each(V (&r)[W]) {
-  if constexpr (Step < W) {
-    FW_UNROLL for (int i = 0; i < W; i += 2 * Step) r[i] =
-        add_halves<Step>(r[i], r[i + Step], std::make_integer_sequence<int, W>{});
-    return sum_each<Step * 2>(r);
-  } else {
-    return r[0];
+template <int... L>
+FW_INLINE V add_pairs(V a, V b, std::integer_sequence<int, L...>) {  // of 4: a0 + a2, a1 + a3, b0 + b2, b1 + b3
+  return __builtin_shufflevector(a, b, (L / 4 * 4 + L % 2 + L % 4 / 2 * W)...) +
+         __builtin_shufflevector(a, b, (L / 4 * 4 + L % 2 + L % 4 / 2 * W + 2)...);
+}
+template <int... L>
+FW_INLINE V add_quarters(V a, V b, std::integer_sequence<int, L...>) {  // neighbours, first those of a
+  return __builtin_shufflevector(a, b, (L / (W / 2) * W + L % (W / 2) / 4 * 8 + L % 4)...) +
+         __builtin_shufflevector(a, b, (L / (W / 2) * W + L % (W / 2) / 4 * 8 + L % 4 + 4)...);
+}
+FW_INLINE V sum_each(const V (&r)[W]) {
+  constexpr auto kLanes = std::make_integer_sequence<int, W>{};
+  V x[W / 4];
+  FW_UNROLL for (int i = 0; i < W / 4; ++i) {
+    const V* of = r + 4 * i;
+    x[i] = add_pairs(add_lanes(of[0], of[1], kLanes), add_lanes(of[2], of[3], kLanes), kLanes);
   }
+  if constexpr (W > 4) {
+    FW_UNROLL for (int n = W / 8; n > 0; n /= 2) {
+      FW_UNROLL for (int i = 0; i < n; ++i) x[i] = add_quarters(x[2 * i], x[2 * i + 1], kLanes);
+    }
+  }
+  return x[0];
 }
 
 // ---- dropout -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-// Forward attention for a handful of query rows on AMD's Zen 4 and later: products of bf16 pairs, and K and V fetched
-// block by block. The flags are this file's own (kernels/cpu/CMakeLists.txt).
+// AMD's Zen 4 and later multiply pairs of bf16 at the rate of fp32 multiply-adds: forward and backward in bf16, and the
+// forward for a handful of query rows of any type, with K and V fetched block by block. The flags are this file's own
+// (kernels/cpu/CMakeLists.txt).
 #include <immintrin.h>
 
 #include <cstddef>
@@ -23,11 +24,15 @@ namespace flashwave {
 namespace {
 // clang-format off: the order is the order of definition
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/parts.h"
+#include "kernels/cpu/fwd.h"
 #include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/decode.h"
+#include "kernels/cpu/gradients.h"
+#include "kernels/cpu/bwd.h"
 // clang-format on
 
 template <class T>
@@ -37,4 +42,8 @@ void decode(const abi::Params& p, const abi::CpuLaunch& launch) {
 }  // namespace
 
 FW_CPU_ENTRY(zen4_decode_m32n32, decode)
+void zen4_fwd_m32n96(const abi::Params& p, const abi::CpuLaunch& launch) {
+  forward_tasks<BFloat16, ForwardTask<BFloat16>>(p, launch);
+}
+void zen4_bwd_m32n96(const abi::Params& p, const abi::CpuLaunch& launch) { backward_products<BFloat16>(p, launch); }
 }  // namespace flashwave

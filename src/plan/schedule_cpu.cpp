@@ -40,7 +40,7 @@ struct Shape {
 bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
 
 abi::CpuTile tile_of(const KernelRow& row) {
-  return abi::cpu_tile(row.tile_q, row.isa == kIsaNone || row.isa == kIsaAvx2 ? 16 : 32);
+  return abi::cpu_tile(row.tile_q, row.isa == kIsaNone || row.isa == kIsaAvx2 ? 16 : 32, row.isa == kIsaZen4 ? 2 : 1);
 }
 
 abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {

@@ -31,6 +31,9 @@ constexpr KernelRow kRow = [] {
 bool chosen_starts_with(const Selection& selection, std::string_view prefix) {
   return selection.row != nullptr && std::string_view(selection.row->name).starts_with(prefix);
 }
+void set_dtype(Problem& problem, int32_t dtype) {
+  for (fw_tensor* t : {&problem.a.q, &problem.a.k, &problem.a.v, &problem.a.o}) t->dtype = dtype;
+}
 std::string chosen(const Selection& selection) { return selection.row ? selection.row->name : "none"; }
 
 // ---------------------------------------------------------------------------------------------------- features_of
@@ -235,9 +238,6 @@ TEST(Select, FewQueriesTakeTheDecodeKernel) {
 TEST(Select, TilesTakeBf16) {
   const DeviceInfo cpu = cpu_with(kBoth | kIsaAmx);
   Problem p = forward_problem(17);
-  const auto set_dtype = [](Problem& problem, int32_t dtype) {
-    for (fw_tensor* t : {&problem.a.q, &problem.a.k, &problem.a.v, &problem.a.o}) t->dtype = dtype;
-  };
   set_dtype(p, FW_BF16);
   p.a.heads_q = p.a.heads_k;
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fwd"));
@@ -292,24 +292,32 @@ TEST(Select, ListsWhatWasTriedBeforeInOrder) {
   EXPECT_GE(expected, 2u);  // at least the AVX-512 ones
 }
 
-// Zen 4 has a kernel of its own for few rows, and is AVX-512 for all else.
-TEST(Select, FewRowsOnZen4) {
+// Zen 4 has kernels of its own for few rows and for bf16, and is AVX-512 for all else.
+TEST(Select, FewRowsAndBf16OnZen4) {
   const DeviceInfo cpu = cpu_with(kBoth | kIsaZen4);
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(1), cpu), "zen4_decode"));
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(16), cpu), "zen4_decode"));
-  EXPECT_TRUE(chosen_starts_with(select(forward_problem(17), cpu), "avx512_fwd"));
+  const auto chooses = [&](Problem problem, int32_t dtype, std::string_view kernel) {
+    set_dtype(problem, dtype);
+    EXPECT_TRUE(chosen_starts_with(select(problem, cpu), kernel)) << kernel << " " << dtype;
+  };
   Problem grouped = forward_problem(5);
   grouped.a.heads_k = 1;  // 20 rows
-  EXPECT_TRUE(chosen_starts_with(select(grouped, cpu), "avx512_decode"));
-  EXPECT_TRUE(chosen_starts_with(select(backward_problem(), cpu), "avx512_bwd"));
+  for (const int32_t dtype : {FW_BF16, FW_F16, FW_F32}) {
+    const bool pairs = dtype == FW_BF16;
+    chooses(forward_problem(1), dtype, "zen4_decode");
+    chooses(forward_problem(16), dtype, "zen4_decode");
+    chooses(forward_problem(17), dtype, pairs ? "zen4_fwd" : "avx512_fwd");
+    chooses(grouped, dtype, pairs ? "zen4_fwd" : "avx512_decode");
+    chooses(backward_problem(), dtype, pairs ? "zen4_bwd" : "avx512_bwd");
+  }
 }
 
-// On every instruction set; the kernels on tiles, and those for few rows, leave them to the others.
+// On every instruction set; the kernels on tiles and on pairs, and those for few rows, leave them to the others.
 TEST(Select, TheSoftmaxMatrixAndTheGradientOfABiasComeFromFastKernels) {
   const std::tuple<uint32_t, std::string_view, std::string_view> cpus[] = {
       {kIsaNone, "portable_fwd", "portable_bwd"},
       {kIsaAvx2, "avx2_fwd", "avx2_bwd"},
       {kBoth, "avx512_fwd", "avx512_bwd"},
+      {kBoth | kIsaZen4, "avx512_fwd", "avx512_bwd"},
       {kBoth | kIsaAmx, "avx512_fwd", "avx512_bwd"}};
   for (const auto& [isa, fwd, bwd] : cpus) {
     for (const int64_t queries : {1, 128}) {
