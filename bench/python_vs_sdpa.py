@@ -225,7 +225,7 @@ def _compare(todo: list[Cell], budget: float, replaced: bool) -> dict[str, Any]:
 def _overhead(quick: bool) -> dict[str, Any]:
     results = overhead.measure_overheads(repeats=50 if quick else 5000)
     print(
-        "A call from Python, and the call of the library inside it alone: batch 1, 1 query, 16 keys, 4 heads, dim 64.\n"
+        "A call from Python, and the library's calls inside it alone: batch 1, 16 queries and keys, 1 head, dim 32.\n"
     )
     print("\n".join(markdown_table(*overhead.table(results))))
     return {"overhead": [one._asdict() for one in results]}

@@ -191,13 +191,18 @@ void take_dense(Arguments& arguments, Inputs* in) {
   in->lengths_given = false;
 }
 
-// As Python's packed_mask packs it.
-void take_packed(Arguments& arguments, Inputs* in) {
+// packed: as Python's packed_mask packs it.
+void take_plain(Arguments& arguments, Inputs* in) {
   int64_t packed = 0;
-  arguments.into(in->q, in->k, in->v, in->softmax_scale, in->softcap, packed, in->rng_state, in->dropout_p);
+  arguments.into(in->q, in->k, in->v, in->softmax_scale, packed);
   in->causal = (packed & 1) != 0, in->deterministic = (packed & 2) != 0;
   in->window_left = (packed >> 2 & ((1 << 30) - 1)) - 1, in->window_right = (packed >> 32) - 1;
   in->lengths_given = false;
+}
+
+void take_packed(Arguments& arguments, Inputs* in) {
+  take_plain(arguments, in);
+  arguments.into(in->softcap, in->rng_state, in->dropout_p);
 }
 
 void take_all(Arguments& arguments, Inputs* in) {
@@ -216,23 +221,27 @@ void dense(StableIValue* stack, uint64_t count, uint64_t) {
   give(stack, forward_out(std::move(in)));
 }
 
-void dense_lse(StableIValue* stack, uint64_t count, uint64_t) {
-  expect(count, 8);
+using Take = void (*)(Arguments&, Inputs*);
+
+template <Take take, uint64_t kArguments>
+void forward_lse(StableIValue* stack, uint64_t count, uint64_t) {
+  expect(count, kArguments);
   Arguments arguments(stack);
   Inputs in;
-  take_packed(arguments, &in);
+  take(arguments, &in);
   auto [out, lse, probs] = forward_into(std::move(in), {.lse = true, .stand_ins = false}, std::nullopt);
   give(stack, std::move(out), std::move(lse));
 }
 
-void dense_backward(StableIValue* stack, uint64_t count, uint64_t) {
-  expect(count, 11);
+template <Take take, uint64_t kArguments>
+void backward_of_three(StableIValue* stack, uint64_t count, uint64_t) {
+  expect(count, kArguments);
   Arguments arguments(stack);
   Incoming given;
   given.needs = kNeedQ | kNeedK | kNeedV;
   arguments.into(given.dout, given.out, given.lse);
   Inputs in;
-  take_packed(arguments, &in);
+  take(arguments, &in);
   Problem problem(in);
   auto [made, path] = backward_by_library(in, given, &problem);
   if (path == Path::kDone) {
@@ -343,8 +352,10 @@ void backward(StableIValue* stack, uint64_t count, uint64_t) {
 
 constexpr std::pair<const char*, StableKernel> kOperators[] = {
     {"_dense", dense},
-    {"_dense_lse", dense_lse},
-    {"_dense_backward", dense_backward},
+    {"_plain_lse", forward_lse<take_plain, 5>},
+    {"_plain_backward", backward_of_three<take_plain, 8>},
+    {"_dense_lse", forward_lse<take_packed, 8>},
+    {"_dense_backward", backward_of_three<take_packed, 11>},
     {"_varlen", varlen},
     {"_cached", cached},
     {"_cached_append", cached_append},

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import settings
-from .autograd import attend, dense
+from .autograd import attend
 from .backends.native import calls as native
 from .errors import InvalidArgument
 from .problem import Problem
@@ -241,7 +241,7 @@ def make_problem(
     )
 
 
-# ------------------------------------------------------------------------------- calls without options, and the others
+# ------------------------------------------------------------------------------------------------ calls without options
 
 
 def mask_of(softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) -> tuple:
@@ -257,24 +257,6 @@ def mask_of(softmax_scale: Any, causal: bool, window_size: Any, softcap: Any) ->
     if causal is not True and causal is not False:
         causal = bool(causal)
     return softmax_scale, causal, left, right, softcap
-
-
-def attend_dense(
-    q: Any, k: Any, v: Any, dropout_p: Any, softmax_scale: Any, causal: bool, window_size: Any, softcap: Any
-) -> Tensor:
-    """Attention of q, k and v with a mask and dropout and nothing else."""
-    scale, causal, left, right, softcap = mask_of(softmax_scale, causal, window_size, softcap)
-    try:
-        if _any_autocast():
-            q, k, v = autocast(q, k, v)
-        if dropout_p:
-            dropout_p = dropout_of(dropout_p)
-            state = draw_rng_state(q) if dropout_p > 0.0 else None
-            return dense(q, k, v, scale, causal, left, right, softcap, state, dropout_p)
-        return dense(q, k, v, scale, causal, left, right, softcap)
-    except (AttributeError, TypeError, RuntimeError):
-        check_tensors(q=q, k=k, v=v)
-        raise
 
 
 # ----------------------------------------------------------------------------------------------------------- attention

@@ -30,6 +30,7 @@ DIFFERENTIABLE = tuple(Problem._fields.index(name) for name in NAMES_OF_GRADIENT
 # Without the frame of OpOverload.__call__, which only passes arguments on.
 _dense, _dense_lse = ops._dense.default._op, ops._dense_lse.default._op
 _dense_backward = ops._dense_backward.default._op
+_plain_lse, _plain_backward = ops._plain_lse.default._op, ops._plain_backward.default._op
 _varlen, _cached = ops._varlen.default._op, ops._cached.default._op
 _append_step, _cached_append = ops._append_step.default._op, ops._cached_append.default._op
 _forward, _forward_given = ops._forward.default._op, ops._forward_given.default._op
@@ -162,7 +163,7 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scalars: tuple) -> Tensor:  # type: ignore[override]
-        out, lse = _dense_lse(q, k, v, *scalars)
+        out, lse = (_plain_lse if len(scalars) == 2 else _dense_lse)(q, k, v, *scalars)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.scalars, ctx.backend = scalars, chosen()
         return out
@@ -170,14 +171,15 @@ class _Dense(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple:  # type: ignore[override]
         q, k, v, out, lse = ctx.saved_tensors
-        needs = ctx.needs_input_grad
+        needs, scalars = ctx.needs_input_grad, ctx.scalars
         if ctx.backend is None and needs[0] and needs[1] and needs[2] and not _grad_enabled():
             try:
-                results = _dense_backward(dout, out, lse, q, k, v, *ctx.scalars)
+                backward = _plain_backward if len(scalars) == 2 else _dense_backward
+                results = backward(dout, out, lse, q, k, v, *scalars)
             except RuntimeError as error:
                 raise_for(error)
         else:
-            problem = operators.packed_problem(q, k, v, *ctx.scalars)
+            problem = operators.packed_problem(q, k, v, *scalars)
             results = _gradients(ctx, problem, dout, None, out, lse, (*needs[:3], False, False, False))
         return results[0], results[1], results[2], None
 
@@ -213,31 +215,23 @@ class _Attention(_Function):
 
 
 def dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float | None,
-    causal: bool,
-    left: int,
-    right: int,
-    softcap: float,
-    rng_state: Tensor | None = None,
-    dropout_p: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, mask: tuple, rng_state: Tensor | None = None, dropout_p: float = 0.0
 ) -> Tensor:
     """Attention with a mask and dropout and nothing else."""
-    mask = scale, causal, left, right, softcap
     try:
         if (
             (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
             or _transforms()
             or forward_ad._current_level >= 0
         ):  # is_differentiated, without its loop
+            scale, causal, left, right, softcap = mask
             deterministic = _deterministic_algorithms() or (not q.is_cpu and settings.deterministic())
             if _transforms() or left > WIDEST_PACKED or right > WIDEST_PACKED:
                 problem = operators.dense_problem(q, k, v, mask, deterministic, rng_state, dropout_p)
                 return _Attention.call(*problem[:_SCALARS], False)[0]
             packed = packed_mask(causal, left, right, deterministic)
-            return _Dense.apply(q, k, v, (scale, softcap, packed, rng_state, dropout_p))
+            scalars = (scale, packed, softcap, rng_state, dropout_p) if softcap or dropout_p else (scale, packed)
+            return _Dense.apply(q, k, v, scalars)
         if dropout_p:
             problem = operators.dense_problem(q, k, v, mask, False, rng_state, dropout_p)
             return _forward(*problem[:_SCALARS], False, False)[0]

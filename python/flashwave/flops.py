@@ -43,8 +43,13 @@ def _cached(q: Any, k: Any, v: Any, table: Any) -> int:
 _COUNTER = "torch.utils.flop_counter"
 FORMULAS = {
     "_dense": lambda q, k, v, *a, **_: _forward(*_pairs(q, k, v, None, q[1], k[1])),
-    "_dense_lse": lambda q, k, v, *a, **_: _forward(*_pairs(q, k, v, None, q[1], k[1])),
-    "_dense_backward": lambda dout, out, lse, q, k, v, *a, **_: _backward(*_pairs(q, k, v, None, q[1], k[1])),
+    **dict.fromkeys(
+        ("_plain_lse", "_dense_lse"), lambda q, k, v, *a, **_: _forward(*_pairs(q, k, v, None, q[1], k[1]))
+    ),
+    **dict.fromkeys(
+        ("_plain_backward", "_dense_backward"),
+        lambda dout, out, lse, q, k, v, *a, **_: _backward(*_pairs(q, k, v, None, q[1], k[1])),
+    ),
     "_varlen": lambda q, k, v, cu, _cu, sq, sk, *a, **_: _forward(*_pairs(q, k, v, cu[0] - 1, sq, sk)),
     "_cached": lambda q, k, v, used, pad, rows, table, *a, **_: _cached(q, k, v, table),
     "_append_step": lambda q, k, v, *a, **_: _cached(q, k, v, None),

@@ -15,17 +15,18 @@ from typing import Any
 import torch
 
 from .attention import (
-    attend_dense,
     autocast,
     check_tensor,
     check_tensors,
     checked_out,
+    draw_rng_state,
+    dropout_of,
     index_tensor,
     make_problem,
     mask_of,
     whole_number,
 )
-from .autograd import append_step, attend, cached, is_differentiated, refuse_derivatives, varlen
+from .autograd import append_step, attend, cached, dense, is_differentiated, refuse_derivatives, varlen
 from .errors import FlashwaveError, InvalidArgument
 from .problem import FORWARD_FIELDS, Problem
 
@@ -138,7 +139,17 @@ def flash_attn_func(
     if not (deterministic or return_attn_probs or return_lse or _is_compiling()) and (
         bias is sinks is alibi_slopes is out is None
     ):
-        return attend_dense(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap)
+        mask = mask_of(softmax_scale, causal, window_size, softcap)
+        try:
+            if _any_autocast():
+                q, k, v = autocast(q, k, v)
+            if not dropout_p:
+                return dense(q, k, v, mask)
+            dropout_p = dropout_of(dropout_p)
+            return dense(q, k, v, mask, draw_rng_state(q) if dropout_p > 0.0 else None, dropout_p)
+        except (AttributeError, TypeError, RuntimeError):
+            check_tensors(q=q, k=k, v=v)
+            raise
     mask = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, bias, sinks
     return _run(make_problem(*autocast(q, k, v), *mask), return_attn_probs, return_lse, out)
 

@@ -27,7 +27,8 @@ Tensor = torch.Tensor
 
 _MASK = "float? softmax_scale, bool causal, SymInt window_left, SymInt window_right, float softcap"
 # packed: `packed_mask` of the others, and deterministic.
-_PACKED_MASK = "float? softmax_scale, float softcap, int packed, Tensor? rng_state, float dropout_p"
+_PLAIN_MASK = "float? softmax_scale, int packed"
+_PACKED_MASK = f"{_PLAIN_MASK}, float softcap, Tensor? rng_state, float dropout_p"
 _CACHE = "Tensor? seqused_k, Tensor? leftpad_k, Tensor? cache_batch_idx, Tensor? block_table"
 _NEW_KEYS = "Tensor? k_new, Tensor? v_new, Tensor? rotary_cos, Tensor? rotary_sin"
 _PROBLEM = (
@@ -42,9 +43,14 @@ _SIX = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"  # gradients, without 
 SCHEMAS = {
     # Those a call without options takes: each argument costs a tenth of a microsecond.
     "_dense": f"(Tensor q, Tensor k, Tensor v, {_MASK}) -> Tensor",
-    "_dense_lse": f"(Tensor q, Tensor k, Tensor v, {_PACKED_MASK}) -> (Tensor, Tensor)",
-    "_dense_backward": f"(Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, {_PACKED_MASK}) "
-    "-> (Tensor, Tensor, Tensor)",
+    **{
+        f"{name}_{what}": f"({results}Tensor q, Tensor k, Tensor v, {mask}) -> ({given})"
+        for name, mask in (("_plain", _PLAIN_MASK), ("_dense", _PACKED_MASK))
+        for what, results, given in (
+            ("lse", "", "Tensor, Tensor"),
+            ("backward", "Tensor dout, Tensor out, Tensor lse, ", "Tensor, Tensor, Tensor"),
+        )
+    },
     "_varlen": "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, "
     f"SymInt max_seqlen_k, {_MASK}) -> Tensor",
     "_cached": f"(Tensor q, Tensor k, Tensor v, {_CACHE}, {_MASK}, int num_splits) -> Tensor",
@@ -95,10 +101,10 @@ def packed_problem(
     k: Tensor,
     v: Tensor,
     scale: float | None,
-    softcap: float,
     packed: int,
-    rng_state: Tensor | None,
-    dropout_p: float,
+    softcap: float = 0.0,
+    rng_state: Tensor | None = None,
+    dropout_p: float = 0.0,
 ) -> Problem:
     left, right = (packed >> 2 & (1 << 30) - 1) - 1, (packed >> 32) - 1
     mask = scale, bool(packed & 1), left, right, softcap
@@ -168,8 +174,8 @@ def _dense_backward(dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor
 
 COMPUTED = {
     "_dense": lambda q, k, v, *mask: _forward(dense_problem(q, k, v, mask), False, False)[0],
-    "_dense_lse": lambda *a: _forward(packed_problem(*a), True, False)[:2],
-    "_dense_backward": _dense_backward,
+    **dict.fromkeys(("_plain_lse", "_dense_lse"), lambda *a: _forward(packed_problem(*a), True, False)[:2]),
+    **dict.fromkeys(("_plain_backward", "_dense_backward"), _dense_backward),
     "_varlen": lambda *a: _forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
     "_cached": lambda q, k, v, *a: _forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
     "_append_step": lambda *a: _forward(_step_problem(*a), False, False)[0],
@@ -204,8 +210,11 @@ def _fake_backward(needs: int, problem: Problem) -> tuple:
 
 FAKES = {
     "_dense": lambda q, k, v, *mask: _fake_forward(dense_problem(q, k, v, mask), False, False)[0],
-    "_dense_lse": lambda *a: _fake_forward(packed_problem(*a), True, False)[:2],
-    "_dense_backward": lambda dout, out, lse, q, k, v, *rest: tuple([t.new_empty(t.shape) for t in (q, k, v)]),
+    **dict.fromkeys(("_plain_lse", "_dense_lse"), lambda *a: _fake_forward(packed_problem(*a), True, False)[:2]),
+    **dict.fromkeys(
+        ("_plain_backward", "_dense_backward"),
+        lambda dout, out, lse, q, k, v, *rest: tuple([t.new_empty(t.shape) for t in (q, k, v)]),
+    ),
     "_varlen": lambda *a: _fake_forward(_varlen_problem(*a[:7], a[7:]), False, False)[0],
     "_cached": lambda q, k, v, *a: _fake_forward(_cached_problem(q, k, v, a[:4], a[4:9], a[9]), False, False)[0],
     "_append_step": lambda *a: _fake_forward(_step_problem(*a), False, False)[0],

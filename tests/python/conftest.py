@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -11,27 +10,12 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import flashwave
+import refusals
 from flashwave import dispatch
 
 # Examples take long on a slow machine and the same ones must be run every time.
 settings.register_profile("flashwave", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("flashwave")
-
-
-# What a backend may refuse: a test that asked for it is skipped then. For any other reason, a kernel that does not
-# compile among them, it fails: refusals for unknown reasons once hid a backward that never ran.
-EXPECTED_REFUSALS = {
-    "native": [r"float64"],
-    "triton": [
-        r"the Triton kernels take fp16, bf16 and fp32, not torch\.\w+$",
-        r"Triton's interpreter does not multiply bf16$",
-        r"the Triton kernels take head dims up to \d+$",
-        r"the Triton kernels do not write the softmax matrix$",
-        r"the Triton kernels do not take \w+$",
-        r"the Triton kernels take rows (of bias )?up to \d+ elements apart$",
-        r"the Triton kernels hold the gradients of all \d+ pairs for that of bias, which is too much$",
-    ],
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,8 +60,9 @@ def _backends(config: pytest.Config) -> list[str]:
             with flashwave.backend(name):
                 flashwave.flash_attn_func(q, q, q)
             found.append(name)
-        except flashwave.BackendRefused:
-            pass
+        except flashwave.BackendRefused as error:
+            if not refusals.is_absent(error):
+                raise
     return found
 
 
@@ -103,7 +88,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     error = None if outcome.excinfo is None else outcome.excinfo[1]
     if not isinstance(error, flashwave.BackendRefused) or pyfuncitem.funcargs.get("backend") != error.backend:
         return
-    if any(re.search(reason, error.reason) for reason in EXPECTED_REFUSALS.get(error.backend, ())):
+    if refusals.may_skip(error):
         try:
             pytest.skip(str(error))
         except pytest.skip.Exception as skipped:

@@ -263,6 +263,72 @@ def test_torch_func(attend, device):
         close(each[i], torch.func.grad(loss)(*(t[i] for t in batch)), 1e-3)
 
 
+@ROUTES
+def test_saved_tensors_are_torchs_to_keep(attend, device):
+    """What autograd keeps for the backward can be packed, moved to the CPU, and is freed after it."""
+    leaves = [t.requires_grad_() for t in inputs(device=device)]
+    weight = torch.randn(1, 16, 2, 32, device=device)
+    expected = torch.autograd.grad(attend(*leaves), leaves, weight)
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.data_ptr())
+        return tensor.detach().clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = attend(*leaves)
+    assert {t.data_ptr() for t in leaves} <= set(packed) and out.data_ptr() in packed
+    with torch.autograd.graph.save_on_cpu():
+        moved = attend(*leaves)
+    for result in (out, moved):
+        for retain in (True, False):
+            found = torch.autograd.grad(result, leaves, weight, retain_graph=retain)
+            assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected))
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(result, leaves, weight)
+
+
+@ROUTES
+def test_hooks_see_and_change_the_gradients(attend, device):
+    leaves = [t.requires_grad_() for t in inputs(device=device)]
+    weight = torch.randn(1, 16, 2, 32, device=device)
+    expected = torch.autograd.grad(attend(*leaves), leaves, weight)
+    seen = []
+    inner = [leaf * 1 for leaf in leaves]
+    inner[0].retain_grad()
+    with torch.autograd.detect_anomaly(check_nan=True):
+        out = attend(*inner)
+        out.register_hook(lambda gradient: seen.append("result") or 2 * gradient)
+        out.grad_fn.register_prehook(lambda given: seen.append("before"))
+        out.grad_fn.register_hook(lambda results, given: seen.append("after"))
+        inner[1].register_hook(lambda gradient: seen.append("key") or gradient / 2)
+        out.backward(weight)
+    assert seen == ["result", "before", "after", "key"]
+    close(inner[0].grad, 2 * expected[0])
+    close(leaves[0].grad, 2 * expected[0])
+    close(leaves[1].grad, expected[1])
+    close(leaves[2].grad, 2 * expected[2])
+
+
+def test_tensors_that_have_left_a_transform(device):
+    """Outside of torch.func a tensor of its inside is what it wraps."""
+    q, k, v = inputs(device=device)
+    left = []
+
+    def leaves_it(x):
+        left.append(x)
+        return x.sum()
+
+    for key in (k, k.clone().requires_grad_()):
+        torch.func.grad(leaves_it)(key)
+        close(flash_attn_func(q, left[-1], v), reference(q, key, v))
+    close(
+        torch.autograd.grad(flash_attn_func(q, left[-1], v).square().sum(), key)[0],
+        torch.autograd.grad(reference(q, key, v).square().sum(), key)[0],
+        1e-3,
+    )
+
+
 def test_rotations_have_every_derivative(device):
     cos, sin = torch.randn(16, 8, device=device).cos(), torch.randn(16, 8, device=device).sin()
     x, t = inputs(2, device=device)

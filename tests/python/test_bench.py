@@ -438,6 +438,7 @@ def test_the_cost_of_a_call(tmp_path, capsys):
     assert len(found) == 7
     for case in found:
         assert 0.0 < case["library_least"] < case["python_least"]
+        assert (case["sdpa_least"] is not None) == case["name"].startswith("flash_attn_func")
     assert "torch.ops.flashwave.forward" in capsys.readouterr().out
 
 

@@ -225,10 +225,13 @@ def test_opcheck_of_every_operator(device):
     problem = make_problem(q, k, v, causal=True)[: len(FORWARD_FIELDS)]
     append = make_problem(q, k, v, causal=True, seqused_k=lengths)._replace(k_new=new[0], v_new=new[1])
     ops = torch.ops.flashwave
-    packed = (None, 0.0, flashwave.operators.packed_mask(True, -1, -1, False), torch.tensor([7, 11]), 0.25)
+    plain = (None, flashwave.operators.packed_mask(True, -1, -1, False))
+    packed = (*plain, 0.0, torch.tensor([7, 11]), 0.25)
     out, lse = ops._dense_lse(q, k, v, *packed)
     cases = {
         "_dense": (q, k, v, *mask),
+        "_plain_lse": (q, k, v, *plain),
+        "_plain_backward": (torch.randn_like(out), out, lse, q, k, v, *plain),
         "_dense_lse": (q, k, v, *packed),
         "_dense_backward": (torch.randn_like(out), out, lse, q, k, v, *packed),
         "_varlen": (q[0], k[0], v[0], cu_q, cu_k, 3, 4, *mask),

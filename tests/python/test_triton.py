@@ -15,6 +15,7 @@ import torch
 import cases
 import flashwave
 import gradients
+import refusals
 from cases import Features
 from flashwave import autograd as operators
 from flashwave.backends import torch as composed
@@ -25,7 +26,7 @@ from numeric import assert_within_rule
 
 DEVICE = os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu")
 INTERPRETED = DEVICE == "cpu" and triton_support.interprets()
-_REASON = triton_support.why_no_triton() or triton_support.why_no_device(torch.empty(0, device=DEVICE))
+_REASON = refusals.why_no_triton() or triton_support.why_no_device(torch.empty(0, device=DEVICE))
 pytestmark = [
     pytest.mark.skipif(_REASON is not None, reason=str(_REASON)),
     pytest.mark.usefixtures("one_thread"),
@@ -44,6 +45,13 @@ FEATURES = {
     "packed": Features(**LONG, dims=(64, 64), packed_q=True, keys="packed", causal=True),
     "packed, dropout": Features(**LONG, dims=(64, 32), packed_q=True, keys="self", causal=True, dropout=0.3),
     "dropout": Features(**LONG, dims=(128, 128), dropout=0.3),
+    "window to the left, head dim 128": Features(**LONG, dims=(128, 128), window=(40, -1)),
+    "window to the right, head dim 256": Features(**LONG, dims=(256, 256), window=(-1, 20)),
+    "window behind the diagonal, full blocks": Features(
+        longest_q=512, longest_k=512, batch=1, dims=(128, 128), causal=True, window=(100, 0)
+    ),
+    "dropout, head dim 160": Features(**LONG, dims=(160, 160), dropout=0.3, causal=True),
+    "dropout and window, head dim 256": Features(**LONG, dims=(256, 256), dropout=0.3, window=(90, 60)),
     "softcap, bias, slopes, sinks": Features(**LONG, dims=(32, 32), softcap=1.5, slopes="bh", bias="bhqk", sinks=True),
     "shared bias and slopes": Features(**LONG, dims=(64, 64), bias="hq", slopes="h", causal=True),
     "seqused, leftpad, sinks": Features(**LONG, dims=(64, 64), seqused=True, leftpad=True, causal=True, sinks=True),

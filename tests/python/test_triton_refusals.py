@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 
+import refusals
 from flashwave.backends.triton import backend as triton_backend
 from flashwave.backends.triton import support as triton_support
 from flashwave.problem import Problem
@@ -119,7 +120,7 @@ def test_an_unknown_operation_is_an_error():
         triton_backend.refusal(_problem(), "sideways")
 
 
-@pytest.mark.skipif(triton_support.why_no_triton() is not None, reason="Triton is not here")
+@pytest.mark.skipif(refusals.why_no_triton() is not None, reason="Triton is not here")
 @pytest.mark.skipif(triton_support.interprets(), reason="runs the interpreter itself")
 def test_the_kernels_in_the_interpreter():
     """The tests of test_triton.py that do without a GPU, in a process whose Triton interprets."""
@@ -128,3 +129,42 @@ def test_the_kernels_in_the_interpreter():
     done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout and "failed" not in done.stdout
+
+
+# ------------------------------------------------------------------------------------- what the tests make of a refusal
+
+_ASKED_FOR = """
+import warnings
+
+import pytest
+
+import flashwave
+
+
+@pytest.mark.parametrize("reason", [
+    "the Triton kernels take head dims up to 256",
+    "it failed: CompilationError: at 101:4",
+    "Triton runs on GPUs, and q is on cpu",
+])
+def test_refused(backend, reason):
+    raise flashwave.BackendRefused("triton", "backward", reason)
+
+
+def test_passed_over():
+    warnings.warn("flashwave passes over Triton for a backward: it failed", RuntimeWarning)
+"""
+
+
+def test_only_refusals_on_the_list_skip_a_test(tmp_path):
+    """A test of Triton that is refused for another reason fails, and so does one whose call left Triton."""
+    file = tmp_path / "test_asked_for.py"
+    file.write_text(_ASKED_FOR)
+    settings = HERE.parents[1] / "pyproject.toml"
+    command = [sys.executable, "-m", "pytest", "-rs", "-p", "conftest", "-p", "no:cacheprovider", "-c", str(settings)]
+    paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths, "FLASHWAVE_TEST_DEVICE": "cpu"}
+    command += ["--rootdir", str(tmp_path), "--backend", "triton", str(file)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert "= 3 failed, 1 skipped in " in done.stdout, done.stdout[-4000:]
+    (skipped,) = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert "the Triton kernels take head dims up to 256" in skipped

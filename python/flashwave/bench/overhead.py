@@ -1,11 +1,12 @@
-"""What a call from Python costs above the call of the library that it makes, on the CPU: python -m
-flashwave.bench.overhead. With --device cuda: the host's time of a call and of torch's own attention, on a GPU.
+"""What a call from Python costs above the calls of the library that it makes, and beside torch's own attention, on the
+CPU: python -m flashwave.bench.overhead. With --device cuda: the host's time of a call and of torch's, on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from .. import _library as fw
 from .. import functions, operators
 from ..attention import make_problem
+from ..backends.native import calls as native
 from ..backends.native import structs
 from ..problem import FORWARD_FIELDS, Problem
 from .timing import Call, no_garbage_collection
@@ -26,19 +28,23 @@ _SHAPE = _BATCH, _ROWS, _HEADS, _DIM = 1, 16, 1, 32
 
 
 class Overhead(NamedTuple):
-    """Microseconds: of the call from Python and of the library's."""
+    """Microseconds: of the call from Python, of the library's, and of SDPA's where there is one."""
 
     name: str
     python_least: float
     python_median: float
     library_least: float
     library_median: float
+    sdpa_least: float | None = None
+    sdpa_median: float | None = None
 
 
 class Case(NamedTuple):
     call: Call
     problem: Problem  # of the library's call that it makes
     lse: bool = False
+    dout: torch.Tensor | None = None  # where there is a backward, too
+    sdpa: Call | None = None
 
 
 def _new(*shape: int) -> torch.Tensor:
@@ -47,14 +53,19 @@ def _new(*shape: int) -> torch.Tensor:
 
 def _plain(gradient: bool, backward: bool = False) -> Case:
     q, k, v = (_new(*_SHAPE).requires_grad_(gradient) for _ in range(3))
-    dout = _new(*_SHAPE)
-    if backward:
-        return Case(
-            lambda: torch.autograd.grad(functions.flash_attn_func(q, k, v), (q, k, v), dout),
-            make_problem(q, k, v),
-            True,
-        )
-    return Case(lambda: functions.flash_attn_func(q, k, v), make_problem(q, k, v), gradient)
+    heads = [tensor.detach().transpose(1, 2).contiguous().requires_grad_(gradient) for tensor in (q, k, v)]
+    ours, theirs = functions.flash_attn_func, F.scaled_dot_product_attention
+    if not backward:
+        return Case(lambda: ours(q, k, v), make_problem(q, k, v), gradient, None, lambda: theirs(*heads))
+    dout, grad = _new(*_SHAPE), torch.autograd.grad
+    dout_heads = dout.transpose(1, 2).contiguous()
+    return Case(
+        lambda: grad(ours(q, k, v), (q, k, v), dout),
+        make_problem(q, k, v),
+        True,
+        dout,
+        lambda: grad(theirs(*heads), heads, dout_heads),
+    )
 
 
 def _varlen() -> Case:
@@ -95,20 +106,30 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 def _library_call(case: Case) -> Call:
-    """The forward of the library alone, on structs that are filled once."""
+    """The forward of the library alone, and its backward where there is one, on structs that are filled once."""
     problem = case.problem
     attention, exec_ = structs.fill(problem), fw.new_exec()
     out = torch.empty(structs.out_shape(problem))
     lse = torch.empty(structs.lse_shape(problem)) if case.lse else None
     structs.put_outputs(attention, out, lse, None)
     exec_.num_threads = 1
-    forward, device = fw.lib.fw_forward, fw.device("cpu")
-    addresses = ctypes.addressof(attention), ctypes.addressof(exec_)
+    forward, backward, device = fw.lib.fw_forward, fw.lib.fw_backward, fw.device("cpu")
+    first, last = ctypes.addressof(attention), ctypes.addressof(exec_)
+    if case.dout is None:
 
-    def call(alive: tuple = (attention, exec_, out, lse, problem)) -> None:
-        fw.check(forward(device, *addresses))
+        def call(alive: tuple = (attention, exec_, out, lse, problem)) -> None:
+            fw.check(forward(device, first, last))
 
-    return call
+        return call
+    results = native.empty_gradients(problem, (True, True, True, False, False, False))
+    gradients = structs.fill_gradients(case.dout, None, results)
+    between = ctypes.addressof(gradients)
+
+    def both(alive: tuple = (attention, exec_, out, lse, problem, results, gradients)) -> None:
+        fw.check(forward(device, first, last))
+        fw.check(backward(device, first, between, last))
+
+    return both
 
 
 def _microseconds(calls: tuple[Call, ...], repeats: int) -> list[list[float]]:
@@ -135,10 +156,9 @@ def measure_overheads(repeats: int) -> list[Overhead]:
     try:
         for name, make in CASES.items():
             case = make()
-            python, library = _microseconds((case.call, _library_call(case)), repeats)
-            results.append(
-                Overhead(name, min(python), statistics.median(python), min(library), statistics.median(library))
-            )
+            calls = (case.call, _library_call(case), *filter(None, [case.sdpa]))
+            times = [(min(found), statistics.median(found)) for found in _microseconds(calls, repeats)]
+            results.append(Overhead(name, *itertools.chain.from_iterable(times)))
     finally:
         torch.set_num_threads(threads)
     return results
@@ -154,12 +174,15 @@ def table(results: list[Overhead]) -> tuple[tuple[str, ...], list[tuple[str, ...
         "Python median, µs",
         "library median, µs",
         "difference",
+        "SDPA least, µs",
+        "SDPA median, µs",
     )
     rows = []
     for one in results:
         least = (one.python_least, one.library_least, one.python_least - one.library_least)
         median = (one.python_median, one.library_median, one.python_median - one.library_median)
-        rows.append((one.name, *[f"{value:.1f}" for value in (*least, *median)]))
+        sdpa = (one.sdpa_least, one.sdpa_median)
+        rows.append((one.name, *["" if value is None else f"{value:.1f}" for value in (*least, *median, *sdpa)]))
     return header, rows
 
 

@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "python"))
 CACHE = pathlib.Path(os.environ.get("FLASHWAVE_EMULATOR_CACHE", ROOT / "build" / "emulator-cache")) / "triton"
 HERE = pathlib.Path(__file__).resolve().parent
 # Triton's own cache stays inside the build folder, and what it multiplies and adds is fused as in its releases so far.
@@ -51,18 +53,10 @@ def build_function(arch, function, sources, types, constants, divisible, options
 
 
 def _compile_to(code, notes, arch, function, types, constants, divisible, options):
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from triton_compile import compiled as compile_kernel
 
-    import triton
-
-    source = ASTSource(
-        fn=function,
-        signature=types,
-        constexprs=constants,
-        attrs={(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible},
-    )
-    compiled = triton.compile(source, target=GPUTarget("hip", arch, wave_size(arch)), options=options)
+    target = ("hip", arch, wave_size(arch))
+    compiled = compile_kernel(function, target, types, constants, divisible, options)
     CACHE.mkdir(parents=True, exist_ok=True)
     for path, content in (
         (code, compiled.asm["hsaco"]),

@@ -17,6 +17,10 @@ CASES = {
     "packed dropout terms": (torch.float16, Features(
         heads=(2, 2), dims=(32, 32), packed_q=True, keys="packed", longest_q=150, longest_k=140, dropout=0.3,
         softcap=1.5, bias="bhqk", slopes="bh", sinks=True)),
+    "window on both sides": (torch.bfloat16, Features(
+        heads=(1, 1), dims=(64, 64), batch=1, longest_q=140, longest_k=150, window=(30, 20))),
+    "dropout window head dim above 128": (torch.bfloat16, Features(
+        heads=(1, 1), dims=(160, 160), batch=1, longest_q=40, longest_k=70, window=(-1, 9), dropout=0.3)),
 }  # fmt: skip
 
 
