@@ -68,7 +68,7 @@ FW_DEVICE float sink_gradient(const GpuArguments& args, Block& block) {
     block.block = row / block.tile_q;
     const int place = row_place(row - block.first_row());
     const float lse = lse_of_number(args, block.lse()[place]);
-    sum -= exp2_fast(sink - lse) * delta_number(block.delta()[place]);
+    sum -= exp2_fast(sink - lse) * delta_of_number(args.params, block.delta()[place]);
   }
   return sum;
 }

@@ -63,7 +63,7 @@ FW_DEVICE void prepare_block(const GpuArguments& args, const Block& block, const
       if (p.d_lse.data) sum -= elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, row, block.head)];
     }
     lse_to[row_place(in_block)] = lse_number(args, lse);
-    delta_to[row_place(in_block)] = delta_number(exists ? sum : 0.f);
+    delta_to[row_place(in_block)] = delta_number(p, exists ? sum : 0.f);
   }
 }
 

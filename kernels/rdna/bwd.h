@@ -25,13 +25,36 @@ struct Backward : BackwardTask<T, C> {
   static constexpr int kAhead = C::kAhead, kSteps = C::kSteps, kScoreTiles = C::kScoreTiles;
   static constexpr bool kXtThroughLds = C::kFused && !kRdna4;
 
-  // Which half of LDS: score waves, of this tile; others, of the tile before it.
+  // Which half of LDS: score waves, of this tile; others, of the tile before it. In loops that have both it is kHalf.
   uint32_t half;
 
   FW_METHOD Backward(const GpuArguments& args, char* shared) : Base(args, shared) {}
 
-  FW_METHOD void other_half() { half ^= C::kBufferBytes; }
-  FW_METHOD Fragment operand(uint32_t at, int fragment) const { return read_fragment(lds + at + fragment * 512); }
+  FW_METHOD void other_half() {
+    if constexpr (!C::kBothHalves) half ^= C::kBufferBytes;
+  }
+  // LDS from this half on, or if kHalf does not say it, from the first one on; and an offset with what is missing then.
+  template <int kHalf>
+  FW_METHOD char* in_half() const {
+    return lds + (C::kBothHalves ? kHalf * C::kBufferBytes : 0);
+  }
+  FW_METHOD uint32_t from_half(int at) const { return C::kBothHalves ? at : here(half + at); }
+  // tile.template operator()<kHalf>(left), left = count .. 1
+  template <class Tile>
+  FW_METHOD static void for_tiles(int left, const Tile& tile) {
+    if constexpr (C::kBothHalves) {
+      FW_NO_UNROLL for (; left > 1; left -= 2) {
+        tile.template operator()<0>(left);
+        tile.template operator()<1>(left - 1);
+      }
+      if (left > 0) tile.template operator()<0>(left);
+    } else {
+      FW_NO_UNROLL for (; left > 0; --left) tile.template operator()<0>(left);
+    }
+  }
+  FW_METHOD static Fragment operand(const char* from, uint32_t at, int fragment) {
+    return read_fragment(from + at + fragment * kFragmentBytes);
+  }
 
   // ------------------------------------------------------------------------------------------------------ score waves
   Fragment xf[kScoreTiles][kSteps], yf[kScoreTiles][kSteps];
@@ -41,6 +64,9 @@ struct Backward : BackwardTask<T, C> {
   static constexpr int kNumbers = C::kKeepsKeys ? 1 : kScoreTiles;
   F32x8 minus_lse[kNumbers], minus_delta[kNumbers];
   KeptPairs<8> kept[kScoreTiles];
+  DropoutOfKept<C> of_kept[kScoreTiles];  // dropout alone
+  int of_head;
+  F32x8 rest[kScoreTiles];
   U32x8 raw_bias[kScoreTiles];
   uint32_t rows_at, scores_to, ds_t_to;
 
@@ -54,7 +80,6 @@ struct Backward : BackwardTask<T, C> {
       if constexpr (!C::kKeepsKeys) {
         minus_lse[w] = this->number(w, 0);
         minus_delta[w] = this->number(w, 1);
-        if constexpr (C::kGeneral) this->template scale_numbers<kAnyModifiers>(minus_lse[w], minus_delta[w]);
       }
     }
   }
@@ -74,6 +99,7 @@ struct Backward : BackwardTask<T, C> {
   FW_METHOD const F32x8& delta_of(int w) const { return minus_delta[C::kKeepsKeys ? 0 : w]; }
 
   // S -> P. The stages keep equal operations on consecutive registers together, which is what pairing needs.
+  template <int kHalf>
   FW_METHOD void weights() {
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) hold(s[w]);
     if (__builtin_expect(!this->is_clean(), 0)) {
@@ -86,7 +112,7 @@ struct Backward : BackwardTask<T, C> {
       FW_UNROLL for (int r = 0; r < 8; ++r) s[w][r] = exp2_fast(s[w][r]);
     }
     schedule_fence();
-    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) store_weights(w, s[w]);
+    FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) store_weights<kHalf>(w, s[w]);
     schedule_fence();
   }
   template <uint32_t kModifiers>
@@ -97,31 +123,45 @@ struct Backward : BackwardTask<T, C> {
       }
     }
   }
+  // Dropout alone, where there are registers for it: dS = P' dP - P delta, P' without those that are dropped, instead
+  // of choosing between dP - delta and -delta.
   template <uint32_t kModifiers>
+  static constexpr bool kDropsByProducts = kModifiers == kDropout;
+  template <uint32_t kModifiers, int kHalf>
   FW_METHOD void modified_weights() {
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) hold(s[w]);
-    if constexpr (C::kKeepsKeys) this->template scale_numbers<kModifiers>(minus_lse[0], minus_delta[0]);
+    if constexpr (kModifiers == kDropout) this->draw(of_kept, of_head, kept);
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
       Vec<float, C::kKeepsKeys ? 8 : 1> lse;
       if constexpr (C::kKeepsKeys)
         lse = minus_lse[0];
       else
         lse[0] = minus_lse[w][0];
-      Base::template modified_weights<kModifiers>(
-          s[w], lse, raw_bias[w], [&](F32x8 weights) { store_weights(w, weights); }, kept[w], w);
+      F32x8 used;
+      const auto use = [&](F32x8 weights) {
+        store_weights<kHalf>(w, weights);
+        used = weights;
+      };
+      Base::template modified_weights<kModifiers>(s[w], lse, raw_bias[w], use, kept[w], w);
+      if constexpr (kDropsByProducts<kModifiers>) {
+        rest[w] = s[w] * delta_of(w);
+        hold(rest[w]);
+        s[w] = used;
+      }
       schedule_fence();
     }
   }
+  template <int kHalf>
   FW_METHOD void store_weights(int w, F32x8 weights) {
     if constexpr (!C::kKeepsKeys) return;
     U32x4 packed;
     T::pack_weights(weights, packed);
-    *reinterpret_cast<U32x4*>(lds + scores_to + C::kP + w * kFragmentBytes) = packed;
+    *reinterpret_cast<U32x4*>(in_half<kHalf>() + scores_to + C::kP + w * kFragmentBytes) = packed;
   }
 
   // P, dP -> dS. For dA the kept row becomes the index that is summed: 2 bytes each, with rows exchanged so that no
   // bank is met twice.
-  template <uint32_t kModifiers>
+  template <uint32_t kModifiers, int kHalf>
   FW_METHOD void store_gradients() {
     uint32_t to[4];
     if constexpr (C::kFused) {
@@ -129,17 +169,22 @@ struct Backward : BackwardTask<T, C> {
       FW_UNROLL for (int j = 1; j < 4; ++j) to[j] = to[0] ^ (kRdna4 ? j * 32 : 64);
     }
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
-      if constexpr (C::kGeneral) this->template drop_gradients<kModifiers>(dp[w], delta_of(w), kept[w]);
-      dp[w] *= s[w];
+      if constexpr (kDropsByProducts<kModifiers>) {
+        add_products(rest[w], dp[w], s[w]);
+        dp[w] = rest[w];
+      } else {
+        if constexpr (C::kGeneral) this->template drop_gradients<kModifiers>(dp[w], delta_of(w), kept[w]);
+        dp[w] *= s[w];
+      }
       hold(dp[w]);
       schedule_fence();
       U32x4 packed;
-      T::pack_weights(dp[w], packed);
-      *reinterpret_cast<U32x4*>(lds + scores_to + C::kDs + w * kFragmentBytes) = packed;
+      T::template pack_weights<Base::template kGradientFactor<kModifiers>>(dp[w], packed);
+      *reinterpret_cast<U32x4*>(in_half<kHalf>() + scores_to + C::kDs + w * kFragmentBytes) = packed;
       if constexpr (C::kFused) {
         FW_UNROLL for (int r = 0; r < 8; ++r) {
           const uint32_t at = kRdna4 ? to[r >> 1] + (r & 1) * 16 : to[r >> 1 & 1] + (r & 1) * 32 + (r >> 2) * 128;
-          *reinterpret_cast<uint16_t*>(lds + at + C::kDsT + w * kFragmentBytes) =
+          *reinterpret_cast<uint16_t*>(in_half<kHalf>() + at + C::kDsT + w * kFragmentBytes) =
               uint16_t(packed[r / 2] >> (r & 1 ? 16 : 0));
         }
       }
@@ -148,10 +193,13 @@ struct Backward : BackwardTask<T, C> {
   }
 
   // Fragment k of a tile's rows: of A, then of G.
-  FW_METHOD Fragment row_fragment(int k) const { return operand(rows_at + C::kA, k); }
-  template <uint32_t kModifiers, int k>
+  template <int kHalf>
+  FW_METHOD Fragment row_fragment(int k) const {
+    return operand(in_half<kHalf>() + C::kA, rows_at, k);
+  }
+  template <uint32_t kModifiers, int kHalf, int k>
   FW_METHOD void score_step(Fragment* f, bool more) {
-    if constexpr (k + kAhead < 2 * kSteps) f[k + kAhead] = row_fragment(k + kAhead);
+    if constexpr (k + kAhead < 2 * kSteps) f[k + kAhead] = row_fragment<kHalf>(k + kAhead);
     constexpr int step = k % kSteps;
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
       if constexpr (k == 0)
@@ -159,7 +207,8 @@ struct Backward : BackwardTask<T, C> {
       else if constexpr (k < kSteps)
         s[w] = T::multiply(f[k], xf[w][step], s[w]);
       else if constexpr (k == kSteps)
-        dp[w] = T::multiply_keeping(f[k], yf[w][0], delta_of(w));
+        dp[w] = kDropsByProducts<kModifiers> ? T::multiply(f[k], yf[w][0])
+                                             : T::multiply_keeping(f[k], yf[w][0], delta_of(w));
       else
         dp[w] = T::multiply(f[k], yf[w][step], dp[w]);
       schedule_fence();
@@ -171,34 +220,37 @@ struct Backward : BackwardTask<T, C> {
     }
     if constexpr (k == kSteps - 1) {
       if constexpr (C::kGeneral) {
-        modified_weights<kModifiers>();
+        modified_weights<kModifiers, kHalf>();
         load_lse();
+        if constexpr (kDropsByProducts<kModifiers>) load_delta();
       } else {
-        weights();
+        weights<kHalf>();
       }
     }
     if constexpr (k == kSteps && !C::kGeneral) load_delta();
     schedule_fence();
   }
   // Recursion: a loop of so many instructions is not unrolled.
-  template <uint32_t kModifiers, int k>
+  template <uint32_t kModifiers, int kHalf, int k>
   FW_METHOD void score_steps(Fragment* f, bool more) {
     if constexpr (k < 2 * kSteps) {
-      score_step<kModifiers, k>(f, more);
-      score_steps<kModifiers, k + 1>(f, more);
+      score_step<kModifiers, kHalf, k>(f, more);
+      score_steps<kModifiers, kHalf, k + 1>(f, more);
     }
   }
-  template <uint32_t kModifiers>
+  template <uint32_t kModifiers, int kHalf>
   FW_METHOD void score_tile(bool more) {
     this->start_tile();
-    rows_at = operand_base(lane) + here(half);
-    scores_to = lane * 16 + here(half + wave * kScoreTiles * kFragmentBytes);
-    if constexpr (C::kFused) ds_t_to = this->ds_t_place() + here(half + wave * kScoreTiles * kFragmentBytes);
+    int mine = lane;
+    if constexpr (C::kGeneral && !C::kBothHalves) hold(mine);  // a register less through all loops
+    rows_at = operand_base(mine) + from_half(0);
+    scores_to = lane * 16 + from_half(wave * kScoreTiles * kFragmentBytes);
+    if constexpr (C::kFused) ds_t_to = this->ds_t_place() + from_half(wave * kScoreTiles * kFragmentBytes);
     Fragment f[2 * kSteps];
-    FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = row_fragment(k);
-    score_steps<kModifiers, 0>(f, more);
-    store_gradients<kModifiers>();
-    if constexpr (C::kGeneral) load_delta();
+    FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = row_fragment<kHalf>(k);
+    score_steps<kModifiers, kHalf, 0>(f, more);
+    store_gradients<kModifiers, kHalf>();
+    if constexpr (C::kGeneral && !kDropsByProducts<kModifiers>) load_delta();
     workgroup_barrier();
     other_half();
   }
@@ -208,8 +260,10 @@ struct Backward : BackwardTask<T, C> {
     load_delta();
     if constexpr (kXtThroughLds) workgroup_barrier();
     workgroup_barrier();
+    of_head = -1;
     this->by_modifiers(this->all_modifiers(), [&]<uint32_t kModifiers>() __attribute__((always_inline)) {
-      FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) score_tile<kModifiers>(left > 1);
+      for_tiles(this->all_tiles(),
+                [&]<int kHalf>(int left) __attribute__((always_inline)) { score_tile<kModifiers, kHalf>(left > 1); });
     });
     workgroup_barrier();  // that of the others' last tile
   }
@@ -217,9 +271,10 @@ struct Backward : BackwardTask<T, C> {
   // -------------------------------------------------------------------------------------------------------- sum waves
   FW_METHOD int load_wave() const { return C::load_wave(wave); }
   // Rows go to the half that is read, transposes to the other one.
+  template <int kHalf>
   FW_METHOD void bring(bool more) {
-    stream.store_rows(lds + here(half), load_wave(), lane);
-    stream.store_transposes(lds + here(C::kBufferBytes - half), load_wave());
+    stream.store_rows(in_half<kHalf>() + from_half(0), load_wave(), lane);
+    stream.store_transposes(in_half<1 - kHalf>() + (C::kBothHalves ? 0 : here(C::kBufferBytes - half)), load_wave());
     load_next(more);
   }
   FW_METHOD void load_next(bool more) {
@@ -241,10 +296,10 @@ struct Backward : BackwardTask<T, C> {
 #endif
   }
 
-  template <int k>
+  template <int kHalf, int k>
   FW_METHOD void sum_steps(Fragment* a, const Fragment* b, uint32_t at, int left) {
     if constexpr (k < C::kSumTiles) {
-      if constexpr (k + 2 < C::kSumTiles) a[k + 2] = operand(at, k + 2);
+      if constexpr (k + 2 < C::kSumTiles) a[k + 2] = operand(in_half<kHalf>(), at, k + 2);
       if constexpr (k == C::kSumTiles - 1) {
         schedule_fence();
         workgroup_barrier();  // all is read: the last products follow
@@ -255,21 +310,22 @@ struct Backward : BackwardTask<T, C> {
       }
       if constexpr (k == 0) {
         FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) hold(dx[t][k]);  // or products follow a branch in `bring`
-        bring(left > 2);
+        bring<kHalf>(left > 2);
       }
-      sum_steps<k + 1>(a, b, at, left);
+      sum_steps<kHalf, k + 1>(a, b, at, left);
     }
   }
+  template <int kHalf>
   FW_METHOD void sum_tile(int left) {
     const bool of_x = C::sums_x(wave);
     const int scores = (of_x ? C::kDs : C::kP) + C::sum_x(wave) * C::kSumRows * kFragmentBytes;
     const int columns = (of_x ? C::kAt : C::kGt) + C::sum_column(wave) * C::kSumTiles * kFragmentBytes;
-    const uint32_t scores_at = operand_base(lane) + here(half + scores);
-    const uint32_t columns_at = operand_base(lane) + here(half + columns);
+    const uint32_t scores_at = operand_base(lane) + from_half(scores);
+    const uint32_t columns_at = operand_base(lane) + from_half(columns);
     Fragment a[C::kSumTiles], b[C::kSumRows];
-    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) b[t] = operand(scores_at, t);
-    FW_UNROLL for (int d = 0; d < 2; ++d) a[d] = operand(columns_at, d);
-    sum_steps<0>(a, b, columns_at, left);
+    FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) b[t] = operand(in_half<kHalf>(), scores_at, t);
+    FW_UNROLL for (int d = 0; d < 2; ++d) a[d] = operand(in_half<kHalf>(), columns_at, d);
+    sum_steps<kHalf, 0>(a, b, columns_at, left);
     FW_UNROLL for (int t = 0; t < C::kSumRows; ++t) { FW_UNROLL for (int d = 0; d < C::kSumTiles; ++d) hold(dx[t][d]); }
     other_half();
   }
@@ -283,11 +339,11 @@ struct Backward : BackwardTask<T, C> {
     load_next(count > 1);
     workgroup_barrier();
     other_half();
-    bring(count > 2);
+    bring<1>(count > 2);
     workgroup_barrier();
     other_half();
     this->clear_sums();
-    FW_NO_UNROLL for (int left = count - 1; left >= 0; --left) sum_tile(left);
+    for_tiles(count, [&]<int kHalf>(int left) __attribute__((always_inline)) { sum_tile<kHalf>(left - 1); });
   }
 
   // --------------------------------------------------------------------------------------------------------- dA waves
@@ -307,24 +363,25 @@ struct Backward : BackwardTask<T, C> {
         const int at = least((column + d) * 32 + (lane & 8) * 2, x.columns - 16);
         xt[t][d] = load_transposed(x.data, row * x.stride + at);
 #else
-        xt[t][d] = operand(operand_base(lane) + C::kXt, t * kSteps + column + d);
+        xt[t][d] = operand(lds + C::kXt, operand_base(lane), t * kSteps + column + d);
 #endif
         hold(xt[t][d]);
       }
     }
   }
+  template <int kHalf>
   FW_METHOD Fragment ds_transposed(uint32_t from, int t) const {
-    const char* const at = lds + C::kDsT + t * kFragmentBytes;
+    const char* const at = in_half<kHalf>() + C::kDsT + t * kFragmentBytes;
 #if defined(__GFX12__)
     return read_fragment(at + from);
 #else
     return joined(*reinterpret_cast<const U32x4*>(at + from), *reinterpret_cast<const U32x4*>(at + (from ^ 64) + 256));
 #endif
   }
-  template <int t>
+  template <int kHalf, int t>
   FW_METHOD void da_steps(Fragment* f, uint32_t from, int left) {
     if constexpr (t < kDaSteps) {
-      if constexpr (t + 2 < kDaSteps) f[t + 2] = ds_transposed(from, t + 2);
+      if constexpr (t + 2 < kDaSteps) f[t + 2] = ds_transposed<kHalf>(from, t + 2);
       if constexpr (t == kDaSteps - 1) {
         schedule_fence();
         workgroup_barrier();
@@ -336,7 +393,7 @@ struct Backward : BackwardTask<T, C> {
           da[d] = t ? T::multiply(f[t], xt[t][d], da[d]) : T::multiply(f[t], xt[t][d]);
         schedule_fence();
       }
-      da_steps<t + 1>(f, from, left);
+      da_steps<kHalf, t + 1>(f, from, left);
     }
   }
 
@@ -367,13 +424,14 @@ struct Backward : BackwardTask<T, C> {
     }
   }
 
+  template <int kHalf>
   FW_METHOD void da_tile(int left) {
     const uint32_t place =
         kRdna4 ? lane / 16 * 256 + ((lane & 15) ^ lane / 16 * 4 ^ (lane >> 3 & 1) * 2) * 16 : operand_base(lane);
-    const uint32_t from = place + here(half);
+    const uint32_t from = place + from_half(0);
     Fragment f[kDaSteps];
-    FW_UNROLL for (int t = 0; t < 2; ++t) f[t] = ds_transposed(from, t);
-    da_steps<0>(f, from, left);
+    FW_UNROLL for (int t = 0; t < 2; ++t) f[t] = ds_transposed<kHalf>(from, t);
+    da_steps<kHalf, 0>(f, from, left);
     if constexpr (C::kHead)
       finish_da();
     else
@@ -388,7 +446,7 @@ struct Backward : BackwardTask<T, C> {
     workgroup_barrier();
     workgroup_barrier();
     if constexpr (C::kHead) start_da();
-    FW_NO_UNROLL for (int left = this->all_tiles() - 1; left >= 0; --left) da_tile(left);
+    for_tiles(this->all_tiles(), [&]<int kHalf>(int left) __attribute__((always_inline)) { da_tile<kHalf>(left - 1); });
   }
 
   // ---------------------------------------------------------------------------------------------------------- the work

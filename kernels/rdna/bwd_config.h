@@ -35,6 +35,8 @@ struct BackwardConfig {
   static constexpr int kAhead = kRdna4 ? 4 : 3;
   // Registers to spare: addresses are kept.
   static constexpr bool kTight = false;
+  // And loops have both halves of LDS, so that which one it is is part of an immediate.
+  static constexpr bool kBothHalves = kRdna4;
 
   // Global loads of a wave for a tile: fragments of rows; transposes. RDNA4: whole fragments. RDNA3: 8 rows x 64
   // columns, 2 columns to a lane.

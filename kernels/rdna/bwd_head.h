@@ -64,7 +64,7 @@ struct HeadNumbers {
     float* const to = reinterpret_cast<float*>(blocks + row / C::kStreamed * step);
     const int place = row_place(row % C::kStreamed);
     to[place] = lse_number(args, lse);
-    to[C::kStreamed + place] = delta_number(delta);
+    to[C::kStreamed + place] = delta_number(p, delta);
   }
   FW_METHOD void write_all() const {
     FW_NO_UNROLL for (int first = thread_index() / kLanes; first < end(); first += kRows * kAtOnce) {

@@ -25,33 +25,62 @@ struct KeptPairs {
   }
 };
 
+// Of Philox's numbers for a tile, what follows from the kept rows alone, and from those that pass by.
+using DropoutTable = PhiloxTable<>;
+template <bool kKeepsKeys>
+struct DropoutParts {
+  using Kept = DropoutTable::Column;
+  using Passing = DropoutTable::Row;
+};
+template <>
+struct DropoutParts<false> {
+  using Kept = DropoutTable::Row;
+  using Passing = DropoutTable::Column;
+};
+template <class C>
+using DropoutOfKept = typename DropoutParts<C::kKeepsKeys>::Kept;
+template <class C>
+using DropoutOfPassing = typename DropoutParts<C::kKeepsKeys>::Passing;
+FW_DEVICE void hold(DropoutTable::Row& x) { hold(x.low), hold(x.high); }
+FW_DEVICE void hold(DropoutTable::Column& x) { hold(x.third), hold(x.after0), hold(x.after2), hold(x.after3); }
+template <class C, int kTiles>
+FW_DEVICE void draw_numbers(const DropoutTable& table, const DropoutOfKept<C> (&kept)[kTiles],
+                            const DropoutOfPassing<C>& passing, Philox4 (&numbers)[kTiles]) {
+  DropoutOfPassing<C> each[kTiles];
+  FW_UNROLL for (int w = 0; w < kTiles; ++w) each[w] = passing;
+  if constexpr (C::kKeepsKeys)
+    table.numbers(each, kept, numbers);
+  else
+    table.numbers(kept, each, numbers);
+}
+
 // Of a launch, uniform.
 struct ModifierFactors {
   float scale;            // a.x to log2
   float cap_in, cap_out;  // softcap: a.x to twice the argument of tanh, in log2; tanh to log2
-  float most;             // log2 of what weights are scaled up by, as some are dropped
-  float unkept;           // 1 / that
+  float most;             // log2 of what weights are scaled up by, as some are dropped (bwd_numbers.h)
 
   FW_METHOD void start(const Params& p) {
     scale = uniform(p.softmax_scale * kLog2e);
     const bool caps = p.softcap > 0.f;
     cap_in = uniform(caps ? 2.f * kLog2e * p.softmax_scale / p.softcap : 0.f);
     cap_out = uniform(p.softcap * kLog2e);
-    unkept = uniform(1.f - p.dropout_p);
-    most = uniform(-log2_fast(unkept));
+    most = uniform(-log2_fast(1.f - p.dropout_p));
   }
 };
 
 // Which modifiers there are. A loop is compiled for each of them alone, without branches, whose sides would meet with
 // copies of accumulators, and one for all else.
 // Bits as in kernels/abi/features.h, a bias by its kind: of fp32, of the type of Q; of another one, or rows far apart.
-inline constexpr uint32_t kFloatBias = 1u << 28, kOwnBias = 1u << 29, kOtherBias = 1u << 30;
+// A softcap that is not a quick one has two bits.
+inline constexpr uint32_t kFloatBias = 1u << 28, kOwnBias = 1u << 29, kOtherBias = 1u << 30, kExactCap = 1u << 31;
 inline constexpr uint32_t kAnyModifiers = ~0u;
 template <class T>
 FW_DEVICE uint32_t modifiers_of(const Params& p) {
   uint32_t all = 0;
   if (p.alibi_slopes) all |= kAlibi;
   if (int(bits_of(p.softcap)) > 0) all |= kSoftcap;
+  if (int(bits_of(p.softcap)) > int(bits_of(kQuickSoftcap))) all |= kExactCap;
   if (p.dropout_threshold) all |= kDropout;
   if (p.bias.data) {
     const bool near = uint64_t(p.bias.stride[2] | p.bias.stride[3]) >> kNearBits == 0;
@@ -197,95 +226,108 @@ struct Modifiers {
   }
 
   // ----------------------------------------------------------------------------------------------------------- scores
-  // a.x -> tanh(softmax_scale * a.x / softcap), and its derivative times softcap / softmax_scale.
+  // a.x -> (tanh(x) - 1) / 2 = -1 / (1 + exp(2 x)), x = softmax_scale * a.x / softcap. Of this y, tanh is 1 + 2 y, and
+  // its derivative -4 y (1 + y).
+  FW_METHOD Scores below_cap(const Scores& s) const {
+    Scores y = s * factors.cap_in;
+    hold(y);
+    FW_UNROLL for (int r = 0; r < N; ++r) y[r] = exp2_fast(y[r]);
+    hold(y);
+    y = -1.f - y;
+    hold(y);
+    FW_UNROLL for (int r = 0; r < N; ++r) y[r] = rcp_fast(y[r]);
+    hold(y);
+    return y;
+  }
+  // a.x -> tanh(x), less the 1 that lse has if the cap is a quick one (bwd_numbers.h), and its derivative.
   FW_METHOD void cap(Scores& s, Scores& gradients) const {
+    hold(s);
     if (__builtin_expect(bits_of(p.softcap) > bits_of(kQuickSoftcap), 0)) {
-      hold(s);
       FW_UNROLL for (int r = 0; r < N; ++r) {
         s[r] = tanh_of(s[r] * (factors.cap_in * (0.5f * kLn2)));
         if (r % 2) schedule_fence();
       }
       FW_UNROLL for (int r = 0; r < N; ++r) gradients[r] = __builtin_fmaf(-s[r], s[r], 1.f);
     } else {
-      // z = 2 / (1 + exp(2 x)) = 1 - tanh(x); the derivative is z (2 - z).
-      hold(s);
-      Scores z = s * factors.cap_in;
-      FW_UNROLL for (int r = 0; r < N; ++r) z[r] = exp2_fast(z[r]);
-      FW_UNROLL for (int r = 0; r < N; ++r) z[r] = __builtin_fmaf(z[r], 0.5f, 0.5f);
-      FW_UNROLL for (int r = 0; r < N; ++r) z[r] = rcp_fast(z[r]);
-      hold(z);
-      s = 1.f - z;
-      gradients = (2.f - z) * z;
+      const Scores y = below_cap(s);
+      s = 2.f * y;
+      gradients = (1.f + y) * (-4.f * y);
     }
     hold(s);
     hold(gradients);
   }
-  // Up to this softcap tanh is made of one exponential: its error, 1e-7 of the cap however small the score, is then far
-  // below the rounding of the weights.
-  static constexpr float kQuickSoftcap = 64.f;
 
   // ---------------------------------------------------------------------------------------------------------- dropout
-  FW_METHOD KeptPairs<N> kept_pairs() const {
+  // Keys kept: eight lanes share the numbers of their eight keys, lane r of them has those of the query of register
+  // r. Queries kept: RDNA4: a half of the wave has 8 consecutive keys; RDNA3: a half makes the numbers of the first
+  // or of the last 8 of 16, of which each half has the even or the odd ones. Of two registers: RDNA4: a word has the
+  // numbers of both; RDNA3: each half has one number of a word for each.
+  FW_METHOD DropoutTable table() const {
     const DropoutKey key = dropout_key(p);
-    const uint32_t batch_head = uint32_t(batch * p.heads_q + head), threshold = p.dropout_threshold - 1;
-    KeptPairs<N> kept_lanes;
-    const int mine = kRdna4 ? lane_index() : lane;  // RDNA4 has registers for what follows from it
-    const int half = mine >> 4, kept_row = kept0 + (mine & 15);
-    const auto numbers_of = [&](int query, int group) {
-      return philox_unrolled({{uint32_t(group), uint32_t(query), batch_head, key.counter}}, key);
+    // `here`: the keys of all rounds, computed before the loop, would take registers that there are not.
+    return {here(key.low), here(key.high), key.counter, uint32_t(batch * p.heads_q + head)};
+  }
+  FW_METHOD DropoutOfKept<C> of_kept(const DropoutTable& table) const {
+    const uint32_t row = uint32_t(kept());
+    if constexpr (C::kKeepsKeys)
+      return table.column(row / kKeysPerPhilox);
+    else
+      return table.row(row);
+  }
+  FW_METHOD DropoutOfPassing<C> of_passing(const DropoutTable& table) const {
+    const int half = lane >> 4;
+    if constexpr (C::kKeepsKeys)
+      return table.row(uint32_t(now + (kRowsOfHalf * half + step(lane & (N - 1))) + step(first_register)));
+    else
+      return table.column(uint32_t(now / kKeysPerPhilox + (N == 8 || kRdna4 ? half : first_register / 4)));
+  }
+  FW_METHOD KeptPairs<N> kept_pairs(const Philox4& numbers) const {
+    const uint32_t threshold = p.dropout_threshold - 1;
+    const auto limit = here(uint16_t(threshold));
+    const auto low_kept = [&](uint32_t word) {
+      auto low = uint16_t(word);
+      hold(low);  // both of 16 bits, and so is the comparison
+      return ballot(low > limit);
     };
-    const auto low_kept = [&](uint32_t word) { return (word & 0xffff) > threshold; };
-    const auto high_kept = [&](uint32_t word) { return word > (threshold << 16 | 0xffff); };
-    if constexpr (C::kKeepsKeys || N == 8) {
-      // Keys kept: eight lanes share the numbers of their eight keys, lane r of them has those of the query of register
-      // r. Queries kept: RDNA4: a half of the wave has 8 consecutive keys; RDNA3: a half makes the numbers of the first
-      // or of the last 8 of 16, of which each half has the even or the odd ones.
-      const int query = now + kRowsOfHalf * half + step(first_register + (mine & (N - 1)));
-      const Philox4 numbers = C::kKeepsKeys ? numbers_of(query, kept_row / kKeysPerPhilox)
-                                            : numbers_of(kept_row, now / kKeysPerPhilox + half);
+    const auto high_kept = [&](uint32_t word) { return ballot(word > (threshold << 16 | 0xffff)); };
+    KeptPairs<N> kept_lanes;
+    uint32_t (&lanes)[N] = kept_lanes.lanes;
+    if constexpr (N == 8) {
       uint32_t of_key[8];
       FW_UNROLL for (int j = 0; j < 8; ++j) {
-        of_key[j] = ballot(j & 1 ? high_kept(numbers.word[j / 2]) : low_kept(numbers.word[j / 2]));
+        of_key[j] = j & 1 ? high_kept(numbers.word[j / 2]) : low_kept(numbers.word[j / 2]);
       }
       if constexpr (C::kKeepsKeys) transpose_bits(of_key);
       FW_UNROLL for (int r = 0; r < N; ++r) {
         if constexpr (C::kKeepsKeys || kRdna4) {
-          kept_lanes.lanes[r] = of_key[r];
+          lanes[r] = of_key[r];
         } else {
           const uint32_t even = of_key[r % 4 * 2], odd = of_key[r % 4 * 2 + 1];
-          kept_lanes.lanes[r] = r < 4 ? (even & 0xffff) | odd << 16 : even >> 16 | (odd & 0xffff0000);
+          lanes[r] = r < 4 ? (even & 0xffff) | odd << 16 : even >> 16 | (odd & 0xffff0000);
         }
       }
-    } else {
-      // Two registers: RDNA4: a word has the numbers of both; RDNA3: each half has one number of a word for each.
+    } else if constexpr (C::kKeepsKeys) {
+      // Two lanes have the same pair of keys, which share a word, and one of the two queries each.
       static_assert(N == 2);
-      const Philox4 numbers = numbers_of(kept_row, now / kKeysPerPhilox + (kRdna4 ? half : first_register / 4));
-      if constexpr (kRdna4) {
-        const uint32_t low = first_register & 2 ? numbers.word[1] : numbers.word[0];
-        const uint32_t high = first_register & 2 ? numbers.word[3] : numbers.word[2];
-        const uint32_t word = first_register & 4 ? high : low;
-        kept_lanes.lanes[0] = ballot(low_kept(word));
-        kept_lanes.lanes[1] = ballot(high_kept(word));
-      } else {
-        FW_UNROLL for (int r = 0; r < 2; ++r) {
-          const uint32_t word = first_register & 2 ? numbers.word[2 + r] : numbers.word[r];
-          kept_lanes.lanes[r] = ballot(half ? high_kept(word) : low_kept(word));
-        }
+      const bool second = in_lanes(0xcccccccc), upper = in_lanes(0xf0f0f0f0);
+      const uint32_t words[2] = {second ? numbers.word[1] : numbers.word[0],
+                                 second ? numbers.word[3] : numbers.word[2]};
+      const uint32_t word = upper ? words[1] : words[0], low = low_kept(word), high = high_kept(word);
+      constexpr uint32_t kEven = 0x55555555;
+      lanes[0] = (low & kEven) | (high & kEven) << 1;
+      lanes[1] = (low & ~kEven) >> 1 | (high & ~kEven);
+    } else if constexpr (kRdna4) {
+      const uint32_t low = first_register & 2 ? numbers.word[1] : numbers.word[0];
+      const uint32_t high = first_register & 2 ? numbers.word[3] : numbers.word[2];
+      const uint32_t word = first_register & 4 ? high : low;
+      lanes[0] = low_kept(word), lanes[1] = high_kept(word);
+    } else {
+      FW_UNROLL for (int r = 0; r < 2; ++r) {
+        const uint32_t word = first_register & 2 ? numbers.word[2 + r] : numbers.word[r];
+        lanes[r] = (low_kept(word) & 0xffff) | (high_kept(word) & 0xffff0000);
       }
     }
     return kept_lanes;
-  }
-  // As philox(): here the first rounds, of which much is the same for all tiles, are apart from the others.
-  FW_METHOD static Philox4 philox_unrolled(Philox4 x, const DropoutKey& key) {
-    uint32_t key0 = key.low, key1 = key.high;
-    FW_UNROLL for (int round = 0; round < kPhiloxRounds; ++round) {
-      if (round == 2)
-        key0 = here(key0), key1 = here(key1);  // not computed before the loop, in registers that there are not
-      const uint64_t a = uint64_t{kPhiloxMul0} * x.word[0], b = uint64_t{kPhiloxMul1} * x.word[2];
-      x = {{uint32_t(b >> 32) ^ x.word[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ x.word[3] ^ key1, uint32_t(a)}};
-      key0 += kPhiloxWeyl0, key1 += kPhiloxWeyl1;
-    }
-    return x;
   }
   // Of the 8 x 8 bits in each byte of 8 words: bit i of word j becomes bit j of word i. Scalar.
   FW_METHOD static void transpose_bits(uint32_t (&x)[8]) {

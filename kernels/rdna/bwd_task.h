@@ -103,9 +103,9 @@ struct BackwardTask {
   FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
   FW_METHOD void start_stream(const GpuArguments& args) {
-    const int first = tiles.first * C::kStreamed;
+    const int first = uniform(tiles.first * C::kStreamed);
     loaded = now = first;
-    head_end = tiles.end * C::kStreamed;
+    head_end = uniform(tiles.end * C::kStreamed);
     const bool has_g = Stream<C>::has_g(C::load_wave(wave));
     if constexpr (C::kKeepsKeys) {
       x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
@@ -123,9 +123,9 @@ struct BackwardTask {
     const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
     const int64_t bytes =
         C::kHead ? abi::backward_block_bytes(C::kStreamed, args.schedule.dq_columns) : int64_t{kBlockBytes};
-    block = args.shared + abi::kBackwardHeaderBytes + (number * p.heads_q + at.head) * bytes;
+    block = args.shared + abi::kBackwardHeaderBytes + uniform((number * p.heads_q + at.head) * bytes);
     block_step = p.heads_q * bytes;
-    loaded_head = at.head;
+    loaded_head = uniform(at.head);
     scale = uniform(p.softmax_scale * kLog2e);
     if constexpr (C::kGeneral) factors.start(p);
   }
@@ -209,7 +209,8 @@ struct BackwardTask {
   template <uint32_t kModifiers, int N>
   FW_METHOD Modifiers<T, C, N, kModifiers> modifiers(int w, int first_register = 0) const {
     int mine = lane;
-    hold(mine);
+    if constexpr (!kRdna4 || kModifiers == kAnyModifiers)
+      hold(mine);  // or there are registers for what follows from it
     const int own = here(wave);
     return {parameters_again(p),
             factors,
@@ -222,53 +223,93 @@ struct BackwardTask {
             first_register,
             mine};
   }
-  // a.x -> P, and what the gradient needs of it in its place: P times the derivative of the softcap. use(): takes the
-  // weights that are not dropped; kept: which those are, if there is dropout.
+  // Dropout alone: which pairs of a tile are not dropped. `of_kept` is made anew when the heads of a group change.
+  template <int N, int kTiles>
+  FW_METHOD void draw(DropoutOfKept<C> (&of_kept)[kTiles], int& of_head, KeptPairs<N> (&kept)[kTiles],
+                      int first_register = 0) const {
+    const auto modify = modifiers<kDropout, N>(0, first_register);
+    const DropoutTable table = modify.table();
+    if (of_head != head) {
+      of_head = head;
+      FW_UNROLL for (int w = 0; w < kTiles; ++w) {
+        of_kept[w] = modifiers<kDropout, N>(w, first_register).of_kept(table);
+        hold(of_kept[w]);
+      }
+    }
+    Philox4 numbers[kTiles];
+    draw_numbers<C>(table, of_kept, modify.of_passing(table), numbers);
+    FW_UNROLL for (int w = 0; w < kTiles; ++w) kept[w] = modify.kept_pairs(numbers[w]);
+  }
+
+  // a.x -> P, and what the gradient needs of it in its place, less kGradientFactor. use(): takes the weights that are
+  // not dropped; kept: which those are, with dropout.
   template <uint32_t kModifiers, int N, class Use>
   FW_METHOD void modified_weights(Vec<float, N>& s, const Vec<float, C::kKeepsKeys ? N : 1>& minus_lse,
                                   Vec<uint32_t, N> raw_bias, const Use& use, KeptPairs<N>& kept, int w,
                                   int first_register = 0) const {
+    using Scores = Vec<float, N>;
+    constexpr bool kCapsAlone = kModifiers == kSoftcap;
     const auto modify = modifiers<kModifiers, N>(w, first_register);
-    Vec<float, N> sum = modify.in_registers(minus_lse), cap_gradients;
-    if (modify.has_alibi()) modify.add_alibi(sum);
-    if (modify.caps()) modify.cap(s, cap_gradients);
-    s *= modify.caps() ? factors.cap_out : factors.scale;
-    if (modify.is_biased()) {
-      // The sum with -lse last: next to the least finite bias, which some rows have for all keys, the rest is nothing.
-      // Next to a large bias lse is coarse, and the difference may come out above 0, by numbers that exp turns into
-      // inf.
-      Vec<float, N> bias = modify.bias_of(raw_bias);
-      hold(bias);
-      if (__builtin_expect(hides(minus_lse), 0)) {
-        modify.keep_finite(bias);
-        hold(bias);
-      }
-      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fmaf(bias[r], kLog2e, s[r]);
-      s += sum;
-      FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fminf(s[r], 0.f);
+    Scores sum = modify.in_registers(minus_lse), cap_gradients;
+    if constexpr (kCapsAlone) {
+      cap_gradients = modify.below_cap(s);
+      add_products(sum, cap_gradients, 2.f * factors.cap_out);
+      s = sum;
     } else {
-      s += sum;
+      if (modify.has_alibi()) modify.add_alibi(sum);
+      if (modify.caps()) modify.cap(s, cap_gradients);
+      const float scale = modify.caps() ? factors.cap_out : factors.scale;
+      if (modify.is_biased()) {
+        s *= scale;
+        // The sum with -lse last: next to the least finite bias, which some rows have for all keys, the rest is
+        // nothing. Next to a large bias lse is coarse, and the difference may come out above what it can be, by numbers
+        // that exp turns into inf.
+        Scores bias = modify.bias_of(raw_bias);
+        hold(bias);
+        if (__builtin_expect(hides(minus_lse), 0)) {
+          modify.keep_finite(bias);
+          hold(bias);
+        }
+        FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fmaf(bias[r], kLog2e, s[r]);
+        s += sum;
+        const float most = kModifiers == kAnyModifiers ? factors.most : 0.f;
+        FW_UNROLL for (int r = 0; r < N; ++r) s[r] = __builtin_fminf(s[r], most);
+      } else {
+        add_products(sum, s, scale);
+        s = sum;
+      }
     }
     hold(s);
     if (__builtin_expect(!is_clean(), 0)) mask(s, w, first_register);
-    if (modify.drops() && modify.is_biased()) s += factors.most;
     FW_UNROLL for (int r = 0; r < N; ++r) s[r] = exp2_fast(s[r]);
     hold(s);
     if (modify.drops()) {
-      kept = modify.kept_pairs();
-      Vec<float, N> weights;
+      if constexpr (kModifiers == kAnyModifiers) {
+        const DropoutTable table = modify.table();
+        const DropoutOfKept<C> of_kept[1] = {modify.of_kept(table)};
+        Philox4 numbers[1];
+        draw_numbers<C>(table, of_kept, modify.of_passing(table), numbers);
+        kept = modify.kept_pairs(numbers[0]);
+      }
+      Scores weights;
       FW_UNROLL for (int r = 0; r < N; ++r) weights[r] = in_lanes(kept.lanes[r]) ? s[r] : 0.f;
       use(weights);
       if (kModifiers == kAnyModifiers) kept.to_registers();
     } else {
       use(s);
     }
-    if (modify.caps()) {
+    if constexpr (kCapsAlone) {
+      s *= cap_gradients;
+      add_share(s, cap_gradients);
+    } else if (modify.caps()) {
       hold(s);  // a branch: without a softcap there are none
       s *= cap_gradients;
     }
     hold(s);
   }
+  // A power of two and a sign, which rounding has room for.
+  template <uint32_t kModifiers>
+  static constexpr int kGradientFactor = kModifiers == kSoftcap ? -4 : 1;
   // Whether one of these may be that of a row whose keys all have the least finite bias.
   template <int N>
   FW_METHOD static bool hides(const Vec<float, N>& minus_lse) {
@@ -280,17 +321,6 @@ struct BackwardTask {
   FW_METHOD bool drops() const {
     if constexpr (kModifiers != kAnyModifiers) return (kModifiers & kDropout) != 0;
     return parameters_again(p).dropout_threshold != 0;
-  }
-  // With dropout the weights are scaled up by 1 / (1 - p), and so delta is scaled down. (With a bias, where the
-  // exponent is limited to 0, they are scaled up behind that.)
-  template <uint32_t kModifiers, int N>
-  FW_METHOD void scale_numbers(Vec<float, N>& minus_lse, Vec<float, N>& minus_delta) const {
-    if (!drops<kModifiers>()) return;
-    minus_delta *= here(factors.unkept);
-    hold(minus_delta);
-    if (kModifiers == kAnyModifiers && parameters_again(p).bias.data) return;
-    minus_lse += here(factors.most);
-    hold(minus_lse);
   }
   // dP - delta -> the factor of P in dS, -delta where the pair is dropped.
   template <uint32_t kModifiers, int N>

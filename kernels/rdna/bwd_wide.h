@@ -14,8 +14,10 @@ struct WideBackward : BackwardTask<T, C> {
   static constexpr int kOwnSteps = C::kOwnSteps, kSumTiles = C::kSumTiles;
 
   Fragment xf[kOwnSteps], yf[kOwnSteps], xt[C::kKeptTiles][C::kDaTiles];
-  float minus[2];  // queries kept: -lse and -delta of this lane's
-  uint32_t all;    // modifiers
+  float minus[2];               // queries kept: -lse and -delta of this lane's
+  uint32_t all;                 // modifiers
+  DropoutOfKept<C> of_kept[1];  // dropout alone
+  int of_head;
 
   FW_METHOD WideBackward(const GpuArguments& args, char* shared) : Base(args, shared) {}
 
@@ -89,19 +91,28 @@ struct WideBackward : BackwardTask<T, C> {
   FW_METHOD void store_scores(F32x2 lse, F32x2 delta) {
     F32x2 s = sum_of_parts(0), dp = sum_of_parts(1);
     char* const to = lds + C::score_x(wave, 0) * kFragmentBytes + lane * 16 + share() * 4;
+    F32x2 used;
     const auto use = [&](F32x2 weights) {
-      if constexpr (C::kKeepsKeys) *reinterpret_cast<uint32_t*>(to + C::kP) = T::pack(weights[0], weights[1]);
+      if constexpr (C::kKeepsKeys) *reinterpret_cast<uint32_t*>(to + C::kP) = T::pack_weights(weights);
+      used = weights;
     };
     const int first_register = share() * C::kOwnRegisters;
     if constexpr (C::kGeneral) {
-      this->template scale_numbers<kModifiers>(lse, delta);
       Vec<float, C::kKeepsKeys ? 2 : 1> minus_lse;
       FW_UNROLL for (int r = 0; r < (C::kKeepsKeys ? 2 : 1); ++r) minus_lse[r] = lse[r];
-      KeptPairs<2> kept;
+      KeptPairs<2> kept[1];
       const auto raw = this->template modifiers<kModifiers, 2>(0, first_register).load_bias();
-      this->template modified_weights<kModifiers>(s, minus_lse, raw, use, kept, 0, first_register);
-      dp += delta;
-      this->template drop_gradients<kModifiers>(dp, delta, kept);
+      if constexpr (kModifiers == kDropout) this->draw(of_kept, of_head, kept, first_register);
+      this->template modified_weights<kModifiers>(s, minus_lse, raw, use, kept[0], 0, first_register);
+      if constexpr (kModifiers == kDropout) {  // as in bwd.h
+        F32x2 rest = s * delta;
+        add_products(rest, dp, used);
+        dp = rest;
+      } else {
+        dp += delta;
+        this->template drop_gradients<kModifiers>(dp, delta, kept[0]);
+        dp *= s;
+      }
     } else {
       s += lse;
       if (!this->is_clean()) this->mask(s, 0, first_register);
@@ -109,9 +120,9 @@ struct WideBackward : BackwardTask<T, C> {
       FW_UNROLL for (int r = 0; r < 2; ++r) s[r] = exp2_fast(s[r]);
       use(s);
       dp += delta;
+      dp *= s;
     }
-    dp *= s;
-    const uint32_t packed = T::pack(dp[0], dp[1]);
+    const uint32_t packed = T::template pack_weights<Base::template kGradientFactor<kModifiers>>(dp);
     *reinterpret_cast<uint32_t*>(to + C::kDs) = packed;
     if constexpr (C::kFused) {
       // As in bwd.h: registers 2 share() and the next.
@@ -198,6 +209,7 @@ struct WideBackward : BackwardTask<T, C> {
       stream.store_rows(lds, wave, lane);
       workgroup_barrier();
       all = this->all_modifiers();
+      of_head = -1;
       FW_NO_UNROLL for (int left = this->all_tiles(); left > 0; --left) tile(left > 1);
     }
     this->store(true, dx);

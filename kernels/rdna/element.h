@@ -37,20 +37,33 @@ struct BF16 {
   // multiple of g in the binade of 65536 x, so that 65536 x + y is x rounded to a multiple of g. In a tie m is even,
   // hence so is what is rounded to. In the binade below, where y's unit is g / 2, x is within g / 512 of a power of
   // two, which it rounds to. For |x| < 2^111; of what is larger the result is x rounded, or not finite.
+  // Times kFactor, a power of two or minus one.
   static constexpr bool kQuickRounding = true;
-  FW_METHOD static F32x8 rounded(F32x8 x) {
-    F32x8 y = x * here(-65535.f);
+  template <int kFactor = 1, int N>
+  FW_METHOD static Vec<float, N> rounded(Vec<float, N> x) {
+    Vec<float, N> y = x * here(-65535.f * kFactor);
     hold(y);
     schedule_fence();
-    FW_UNROLL for (int r = 0; r < 8; ++r) y[r] = __builtin_fmaf(x[r], 65536.f, y[r]);
+    FW_UNROLL for (int r = 0; r < N; ++r) y[r] = __builtin_fmaf(x[r], 65536.f * kFactor, y[r]);
     hold(y);
     schedule_fence();
     return y;
   }
 
+  template <int kFactor = 1, int N>
+  FW_METHOD static Vec<float, N> packable(Vec<float, N> x) {
+    if constexpr (kRounding == Rounding::kNearest) return rounded<kFactor>(x);
+    return x * float(kFactor);
+  }
+  template <int kFactor = 1>
   FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
-    if constexpr (kRounding == Rounding::kNearest) x = rounded(x);
+    x = packable<kFactor>(x);
     FW_UNROLL for (int r = 0; r < 4; ++r) out[r] = high_halves(x[2 * r], x[2 * r + 1]);
+  }
+  template <int kFactor = 1>
+  FW_METHOD static uint32_t pack_weights(F32x2 x) {
+    x = packable<kFactor>(x);
+    return high_halves(x[0], x[1]);
   }
 };
 
@@ -68,8 +81,15 @@ struct F16 {
   FW_METHOD static uint32_t pack(float a, float b) {
     return __builtin_bit_cast(uint32_t, F16x2{_Float16(a), _Float16(b)});
   }
+  template <int kFactor = 1>
   FW_METHOD static void pack_weights(F32x8 x, U32x4& out) {
+    if (kFactor != 1) x *= float(kFactor);
     FW_UNROLL for (int r = 0; r < 4; ++r) out[r] = pack(x[2 * r], x[2 * r + 1]);
+  }
+  template <int kFactor = 1>
+  FW_METHOD static uint32_t pack_weights(F32x2 x) {
+    if (kFactor != 1) x *= float(kFactor);
+    return pack(x[0], x[1]);
   }
 };
 

@@ -105,6 +105,37 @@ FW_DEVICE float uniform(float x) {
 // The same of the result of scalar arithmetic, which RDNA4 has.
 FW_DEVICE float in_scalar(float x) { return kRdna4 ? here(x) : uniform(x); }
 
+// sum += a * b by instructions that can be paired, v_fmac_f32: of elements that are still part of a vector the compiler
+// makes v_fma_f32, which cannot.
+template <int N>
+FW_DEVICE void add_products(Vec<float, N>& sum, const Vec<float, N>& a, const Vec<float, N>& b) {
+  FW_UNROLL for (int r = 0; r < N; ++r) {
+    float one = sum[r];
+    hold(one);
+    sum[r] = __builtin_fmaf(a[r], b[r], one);
+  }
+  hold(sum);
+}
+// x += x * b
+template <int N>
+FW_DEVICE void add_share(Vec<float, N>& x, const Vec<float, N>& b) {
+  FW_UNROLL for (int r = 0; r < N; ++r) {
+    float one = x[r];
+    hold(one);
+    x[r] = __builtin_fmaf(one, b[r], one);
+  }
+  hold(x);
+}
+template <int N>
+FW_DEVICE void add_products(Vec<float, N>& sum, const Vec<float, N>& a, float b) {
+  FW_UNROLL for (int r = 0; r < N; ++r) {
+    float one = sum[r];
+    hold(one);
+    sum[r] = __builtin_fmaf(a[r], b, one);
+  }
+  hold(sum);
+}
+
 // LDS writes of this wave come before its later reads: the unit works in order, only the compiler must know.
 FW_DEVICE void wave_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local"); }
 

@@ -398,10 +398,11 @@ class Kernel:
     def too_early(self, removed=frozenset()):
         """What may be used while it is outstanding, on any path, without the instructions at the indices `removed`.
 
-        (instruction, kind) with the kinds "register", "lds read", "lds write" (outstanding at a barrier) and "memory":
-        a load or store outstanding at a barrier (not on gfx9, where waves of a workgroup share a cache that works in
-        order) or when caches are invalidated or written back, or that outstanding at a barrier or another access. A
-        state maps (what, counter, ordered) to how many operations of that counter were issued since, at least.
+        (instruction, kind, what) with the kinds "register", "lds read", "lds write" (outstanding at a barrier) and
+        "memory": a load or store outstanding at a barrier (not on gfx9, where waves of a workgroup share a cache that
+        works in order) or when caches are invalidated or written back, or that outstanding at a barrier or another
+        access. What: the register, or for LDS the instruction that accesses it. A state maps (what, counter, ordered)
+        to how many operations of that counter were issued since, at least.
         """
         found = set()
         rdna = not self.arch.startswith("gfx9")
@@ -425,18 +426,18 @@ class Kernel:
                     # Operations of one counter return in order: one overwriting the result of another is fine.
                     overwrites = effect and ordered and effect.ordered and effect.counter == counter
                     if not (overwrites and what in effect.registers and not reads(line, what)):
-                        found.add((i, "register"))
-                if is_signal(line) and what in ("lds read", "lds write"):
-                    found.add((i, what))
+                        found.add((i, "register", what))
+                if is_signal(line) and what[0] in ("lds read", "lds write"):
+                    found.add((i, *what))
                 if what in ("load", "store") and (is_cache_control(line) or (rdna and is_signal(line))):
-                    found.add((i, "memory"))
+                    found.add((i, "memory", what))
                 if what == "cache" and (is_signal(line) or (effect and {"load", "store"} & set(effect.what))):
-                    found.add((i, "memory"))
+                    found.add((i, "memory", what))
             if not effect:
                 return state
             new = {k: min(age + 1, 64) if k[1] == effect.counter else age for k, age in state.items()}
             for what in (*effect.registers, *effect.what):
-                new[what, effect.counter, effect.ordered] = 0
+                new[(what, i) if what.startswith("lds") else what, effect.counter, effect.ordered] = 0
             return new
 
         def join(a, b):
@@ -488,21 +489,21 @@ class Kernel:
             return "nothing outstanding"
         if self.has_flags():
             return None
-        found = self.too_early({at})
+        found = self.too_early({at}) - self.too_early()
         if not found:
             return "waited for again"
-        if self.shares_memory() or any(kind != "memory" for _, kind in found):
+        if self.shares_memory() or any(kind != "memory" for _, kind, _ in found):
             return None
-        return "waited for again" if found == self.too_early() else "memory not shared"
+        return "memory not shared"
 
     def serves_lds_only(self, at):
         """Whether the wait at that index is for LDS at barriers alone: registers can do without on every path."""
         if self.unclear or self.shares_memory():
             return False
-        return all(kind != "register" for _, kind in self.too_early({at}))
+        return all(kind != "register" for _, kind, _ in self.too_early({at}))
 
     def serves_registers_only(self, at):
-        return all(not kind.startswith("lds") for _, kind in self.too_early({at}))
+        return all(not kind.startswith("lds") for _, kind, _ in self.too_early({at}) - self.too_early())
 
     def barrier_proof(self, signal, join):
         """Why the barrier (indices of its two halves, which may be one instruction) is redundant, or None."""
@@ -519,7 +520,7 @@ class Kernel:
         # No access since the barrier before: that one did, if all had been waited for by then.
         since = self.reach(self.preceding[join], self.preceding, is_join)
         barriers = self.reach([i for i in since if is_join(self.lines[i])], self.preceding, is_signal)
-        early = {i for i, kind in self.too_early() if kind.startswith("lds")}
+        early = {i for i, kind, _ in self.too_early() if kind.startswith("lds")}
         if not touches_lds(since | barriers) and not early & barriers:
             return "no LDS access before it"
         return None
