@@ -15,6 +15,7 @@ LARGEST = tl.constexpr(3.4028234663852886e38)
 KEYS_PER_PHILOX = tl.constexpr(8)
 PHILOX_ROUNDS = tl.constexpr(7)
 GATHERS = tl.constexpr(hasattr(tl, "gather"))  # from Triton 3.3 on
+LEAST_GATHERED = tl.constexpr(256)  # as many threads as a program has: Triton 3.6 does not compile gathers of fewer
 
 # Arguments that may be anything: code of its own for lengths of 1 or multiples of 16 would be compiled for nothing.
 SIZES = (
@@ -206,14 +207,15 @@ def kept(rng_state, batch_head, i, first_key, threshold, KEYS: tl.constexpr, KEY
 def _spread(bits, call, AXIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """bits[call] along an axis, for all keys. As a gather where there is one: through a reshape the compiler computes
     Philox in the layout of the products, where 4 or 8 threads make the same call."""
+    gathers: tl.constexpr = GATHERS and ROWS * COLUMNS >= LEAST_GATHERED
     if AXIS == 0:
-        if GATHERS:
+        if gathers:
             result = bits.gather(tl.broadcast_to(call, (ROWS * KEYS_PER_PHILOX, COLUMNS)), 0)
         else:
             result = tl.broadcast_to(bits[:, None, :], (ROWS, KEYS_PER_PHILOX, COLUMNS))
             result = tl.reshape(result, (ROWS * KEYS_PER_PHILOX, COLUMNS))
     else:
-        if GATHERS:
+        if gathers:
             result = bits.gather(tl.broadcast_to(call, (ROWS, COLUMNS * KEYS_PER_PHILOX)), 1)
         else:
             result = tl.broadcast_to(bits[:, :, None], (ROWS, COLUMNS, KEYS_PER_PHILOX))
