@@ -51,7 +51,9 @@ def test_a_kernel_computes_what_it_takes(kernel, monkeypatch):
         for batch, queries, heads, keys, heads_k in ((2, 200, 4, 260, 2), (3, 1, 8, 900, 2), (64, 1, 4, 2, 4)):
             q, k = normal(batch, queries, heads, dim, dtype=dtype), normal(batch, keys, heads_k, dim, dtype=dtype)
             v = normal(batch, keys, heads_k, dim_v, dtype=dtype)
-            distances = torch.arange(queries, device="cuda")[:, None] + keys - queries - torch.arange(keys, device="cuda")
+            distances = (
+                torch.arange(queries, device="cuda")[:, None] + keys - queries - torch.arange(keys, device="cuda")
+            )
             given, bias = {}, None
             if kernel.endswith("_alibi"):
                 given["alibi_slopes"] = torch.rand(heads, device="cuda")
