@@ -164,8 +164,8 @@ TEST_F(AmdPlan, DeterministicBackwardOfManyHeadsIsFused) {
   EXPECT_EQ(gpu_schedule(p, mi300(), *forced.row).tasks, 4 * 32);
 }
 
-// Beside the gradients: lse and delta of each query, 12 bytes with their part of a block, and the sums of dQ in fp32. In
-// order by heads there are at most four sums, at head dim 64 for each of two waves.
+// Beside the gradients: lse and delta of each query, 12 bytes with their part of a block, and the sums of dQ in fp32.
+// In order by heads there are at most four sums, at head dim 64 for each of two waves.
 TEST_F(AmdPlan, MemoryOfALongBackwardIsLinear) {
   constexpr int64_t kTokens = 65536;
   for (const int64_t heads : {32, 64}) {  // too few, and enough, for an order by heads
