@@ -147,7 +147,8 @@ def test_integers_stay_exact(kernel, causal, monkeypatch):
     q, k, v, dout = (torch.randint(-2, 3, (1, rows, 2, dim), device="cuda").to(dtype) for _ in range(4))
     scale = 2.0**-30
     monkeypatch.setenv("FLASHWAVE_FORCE_KERNEL", kernel)
-    problem = make_problem(q, k, v, causal=causal, softmax_scale=scale)
+    bias = torch.zeros(1, 2, rows, rows, dtype=dtype, device="cuda") if kernel.endswith("_bias") else None
+    problem = make_problem(q, k, v, causal=causal, softmax_scale=scale, bias=bias)
     out = torch.zeros_like(q)
     lse = torch.full((1, 2, rows), 5 * math.log(2), device="cuda")  # every weight is 1 / 32
     dq, dk, dv = dispatch.backward(problem, dout, None, out, lse, native.DQ_DK_DV)[:3]
