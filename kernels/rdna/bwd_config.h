@@ -32,7 +32,7 @@ struct BackwardConfig {
   static_assert(kSumRows * kSumTiles * kWavesPerSum == kKeptTiles * kSteps && kSteps % kSumTiles == 0);
 
   // Fragments that are read from LDS before they are needed.
-  static constexpr int kAhead = kRdna4 ? 4 : 3;
+  static constexpr int kAhead = !kRdna4 ? 3 : kFused ? 6 : 4;
   // Registers to spare: addresses are kept.
   static constexpr bool kTight = false;
   // And loops have both halves of LDS, so that which one it is is part of an immediate.
