@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,3 +75,30 @@ def test_without_torch_distributed_there_is_one_process():
     expected = flashwave.flash_attn_func(q, k, v, causal=True)
     assert torch.allclose(flashwave.distributed.ring_attention(q, k, v, causal=True), expected, atol=1e-6)
     assert flashwave.distributed.shard(q).equal(q) and flashwave.distributed.unshard(q) is q
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_parts_of_a_zigzag_shard_are_as_much_work_for_every_process(size, monkeypatch):
+    """Else a causal ring waits: one end of a shard by itself is seen by twice as many queries here as there."""
+    from flashwave.distributed import ring
+    from flashwave.distributed.layout import spans
+
+    monkeypatch.setattr(ring, "_LEAST_PART", 1)
+    monkeypatch.setattr(ring, "KEY_STEP", 1)
+    rows = 64
+    keys = torch.empty(1, rows, 1, 8)
+    work = {}
+    for rank in range(size):
+        shards = ring._Shards.__new__(ring._Shards)
+        shards.ring, shards.steps, shards.packed = SimpleNamespace(rank=rank, size=size), size, False
+        shards._axis, shards._layout, shards._rows_k = 1, "zigzag", rows
+        parts = shards.parts(keys, keys)
+        assert len(parts) == 2 and sum(part.size for part in parts) == 2 * keys.numel()
+        own = [span.start + i for span in spans("zigzag", rank, size, rows) for i in range(span.length)]
+        for number, part in enumerate(parts):
+            for step in range(size):
+                there = [span.start + i for span in shards.keys_at(step, part) for i in range(span.length)]
+                assert len(there) == rows // 2
+                pairs = sum(key <= query for query in own for key in there)
+                work.setdefault((number, step), set()).add(pairs)
+    assert all(len(pairs) == 1 for pairs in work.values()), work

@@ -8,6 +8,8 @@ float32 stay small; and in memory that is used again, which an allocator would n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -48,18 +50,46 @@ class _Buffers:
             kept = self._kept[name] = torch.empty(size, dtype=dtype, device=device)
         return kept[:size]
 
-    def packed(self, k: Tensor, v: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """k and v in one buffer, so that a step is one message, and another one for what comes. room: for the first."""
-        size = k.numel() + v.numel()
-        at_hand = self.take("at hand", size, k.dtype, k.device) if room is None else room.view(k.dtype)[:size]
-        for to, tensor in zip(_unpacked(at_hand, k, v), (k, v)):
-            to.copy_(tensor)
-        return at_hand, self.take("coming", size, k.dtype, k.device)
+    def packed(self, part: _Part, k: Tensor, v: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The part of k and v in one buffer, so that a step is one message, and another one for what comes. room: for
+        the first."""
+        room = self.take("at hand", part.size, k.dtype, k.device) if room is None else room
+        at_hand = room.view(k.dtype)[: part.size]
+        for to, tensor in zip(part.unpacked(at_hand), (k, v)):
+            for row, piece in part.pieces(tensor):
+                to.narrow(part.axis, row, piece.shape[part.axis]).copy_(piece)
+        return at_hand, self.take("coming", part.size, k.dtype, k.device)
 
 
-def _unpacked(buffer: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """k and v of the shapes of these in a buffer."""
-    return buffer[: k.numel()].view(k.shape), buffer[k.numel() :].view(v.shape)
+class _Part:
+    """Rows of k and v, and of what has their shape."""
+
+    def __init__(self, rows: tuple[slice, ...], axis: int, k: Tensor, v: Tensor) -> None:
+        self.rows, self.axis = rows, axis
+        length = sum(piece.stop - piece.start for piece in rows)
+        self._shapes = [torch.Size((*t.shape[:axis], length, *t.shape[axis + 1 :])) for t in (k, v)]
+        self._first = self._shapes[0].numel()
+        self.size = self._first + self._shapes[1].numel()
+
+    def unpacked(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of k and of v in a buffer."""
+        return buffer[: self._first].view(self._shapes[0]), buffer[self._first :].view(self._shapes[1])
+
+    def pieces(self, tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The rows, and where each lot of them begins among them."""
+        row = 0
+        for piece in self.rows:
+            length = piece.stop - piece.start
+            yield row, tensor.narrow(self.axis, piece.start, length)
+            row += length
+
+    def own(self, k: Tensor, v: Tensor, at_hand: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Those of k and v, where they lie if that is in one piece, else in the buffer."""
+        if len(self.rows) > 1:
+            assert at_hand is not None
+            return self.unpacked(at_hand)
+        (_, own_k), (_, own_v) = next(self.pieces(k)), next(self.pieces(v))
+        return own_k, own_v
 
 
 def steps_needed(request: Request) -> int:
@@ -149,39 +179,40 @@ class _Shards:
         self.ring: Ring = request.ring
         self.steps = steps_needed(request)
         self.packed = request.sequences is not None
-        axis = 0 if self.packed else 1
-        self._layout, self._rows_k = request.layout, request.k.shape[axis]
-        self.own_queries = spans(request.layout, self.ring.rank, self.ring.size, request.q.shape[axis])
+        self._axis = 0 if self.packed else 1
+        self._layout, self._rows_k = request.layout, request.k.shape[self._axis]
+        self.own_queries = spans(request.layout, self.ring.rank, self.ring.size, request.q.shape[self._axis])
 
-    def parts(self, k: Tensor, v: Tensor) -> list[slice]:
-        """Rows of these keys that go round together."""
+    def parts(self, k: Tensor, v: Tensor) -> list[_Part]:
+        """Rows of these keys that go round together. With a causal mask a part has keys of both ends of a zigzag shard:
+        then all processes have as much to do with it, and none waits for another."""
+        whole = [_Part((slice(0, self._rows_k),), self._axis, k, v)]
         if self.packed or not k.is_cpu or k.numel() == 0 or self.steps == 1:
-            return [slice(0, self._rows_k)]
+            return whole
         count = min(_PARTS_ON_CPU, (k.numel() + v.numel()) * k.element_size() // _LEAST_PART)
         if count < 2:
-            return [slice(0, self._rows_k)]
-        own = spans(self._layout, self.ring.rank, self.ring.size, self._rows_k)
-        found = []
-        for span in own:  # parts do not reach from one into the next
-            each = -(-span.length // max(count // len(own), 1))
-            each = min(-(-each // KEY_STEP) * KEY_STEP, span.length)
+            return whole
+        lots = []
+        for span in spans(self._layout, self.ring.rank, self.ring.size, self._rows_k):
+            each = -(-span.length // count)
+            each = max(min(-(-each // KEY_STEP) * KEY_STEP, span.length), 1)
             ends = [*range(span.row, span.row + span.length, each), span.row + span.length]
-            found += [slice(a, b) for a, b in zip(ends, ends[1:])]
-        return found
+            lots.append([slice(a, b) for a, b in zip(ends, ends[1:])])
+        together = (tuple(piece for piece in pieces if piece is not None) for pieces in zip_longest(*lots))
+        return [_Part(rows, self._axis, k, v) for rows in together]
 
-    def keys_at(self, step: int, part: slice) -> list[Span]:
+    def keys_at(self, step: int, part: _Part) -> list[Span]:
         """Of the shard that is here at this step, as rows of the part."""
         theirs = spans(self._layout, (self.ring.rank - step) % self.ring.size, self.ring.size, self._rows_k)
-        found = []
+        found = [Span(span.start, 0, 0) for span in theirs if span.length == 0]
         for span in theirs:
-            first, last = max(span.row, part.start), min(span.row + span.length, part.stop)
-            if first < last or span.length == 0:
-                found.append(Span(span.start + first - span.row, last - first, first - part.start))
+            row = 0
+            for piece in part.rows:
+                first, last = max(span.row, piece.start), min(span.row + span.length, piece.stop)
+                if first < last:
+                    found.append(Span(span.start + first - span.row, last - first, row + first - piece.start))
+                row += piece.stop - piece.start
         return found
-
-
-def _rows(tensor: Tensor, rows: slice, layout: _Shards) -> Tensor:
-    return tensor[rows] if layout.packed else tensor[:, rows]
 
 
 def _forward_heads(
@@ -201,11 +232,10 @@ def _forward_heads(
     total.zero_()  # rows that no call meets
     lse.fill_(-torch.inf)
     for part in layout.parts(k, v):
-        own_k, own_v = _rows(k, part, layout), _rows(v, part, layout)
-        at_hand, coming = buffers.packed(own_k, own_v) if layout.steps > 1 else (None, None)
+        at_hand, coming = buffers.packed(part, k, v) if layout.steps > 1 else (None, None)
         for step in range(layout.steps):
             pending = exchange(layout.ring, at_hand, 1, coming, -1) if step + 1 < layout.steps else []
-            keys, values = (own_k, own_v) if step == 0 else _unpacked(at_hand, own_k, own_v)
+            keys, values = part.own(k, v, at_hand) if step == 0 else part.unpacked(at_hand)
             work.add(layout.own_queries, q, layout.keys_at(step, part), keys, values, heads, total, lse)
             wait(pending)
             at_hand, coming = coming, at_hand
@@ -224,8 +254,7 @@ def _backward_heads(
         dq = buffers.take("dq", dq.numel(), exact, dq.device).view(dq.shape)
     fresh = True
     for part in layout.parts(k, v):
-        sums = Sums(dq, *[None if t is None else _rows(t, part, layout) for t in results[1:3]], *results[3:5], fresh)
-        _backward_part(work, layout, given, _rows(k, part, layout), _rows(v, part, layout), part, heads, sums, buffers)
+        _backward_part(work, layout, given, k, v, part, heads, Sums(dq, *results[1:5], fresh), buffers)
         fresh = False
     if dq is not results.dq:
         results.dq.copy_(dq)
@@ -237,23 +266,22 @@ def _backward_part(
     given: Given,
     k: Tensor,
     v: Tensor,
-    part: slice,
+    part: _Part,
     heads: slice,
     results: Sums,
     buffers: _Buffers,
 ) -> None:
-    """Of the rows `part` of the shards' keys, which k, v, dk and dv are."""
+    """Of a part of the shards' keys; k, v, dk and dv are the whole shard's."""
     exact, ring, steps = exact_dtype(given.q), layout.ring, layout.steps
     need_k, need_v = results.dk is not None, results.dv is not None
     travels = need_k or need_v
-    size = k.numel() + v.numel()
     # Of the gradients that go round: what this process sends, or adds to, and what comes.
     sums, other = (
-        buffers.take(name, size, exact, k.device) if travels and count < steps else None
+        buffers.take(name, part.size, exact, k.device) if travels and count < steps else None
         for count, name in enumerate(("sums", "other sums"))
     )
     # Of two steps the first sends keys, and the second gradients.
-    at_hand, coming = buffers.packed(k, v, other if steps == 2 else None) if steps > 1 else (None, None)
+    at_hand, coming = buffers.packed(part, k, v, other if steps == 2 else None) if steps > 1 else (None, None)
     for step in range(steps):
         pending = exchange(ring, at_hand, 1, coming, -1) if step + 1 < steps else []
         arriving: list[Any] = []
@@ -266,8 +294,8 @@ def _backward_part(
             wait(arriving)
             arriving.clear()
 
-        keys, values = (k, v) if step == 0 else _unpacked(at_hand, k, v)
-        dk, dv = _unpacked(sums, k, v) if travels else (None, None)
+        keys, values = part.own(k, v, at_hand) if step == 0 else part.unpacked(at_hand)
+        dk, dv = part.unpacked(sums) if travels else (None, None)
         fresh = results.fresh_q and step == 0, step == 0
         totals = Sums(results.dq, dk if need_k else None, dv if need_v else None, *results[3:5], *fresh, arrived)
         work.add_gradients(given, layout.keys_at(step, part), keys, values, heads, totals)
@@ -279,9 +307,9 @@ def _backward_part(
     if steps > 1:  # home, from the last process that a shard was at
         wait(exchange(ring, sums, 1 - steps, other, steps - 1))
         sums = other
-    for gradient, total in zip(results[1:3], _unpacked(sums, k, v)):
-        if gradient is not None:
-            gradient.copy_(total)
+    for gradient, total in zip(results[1:3], part.unpacked(sums)):
+        for row, piece in part.pieces(gradient) if gradient is not None else ():
+            piece.copy_(total.narrow(part.axis, row, piece.shape[part.axis]))
 
 
 def _attend(request: Request) -> tuple[Tensor, Tensor]:
