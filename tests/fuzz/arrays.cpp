@@ -64,6 +64,7 @@ std::vector<Array> arrays_of(const fw_attention& a, const fw_gradients* g) {
       plain("cache_batch_idx", a.cache_batch_idx, FW_DTYPE_NONE, 1, 0, a.batch),
       plain("alibi_slopes", a.alibi_slopes, FW_F32, slope_rows, a.alibi_batch_stride, a.heads_q),
       plain("sinks", a.sinks, FW_F32, 1, 0, a.heads_q),
+      plain("dropout_state", a.dropout_p > 0 ? a.dropout_state : nullptr, FW_DTYPE_NONE, 1, 0, 4),  // as 32-bit words
   };
   const int64_t blocks = a.page_size > 0 && a.seqlen_k > 0 ? (a.seqlen_k - 1) / a.page_size + 1 : 0;
   all.push_back(plain("block_table", a.block_table, FW_DTYPE_NONE, a.batch, a.block_table_stride, blocks));

@@ -58,6 +58,7 @@ class Maker {
     if (bytes_.rarely()) a_.dropout_first = bytes_.below(20), a_.dropout_heads = a_.heads_q + bytes_.below(5);
     a_.dropout_seed = bytes_.byte();
     a_.dropout_offset = bytes_.byte();
+    if (bytes_.rarely()) a_.dropout_state = reinterpret_cast<const uint64_t*>(arena_.take(16));
     if (bytes_.rarely()) {
       a_.alibi_batch_stride = bytes_.flip() ? a_.heads_q : 0;
       a_.alibi_slopes = floats(a_.batch * a_.heads_q + 1);
