@@ -34,8 +34,9 @@ FW_DEVICE void take_part(ForwardTask& t, int32_t part, int32_t parts, int32_t ti
 
 // Row `query` of the bias of a sequence, in its map.
 FW_DEVICE MapPlace bias_place(const Params& p, int32_t batch, int32_t query) {
-  const uint64_t bytes = uint64_t(batch * p.bias.stride[0]) * 2;
-  return {query, int32_t(bytes >> 4 & 0x3FFFFFFF), int32_t(bytes >> 34)};
+  MapPlace at = abi::map_place(p.bias, 0, 0, batch * p.bias.stride[0]);  // it does not end with the sequence
+  at.row = query;
+  return at;
 }
 
 // What the rows of a task from `query` on see, `rows` or fewer.
