@@ -232,10 +232,14 @@ def dense(
             packed = packed_mask(causal, left, right, deterministic)
             scalars = (scale, packed, softcap, rng_state, dropout_p) if softcap or dropout_p else (scale, packed)
             return _Dense.apply(q, k, v, scalars)
-        if dropout_p:
-            problem = operators.dense_problem(q, k, v, mask, False, rng_state, dropout_p)
-            return _forward(*problem[:_SCALARS], False, False)[0]
-        return _dense(q, k, v, *mask)
+        if not dropout_p:
+            return _dense(q, k, v, *mask)
+        scale, causal, left, right, softcap = mask
+        if left <= WIDEST_PACKED and right <= WIDEST_PACKED:  # half the arguments, for a log-sum-exp nobody reads
+            packed = packed_mask(causal, left, right, False)
+            return _dense_lse(q, k, v, scale, packed, softcap, rng_state, dropout_p)[0]
+        problem = operators.dense_problem(q, k, v, mask, False, rng_state, dropout_p)
+        return _forward(*problem[:_SCALARS], False, False)[0]
     except RuntimeError as error:
         raise_for(error)
 
