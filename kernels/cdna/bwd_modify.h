@@ -24,7 +24,7 @@ struct TilePlace {
   int queries, keys;
 };
 
-template <class C, bool kGeneral = C::kGeneral>
+template <class C, bool kModified = C::kModified>
 struct BackwardModifier {  // nothing
   FW_METHOD explicit BackwardModifier(const Params&) {}
   FW_METHOD float weight_scale() const { return 1.f; }

@@ -7,14 +7,14 @@
 namespace flashwave {
 
 // A lane's part of the scores of a sub-tile: register r is key 8(r >> 2) + 4h + (r & 3). Plain: products, scaled in the
-// exponent; general: scores in units of log2. Bit r of keep: not dropped.
+// exponent; modified: scores in units of log2. Bit r of keep: not dropped.
 struct Scores {
   F32x16 s;
   uint32_t keep;
 };
 FW_DEVICE constexpr int key_of_register(int r) { return 8 * (r >> 2) + (r & 3); }
 
-// What general kernels do to the scores of a wave: one switch after another for the whole sub-tile, all uniform.
+// What _modified kernels do to the scores of a wave: one switch after another for the whole sub-tile, all uniform.
 struct Modifier {
   const Params& p;
   const int batch, head;
