@@ -93,7 +93,8 @@ struct DqPlan {
       constexpr int kCount = (C::kPacked ? 0 : 2) + kRound;
       s.add(kVectorQueue, kDqGradient, pair, kCount, kCount, C::kPacked ? multiplied : kDq + kSteps);
     }
-    if (C::kAlone) s.add(kStartQueue, kDqChooseLoop, 0, 0, 6, C::kModified ? kDp + kSteps + 1 : 1);
+    // It counts the tile, whose number modifiers need.
+    if (C::kAlone) s.add(kStartQueue, kDqChooseLoop, 0, 0, 6, C::kModified ? s.gap_of(kDqModify, 0) + 1 : 1);
     for (int pair = 0; pair < 8 && C::kPacked; ++pair) {  // as in BackwardPlan
       s.add_last(kDqExponent, pair, s.gap_of(kMasked ? kDqMask : kDqExpEven, pair) - 1);
       s.add_last(kDqMultiply, pair, s.gap_of(kDqGradient, pair) - 1);
