@@ -84,17 +84,10 @@ struct BackwardDq {
   };
 
   FW_METHOD void modify(Tile& z) {
-    const int rows = int(seq.queries) - first_query, query = rows > 0 ? first_query : 0;
-    const Modifier modifier = {parameters_again(),
-                               seq.b,
-                               head,
-                               query,
-                               rows > 0 ? rows : 1,
-                               int(seq.keys),
-                               query + int(seq.keys) - int(seq.queries)};
+    const TilePlace at = {seq.b, head, first_query, tile * kDqTile, int(seq.queries), int(seq.keys)};
     Scores scores;
     scores.s = z.s;
-    modifier.template apply<true>(scores, tile * kDqTile, cap_gradients);
+    Modifier{parameters_again(), at}.apply(scores, cap_gradients);
     z.s = scores.s, keep = scores.keep;
   }
   FW_METHOD void exponent(Tile& z, int r) const {

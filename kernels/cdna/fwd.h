@@ -226,7 +226,7 @@ struct Forward {
   FW_METHOD void finish_scores(Scores& s, int key) {
     key = here(key);
     if constexpr (C::kModified) {
-      Modifier{parameters_again(), batch, head, first_query, rows(), keys, diagonal}.apply(s, key);
+      Modifier{parameters_again(), {batch, head, first_query, key, keys - diagonal + first_query, keys}}.apply(s);
     }
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
       const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);

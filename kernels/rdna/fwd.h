@@ -141,7 +141,8 @@ struct Forward {
   FW_METHOD TilePlace place(int t, int key) {
     int row = lane;
     hold(row);
-    return {row0 + 16 * t + (row & 15), key + kRowsOfHalf * (row >> 4)};
+    const int query = row0 + 16 * t + (row & 15);
+    return {seq.b, head, query, key + kRowsOfHalf * (row >> 4), int(seq.queries), keys};
   }
 
   // New references from the maximum of this chunk, for rows that have none yet or whose weights would overflow.
@@ -255,13 +256,10 @@ struct Forward {
       }
       if constexpr (kModified) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-            const TilePlace at = place(t, key0 + 16 * kt);
-            const int row = int(at.query) - row0, end = at.query < seq.queries ? edges.end(row, keys) : 0;
-            modify_scores(seq, head, at, edges.first(row), end, s[t][kt]);
-          }
+          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) modify_scores(place(t, key0 + 16 * kt), s[t][kt]);
         }
-      } else if (__builtin_expect(!clean.contains(key0), 0)) {
+      }
+      if (__builtin_expect(!clean.contains(key0), 0)) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) mask(s[t], t, key0);
       }
       if (__builtin_expect(optimistic == 0, 0)) {
@@ -283,7 +281,7 @@ struct Forward {
     if constexpr (kModified) {
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
         FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-          if (p.dropout_threshold) drop_weights(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+          if (p.dropout_threshold) drop_weights(place(t, key0 + 16 * kt), s[t][kt]);
           T::pack_weights(s[t][kt], weights[t][kt]);
         }
       }

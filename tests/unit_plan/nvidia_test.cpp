@@ -56,6 +56,21 @@ TEST_F(NvidiaPlan, EachGenerationItsOwn) {
   expect_chosen(with_type(forward_problem(), FW_F16), turing(), "ampere_fwd_f16_d64_");
 }
 
+// A kernel of another element type is told of as that, whatever else it would need: `explain` only counts them.
+TEST(NvidiaReasons, OtherElementTypesAreNoCandidates) {
+  Problem decode = forward_problem();
+  decode.a.seqlen_q = 1, decode.a.dim_qk = decode.a.dim_v = 128;
+  int others = 0;
+  for (const DeviceInfo& device : {ada(), ampere()}) {
+    for (const Refusal& refused : select(decode, device).refused) {
+      if (refused.row == nullptr || refused.row->op != Op::kForward || refused.row->dtypes & kRowBF16) continue;
+      ++others;
+      EXPECT_TRUE(refused.rule == Reason::kDtype || refused.rule == Reason::kIsa) << refused.row->name;
+    }
+  }
+  EXPECT_GT(others, 0);
+}
+
 TEST_F(NvidiaPlan, SinglePrecisionIsGeneric) {
   for (const DeviceInfo& device : {turing(), ada(), ampere(), hopper()}) {
     expect_chosen(with_type(forward_problem(), FW_F32), device, "nvidia_generic_fwd_f32");
