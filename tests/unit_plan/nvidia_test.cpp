@@ -57,7 +57,7 @@ TEST_F(NvidiaPlan, EachGenerationItsOwn) {
 }
 
 // A kernel of another element type is told of as that, whatever else it would need: `explain` only counts them.
-TEST(NvidiaReasons, OtherElementTypesAreNoCandidates) {
+TEST_F(NvidiaPlan, OtherElementTypesAreNoCandidates) {
   Problem decode = forward_problem();
   decode.a.seqlen_q = 1, decode.a.dim_qk = decode.a.dim_v = 128;
   int others = 0;
