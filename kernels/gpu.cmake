@@ -332,8 +332,9 @@ function(nvidia_shared_code_objects folder file virtual)
   nvidia_assemble(${folder}_${file} ${virtual} ${output} ${ARGN})
 endfunction()
 
-# Packed arithmetic does not issue beside matrix instructions of AMD GPUs, so the compiler is kept from making it up.
-set(matrix -fno-slp-vectorize)
+# Packed arithmetic does not issue beside matrix instructions of AMD GPUs, so the compiler is kept from making it up. An array
+# that it cannot keep in registers must not take LDS that no configuration knows of: as scratch memory tests/codeobj finds it.
+set(matrix -fno-slp-vectorize -mllvm -disable-promote-alloca-to-lds)
 
 # ------------------------------------------------------------------------------------------------------------ compilation
 foreach(folder IN LISTS kernel_folders)

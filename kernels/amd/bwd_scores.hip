@@ -13,8 +13,8 @@
 #include "kernels/amd/mma16.h"
 #include "kernels/common/elements.h"
 #include "kernels/common/key_tiles.h"
+#include "kernels/common/modify.h"
 #include "kernels/common/part.h"
-#include "kernels/common/score.h"
 
 namespace flashwave {
 
@@ -114,9 +114,6 @@ struct DsTile {
 
   FW_METHOD int query(int t, int r) const { return first_query + 16 * t + kRegisters * group_index() + r; }
   FW_METHOD int key(int u) const { return first_key + 16 * u + (lane_index() & 15); }
-  // Those that exist, for what is read of others too.
-  FW_METHOD int some_query(int t, int r) const { return least(query(t, r), queries - 1); }
-  FW_METHOD int some_key(int u) const { return least(key(u), keys - 1); }
   FW_METHOD float distance(int t, int u, int r) const {
     const int d = int(row.diagonal) + query(t, r) - first_query - key(u);
     return float(d < 0 ? -d : d);
@@ -144,38 +141,20 @@ struct DsTile {
   }
 
  private:
-  template <class B>
-  FW_METHOD void add_bias(ScoreTile& s) const {
-    const B* const bias = elements<const B>(p.bias) + uniform(row.bias);
-    s.each([&](float x, int t, int u, int r) {
-      const int64_t at = int64_t{some_query(t, r) - first_query} * p.bias.stride[2] + some_key(u) * p.bias.stride[3];
-      return x + load(bias + at);
-    });
-  }
-  // q.k to scores in units of log2.
+  // Where a lane's scores of 16 queries are (kernels/common/modify.h).
+  struct Layout {
+    static constexpr int kScores = kParts * kRegisters;
+    static constexpr bool kPadded = false;
+    FW_METHOD static constexpr int query(int i) { return i % kRegisters; }
+    FW_METHOD static constexpr int key(int i) { return 16 * (i / kRegisters); }
+  };
+  // q.k to scores in units of log2. By 16 queries: of a whole tile it would take the registers of a wave more.
   FW_METHOD void modify(ScoreTile& s) const {
-    if (p.softcap > 0) {
-      const float scale = p.softmax_scale / p.softcap;
-      s.each([&](float x, int, int, int) { return p.softcap * tanh_of(x * scale); });
-    } else {
-      s.each([&](float x, int, int, int) { return x * p.softmax_scale; });
-    }
-    if (p.bias.data) {
-      if (p.bias.dtype == abi::kF32) {
-        add_bias<float>(s);
-      } else if (p.bias.dtype == abi::kBF16) {
-        add_bias<BFloat16>(s);
-      } else {
-        add_bias<_Float16>(s);
-      }
-    }
-    if (p.alibi_slopes) {
-      s.each([&](float x, int t, int u, int r) { return __builtin_fmaf(-row.slope, distance(t, u, r), x); });
-    }
-    if (p.bias.data) {
-      s.each([](float x, int, int, int) { return in_log2(x); });
-    } else {
-      s.each([](float x, int, int, int) { return x * kLog2e; });
+    FW_UNROLL for (int t = 0; t < kParts; ++t) {
+      float scores[Layout::kScores];
+      FW_UNROLL for (int i = 0; i < Layout::kScores; ++i) scores[i] = s.x[t][i / kRegisters][i % kRegisters];
+      modify_scores<Layout>(p, {seq.b, head, query(t, 0), key(0), queries, keys}, scores);
+      FW_UNROLL for (int i = 0; i < Layout::kScores; ++i) s.x[t][i / kRegisters][i % kRegisters] = scores[i];
     }
   }
   // Not unrolled, as the numbers of one score are long: each turn takes register 0 and puts the result behind the last.

@@ -50,7 +50,7 @@ FW_DEVICE Operand part_of(U32x4 x, int half) {
   return part;
 }
 
-template <class T, int kDim, bool kGeneral>
+template <class T, int kDim, bool kModified>
 struct Decode {
   static constexpr int kPiece =
       kDim < 128 || (kDim > 128 && kWave == 32) ? 64 : 128;  // columns of K and V held at a time
@@ -204,7 +204,7 @@ struct Decode {
   FW_METHOD void soften(Accumulator (&s)[kTiles], int32_t first_key, const Visible& visible, const ScoreRow& score,
                         uint32_t (&weights)[kTiles][kRegisters / 2]) {
     const int32_t lane_first = first_key + kRegisters * group_index();
-    if constexpr (kGeneral) {
+    if constexpr (kModified) {
       FW_UNROLL for (int t = 0; t < kTiles; ++t) {
         FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
           const int32_t key = lane_first + 16 * t + r;
@@ -234,7 +234,7 @@ struct Decode {
         l += s[t][r];
       }
     }
-    if constexpr (kGeneral) {
+    if constexpr (kModified) {
       if (p.dropout_threshold) drop(s, lane_first, score);
     }
     FW_UNROLL for (int t = 0; t < kTiles; ++t) {
@@ -349,9 +349,9 @@ struct Decode {
   }
 };
 
-template <class T, int kDim, bool kGeneral>
+template <class T, int kDim, bool kModified>
 FW_DEVICE void decode(const GpuArguments& args) {
-  using Task = Decode<T, kDim, kGeneral>;
+  using Task = Decode<T, kDim, kModified>;
   static FW_SHARED typename Task::Lds lds;
   const Params& p = args.params;
   const int64_t task = task_index();
@@ -381,7 +381,7 @@ FW_DEVICE void decode(const GpuArguments& args) {
   const RowOutput out = parked;
   if (!out.exists) return;
   if (args.schedule.workspace_bytes == 0) {
-    const RowEnd end = finish_row<kGeneral>(p, out.head, m, work.l);
+    const RowEnd end = finish_row<kModified>(p, out.head, m, work.l);
     work.for_each_column([&](int column, auto x) {
       Vec<uint32_t, Task::kWidth / 2> packed;
       FW_UNROLL for (int i = 0; i < Task::kWidth / 2; ++i) {

@@ -18,9 +18,9 @@
 
 namespace flashwave {
 
-template <class T, class C, bool kGeneral>
-struct Backward : BackwardBlock<T, C, kGeneral> {
-  using Base = BackwardBlock<T, C, kGeneral>;
+template <class T, class C, bool kModified>
+struct Backward : BackwardBlock<T, C, kModified> {
+  using Base = BackwardBlock<T, C, kModified>;
   using Base::batch, Base::block_data, Base::first_key, Base::head_k, Base::keys, Base::lane, Base::p, Base::range,
       Base::shared, Base::thread, Base::vectors, Base::warp, Base::workspace;
   using Layout = typename C::Layout;
@@ -69,7 +69,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
       this->load_keys(p.v, seq, p.dim_v, C::kV);
       load_next();
       FW_NO_UNROLL for (int left = (range.end - range.first) * group; left > 0; --left) step(left > 1);
-    } else if (kGeneral && p.d_slopes) {
+    } else if (kModified && p.d_slopes) {
       for (; head < head_k * group + group; ++head) store_slope();
     }
     store();
@@ -101,9 +101,9 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
   FW_METHOD void share_weights() {
     typename ScoreGrid::Sums s, dp;
     this->weights_and_gradients(block, head, s, dp, [&](const auto& ds, const TilePlace& at, int) {
-      if (kGeneral && p.d_slopes) d_slope += slope_gradient(ds, at);
+      if (kModified && p.d_slopes) d_slope += slope_gradient(ds, at);
     });
-    if (kGeneral && p.d_slopes && next_block == range.first) store_slope();  // the last of its head
+    if (kModified && p.d_slopes && next_block == range.first) store_slope();  // the last of its head
     const int first_row = ScoreGrid::first_row(warp), first_column = ScoreGrid::first_column(warp);
     store_tile<T, ScoreLayout>(s, shared + C::kP, first_row, first_column, lane);
     store_tile<T, ScoreLayout>(dp, shared + C::kDs, first_row, first_column, lane);
@@ -172,7 +172,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
       clear_rows(p.dk, seq, -pad, count, p.dim_qk);
       clear_rows(p.dv, seq, -pad, count, p.dim_v);
     }
-    const float scale = kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    const float scale = kModified ? 1.f / (1.f - p.dropout_p) : 1.f;
     store_rows(p.dk, seq, dk, rows, p.dim_qk, C::kK, p.softmax_scale);
     store_rows(p.dv, seq, dv, rows, p.dim_v, C::kV, scale);
   }
@@ -217,7 +217,7 @@ struct Backward : BackwardBlock<T, C, kGeneral> {
       if (row >= rows || column >= dim) continue;
       const uint4 x = load_shared(shared + stage_at + Layout::offset(row, chunk));
       uint16_t* const to = static_cast<uint16_t*>(t.data) + this->row_offset(t, seq, first_key + row) + column;
-      if (!kGeneral || vectors) {
+      if (!kModified || vectors) {
         *reinterpret_cast<uint4*>(to) = x;
       } else {
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};

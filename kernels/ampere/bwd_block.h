@@ -9,8 +9,8 @@
 
 namespace flashwave {
 
-// T: element type; C: BackwardConfig; kGeneral: with score modifiers and dropout, and tensors at any address.
-template <class T, class C, bool kGeneral>
+// T: element type; C: BackwardConfig; kModified: with score modifiers and dropout, and tensors at any address.
+template <class T, class C, bool kModified>
 struct BackwardBlock {
   using Layout = typename C::Layout;
   using ScoreGrid = typename C::ScoreGrid;
@@ -35,7 +35,7 @@ struct BackwardBlock {
         thread(thread_index()),
         lane(thread_index() % kWave),
         warp(thread_index() / kWave) {
-    if constexpr (kGeneral)
+    if constexpr (kModified)
       vectors = has_vectors(p.q, p.dim_qk) && has_vectors(p.k, p.dim_qk) && has_vectors(p.v, p.dim_v) &&
                 has_vectors(p.d_o, p.dim_v) && has_vectors(p.dk, p.dim_qk) && has_vectors(p.dv, p.dim_v);
   }
@@ -66,15 +66,15 @@ struct BackwardBlock {
     const char* const from =
         static_cast<const char*>(t.data) + row_offset(t, seq, first_key + mine.row) * 2 + mine.chunk * 16;
     const int64_t step = Share::kRows * t.stride[1] * 2;
-    load_rows<C::kTileK, kGeneral>(mine, shared + to, keys - first_key, dim, vectors,
-                                   [&](int i) { return from + i * step; });
+    load_rows<C::kTileK, kModified>(mine, shared + to, keys - first_key, dim, vectors,
+                                    [&](int i) { return from + i * step; });
   }
   FW_METHOD void load_queries(const abi::Tensor& t, const char* from, int dim, int block, int head, uint32_t to) {
     const Share mine(thread);
     const int first = block * C::kTileQ;
     from += ((first + mine.row) * t.stride[1] + head * t.stride[2]) * 2 + mine.chunk * 16;
     const int64_t step = Share::kRows * t.stride[1] * 2;
-    load_rows<C::kTileQ, kGeneral>(mine, to, queries - first, dim, vectors, [&](int i) { return from + i * step; });
+    load_rows<C::kTileQ, kModified>(mine, to, queries - first, dim, vectors, [&](int i) { return from + i * step; });
   }
   FW_METHOD char* block_data(int block, int head) const {
     return workspace + abi::kBackwardHeaderBytes + (int64_t{first_block + block} * p.heads_q + head) * kBlockBytes;
@@ -100,7 +100,7 @@ struct BackwardBlock {
   FW_METHOD void weights_and_gradients(int block, int head, typename ScoreGrid::Sums& s, typename ScoreGrid::Sums& dp,
                                        const Use& use) {
     const int first_row = ScoreGrid::first_row(warp), first_column = ScoreGrid::first_column(warp);
-    Weights<ScoreGrid::kColumnTiles, kGeneral> weights[ScoreGrid::kRowTiles];
+    Weights<ScoreGrid::kColumnTiles, kModified> weights[ScoreGrid::kRowTiles];
     clear(s);
     multiply<T, C::kDim>(s, FirstByRows<Layout>(shared + C::kQ, first_row, lane),
                          SecondByRows<Layout>(shared + C::kK, first_column, lane));

@@ -12,7 +12,7 @@ struct RowNumbers {
   float lse[2], delta[2];
 };
 
-template <int kKeyTiles, bool kGeneral>
+template <int kKeyTiles, bool kModified>
 struct Weights {
   using Tile = ScoreTile<kKeyTiles>;
 

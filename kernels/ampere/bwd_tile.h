@@ -11,40 +11,38 @@ namespace flashwave {
 // deep x 16 columns, from a tile that has its columns as rows, or as columns. A warp's columns of a swizzled tile begin
 // at a multiple of their number, a power of two, so that a step in it changes bits that are 0.
 template <class Layout>
-struct FirstByRows {
+struct ByRows {
   uint32_t at;
+  FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
+    load_matrices(x, Layout::advance(at, step) + piece * 16 * Layout::kPitch);
+  }
+};
+template <class Layout>
+struct ByColumns {
+  uint32_t at;
+  FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
+    load_matrices_transposed(x, Layout::advance(at, piece) + step * 16 * Layout::kPitch);
+  }
+};
+template <class Layout>
+struct FirstByRows : ByRows<Layout> {
   FW_METHOD FirstByRows(uint32_t tile, int first, int lane)
-      : at(tile + Layout::offset(first + (lane & 15), lane >> 4)) {}
-  FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
-    load_matrices(x, Layout::advance(at, step) + piece * 16 * Layout::kPitch);
-  }
+      : ByRows<Layout>{tile + Layout::offset(first + (lane & 15), lane >> 4)} {}
 };
 template <class Layout>
-struct FirstByColumns {
-  uint32_t at;
+struct FirstByColumns : ByColumns<Layout> {
   FW_METHOD FirstByColumns(uint32_t tile, int first, int lane)
-      : at(tile + Layout::offset((lane & 7) + (lane >> 4) * 8, first / 8 + (lane >> 3 & 1))) {}
-  FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
-    load_matrices_transposed(x, Layout::advance(at, piece) + step * 16 * Layout::kPitch);
-  }
+      : ByColumns<Layout>{tile + Layout::offset((lane & 7) + (lane >> 4) * 8, first / 8 + (lane >> 3 & 1))} {}
 };
 template <class Layout>
-struct SecondByRows {
-  uint32_t at;
+struct SecondByRows : ByRows<Layout> {
   FW_METHOD SecondByRows(uint32_t tile, int first, int lane)
-      : at(tile + Layout::offset(first + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1)) {}
-  FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
-    load_matrices(x, Layout::advance(at, step) + piece * 16 * Layout::kPitch);
-  }
+      : ByRows<Layout>{tile + Layout::offset(first + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1)} {}
 };
 template <class Layout>
-struct SecondByColumns {
-  uint32_t at;
+struct SecondByColumns : ByColumns<Layout> {
   FW_METHOD SecondByColumns(uint32_t tile, int first, int lane)
-      : at(tile + Layout::offset(lane & 15, first / 8 + (lane >> 4))) {}
-  FW_METHOD void load(uint32_t (&x)[4], int piece, int step) const {
-    load_matrices_transposed(x, Layout::advance(at, piece) + step * 16 * Layout::kPitch);
-  }
+      : ByColumns<Layout>{tile + Layout::offset(lane & 15, first / 8 + (lane >> 4))} {}
 };
 
 template <int kRowTiles, int kColumnTiles>

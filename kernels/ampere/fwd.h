@@ -7,9 +7,9 @@
 
 namespace flashwave {
 
-// T: element type; C: Config; kGeneral: with score modifiers and dropout, and tensors at any address. Then scores are
+// T: element type; C: Config; kModified: with score modifiers and dropout, and tensors at any address. Then scores are
 // in units of log2 when the softmax gets them; else they are plain products.
-template <class T, class C, bool kGeneral>
+template <class T, class C, bool kModified>
 struct Forward {
   static constexpr int kRowTiles = C::kRowTiles, kKeyTiles = C::kKeyTiles, kColumnTiles = C::kColumnTiles;
   // A reference may lag behind the maximum by this, in units of log2: weights of up to 2^8 lose nothing in fp16.
@@ -36,7 +36,7 @@ struct Forward {
 
   // Places in the CTA. Where registers are short, what follows from them is computed where it is used and not kept
   // through the loop.
-  FW_METHOD int place() const { return C::kFewRegisters || kGeneral ? here(thread) : thread; }
+  FW_METHOD int place() const { return C::kFewRegisters || kModified ? here(thread) : thread; }
   FW_METHOD int lane() const { return place() % kWave; }
   FW_METHOD int row_group() const { return place() / kWave / C::kColumnParts; }
   FW_METHOD int column_part() const { return place() / kWave % C::kColumnParts; }
@@ -66,7 +66,7 @@ struct Forward {
     choose_keys();
     k = head_of(p.k, seq);
     v = head_of(p.v, seq);
-    if constexpr (kGeneral)
+    if constexpr (kModified)
       vectors = has_vectors(p.q, p.dim_qk) && has_vectors(p.k, p.dim_qk) && has_vectors(p.v, p.dim_v) &&
                 has_vectors(p.o, p.dim_v);
     if (first_tile < tiles) load_queries(seq);
@@ -108,8 +108,8 @@ struct Forward {
     const char* const from =
         static_cast<const char*>(p.q.data) + query_offset(p.q, seq, first + mine.row, head) * 2 + mine.chunk * 16;
     const int64_t step = Rows::kRows * p.q.stride[1] * 2;
-    load_rows<C::kTileRows, kGeneral>(mine, shared, queries - first, p.dim_qk, vectors,
-                                      [&](int i) { return from + i * step; });
+    load_rows<C::kTileRows, kModified>(mine, shared, queries - first, p.dim_qk, vectors,
+                                       [&](int i) { return from + i * step; });
   }
 
   template <int kDim>
@@ -121,7 +121,7 @@ struct Forward {
     if (p.block_table) {
       const int32_t* const table = p.block_table + batch * p.block_table_stride;
       const uint32_t pad = uint32_t(left_pad(p, batch)), size = uint32_t(p.page_size);
-      load_rows<C::kKeys, kGeneral>(mine, to, keys - first, dim, vectors, [&](int i) {
+      load_rows<C::kKeys, kModified>(mine, to, keys - first, dim, vectors, [&](int i) {
         const int key = first + mine.row + i * Rows::kRows;
         const uint32_t row = pad + uint32_t(key < keys ? key : first), page = row / size;
         return base +
@@ -130,7 +130,7 @@ struct Forward {
     } else {
       const char* const from = base + (first + mine.row) * t.stride[1] * 2;
       const int64_t step = Rows::kRows * t.stride[1] * 2;
-      load_rows<C::kKeys, kGeneral>(mine, to, keys - first, dim, vectors, [&](int i) { return from + i * step; });
+      load_rows<C::kKeys, kModified>(mine, to, keys - first, dim, vectors, [&](int i) { return from + i * step; });
     }
   }
   FW_METHOD uint32_t buffer_of(int tile) const { return C::kStages == 1 ? 0 : uint32_t(tile & 1); }
@@ -200,7 +200,7 @@ struct Forward {
   }
 
   FW_METHOD void modify_and_mask(int tile) {
-    if constexpr (kGeneral) {
+    if constexpr (kModified) {
       FW_UNROLL for (int r = 0; r < kRowTiles; ++r) modify_scores(s[r], p, place_of(tile, r));
     }
     if (sees_all(tile)) return;
@@ -216,7 +216,7 @@ struct Forward {
   // summed scaled down, only when some score of the warp exceeds it by kSlack. Few tiles do, and the others need
   // neither shuffles nor products over O.
   FW_METHOD void softmax(int tile) {
-    const float scale = kGeneral ? 1.f : p.softmax_scale * kLog2e;
+    const float scale = kModified ? 1.f : p.softmax_scale * kLog2e;
     float highest[kRowTiles][2];
     bool exceeds = false;
     FW_UNROLL for (int r = 0; r < kRowTiles; ++r) {
@@ -237,13 +237,13 @@ struct Forward {
         FW_UNROLL for (int n = 0; n < kKeyTiles; ++n) {
           FW_UNROLL for (int e = 0; e < 2; ++e) {
             float& weight = s[r][n][2 * h + e];
-            weight = exp2_fast(kGeneral ? weight + shift : weight * scale + shift);
+            weight = exp2_fast(kModified ? weight + shift : weight * scale + shift);
             x += weight;
           }
         }
         sum[r][h] += x;
       }
-      if constexpr (kGeneral) {
+      if constexpr (kModified) {
         if (p.dropout_threshold) drop_weights(s[r], dropped_elements<kKeyTiles>(p, place_of(tile, r)));
       }
     }
@@ -279,7 +279,7 @@ struct Forward {
         float total = sum[r][h];
         total += exchange(total, 1);
         total += exchange(total, 2);
-        const RowEnd end = finish_row<kGeneral>(p, head, reference[r][h], total);
+        const RowEnd end = finish_row<kModified>(p, head, reference[r][h], total);
         const int row = r * 16 + h * 8 + lane / 4;
         if (p.lse.data && (lane & 3) == 0 && part == 0 && first_query + row < queries) {
           static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + row, head)] = end.lse;
@@ -303,7 +303,7 @@ struct Forward {
       if (first_query + row >= queries || column >= p.dim_v) continue;
       const uint4 x = load_shared(staged + LayoutQk::offset(row, chunk));
       char* const to = base + row * p.o.stride[1] * 2 + column * 2;
-      if (!kGeneral || vectors) {
+      if (!kModified || vectors) {
         *reinterpret_cast<uint4*>(to) = x;
       } else {
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};

@@ -52,13 +52,16 @@ template <int kKeyTiles>
 FW_DEVICE uint32_t dropped_elements(const Params& p, const TilePlace& at) {
   static_assert(kKeyTiles <= 8);
   const int c = lane_index() & 3;
-  const uint32_t batch_head = uint32_t(at.batch * p.heads_q + at.head), query = uint32_t(at.query + 8 * (c & 1));
   const uint32_t group = uint32_t(at.key) / kKeysPerPhilox + uint32_t(c >> 1);
-  const DropoutKey key = dropout_key(p);
+  DropoutTable table = dropout_table(p, uint32_t(at.batch * p.heads_q + at.head));
+  const DropoutTable::Row row[1] = {table.row(uint32_t(at.query + 8 * (c & 1)))};
   uint32_t dropped = 0;  // bits 8t + 2q + e: call q of step t, which is key tile 2t + q / 2, query q % 2
   FW_NO_UNROLL for (int t = kKeyTiles / 2 - 1; t >= 0; --t) {
-    Philox4 x = philox({{group + 2 * t, query, batch_head, key.counter}}, uint32_t(here(int(key.low))),
-                       uint32_t(here(int(key.high))));
+    // `here`: the keys of all rounds, made before the loop, would need too many registers as well.
+    table.key0 = uint32_t(here(int(table.key0))), table.key1 = uint32_t(here(int(table.key1)));
+    const DropoutTable::Column column[1] = {table.column(group + 2 * t)};
+    Philox4 of_call[1], &x = of_call[0];
+    table.numbers(row, column, of_call);
     exchange_words(x.word[0], x.word[1], c, 1);
     exchange_words(x.word[2], x.word[3], c, 1);
     exchange_words(x.word[0], x.word[2], c, 2);

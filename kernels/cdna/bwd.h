@@ -265,7 +265,7 @@ struct Backward {
     ++done;
     const bool wraps = ++tile == range.end;
     tile = here(wraps ? range.first : tile);
-    if constexpr (C::kGeneral) in_group += wraps ? 1 : 0;
+    if constexpr (C::kModified) in_group += wraps ? 1 : 0;
   }
   FW_METHOD void choose_loop() {
     const bool clear = uint32_t(tile - clear_first) < uint32_t(clear_pairs);

@@ -35,13 +35,13 @@ FW_DEVICE F32x2 pair_of(const T& x, int i) {
 FW_DEVICE constexpr int padded_columns(int dim) { return dim > 128 ? 256 : dim > 64 ? 128 : 64; }
 
 // The kernel of dK and dV; kFused: also of dQ, by sums in memory.
-template <class ElementType, int kDimQk_, int kDimV_, int kTileK_, int kThreads_, bool kFused_, bool kGeneral_>
+template <class ElementType, int kDimQk_, int kDimV_, int kTileK_, int kThreads_, bool kFused_, bool kModified_>
 struct BackwardConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileK = kTileK_, kThreads = kThreads_;
   static constexpr bool kFused = kFused_;
-  static constexpr bool kGeneral = kGeneral_;  // scores may be modified, weights dropped
+  static constexpr bool kModified = kModified_;  // scores may be modified, weights dropped
   static constexpr int kWaves = kThreads / kWave;
   static_assert(kWaves == 4 && kTileK == kWaves * kWaveKeys && kDimQk >= kDimV);
 
@@ -63,7 +63,7 @@ struct BackwardConfig {
   static constexpr int kDsBuffers = !kTransposing ? 1 : kColumns == 128 ? 4 : 2;
   // Where S and dP start with -lse and -delta, each wave has those of a tile (bwd_numbers.h). Head dims above 128 leave
   // no room; on gfx950 LDS is what limits.
-  static constexpr bool kStarts = !kGeneral && kWalks == 1 && !kIsGfx950;
+  static constexpr bool kStarts = !kModified && kWalks == 1 && !kIsGfx950;
   // Head dim 64 where a matrix instruction takes 32 clocks: vector instructions limit. On gfx90a it takes 64.
   // kPacked: two scores by one instruction. It does not issue beside a matrix instruction, so the plan has it at the
   // end of a gap. For fp16, what rounds dS multiplies too (v_fma_mix).

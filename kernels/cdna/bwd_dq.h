@@ -30,7 +30,7 @@ struct BackwardDq {
   F32x16 dq[C::kBlocks];
   DqLds<C> tiles_in_lds;
   uint32_t ds[8];  // of the tile before
-  uint32_t cap_gradients[C::kGeneral ? 8 : 1], keep;
+  uint32_t cap_gradients[C::kModified ? 8 : 1], keep;
   float scale, lse, negative_delta, weight_scale;
   F32x16 dp_start;  // kKeepsStart
 
@@ -84,21 +84,14 @@ struct BackwardDq {
   };
 
   FW_METHOD void modify(Tile& z) {
-    const int rows = int(seq.queries) - first_query, query = rows > 0 ? first_query : 0;
-    const Modifier modifier = {parameters_again(),
-                               seq.b,
-                               head,
-                               query,
-                               rows > 0 ? rows : 1,
-                               int(seq.keys),
-                               query + int(seq.keys) - int(seq.queries)};
+    const TilePlace at = {seq.b, head, first_query, tile * kDqTile, int(seq.queries), int(seq.keys)};
     Scores scores;
     scores.s = z.s;
-    modifier.template apply<true>(scores, tile * kDqTile, cap_gradients);
+    Modifier{parameters_again(), at}.apply(scores, cap_gradients);
     z.s = scores.s, keep = scores.keep;
   }
   FW_METHOD void exponent(Tile& z, int r) const {
-    z.x[r] = C::kGeneral ? z.s[r] - lse : __builtin_fmaf(z.s[r], scale, -lse);
+    z.x[r] = C::kModified ? z.s[r] - lse : __builtin_fmaf(z.s[r], scale, -lse);
   }
   FW_METHOD void exponent_pair(Tile& z, int i) const {
     if constexpr (C::kPacked) {
@@ -114,11 +107,11 @@ struct BackwardDq {
   }
   FW_METHOD void weight(Tile& z, int r) const {
     // Next to a large bias lse is coarse, and an exponent may come out above 0, by numbers that exp2 turns into inf.
-    z.x[r] = exp2_fast(C::kGeneral && p.bias.data ? __builtin_fminf(z.x[r], 0.f) : z.x[r]);
+    z.x[r] = exp2_fast(C::kModified && p.bias.data ? __builtin_fminf(z.x[r], 0.f) : z.x[r]);
   }
   FW_METHOD float gradient(const Tile& z, int r) const {
     if constexpr (C::kPacked) return z.x[r];  // multiplied before
-    if constexpr (!C::kGeneral) return z.x[r] * z.dp[r];
+    if constexpr (!C::kModified) return z.x[r] * z.dp[r];
     const uint32_t mask = uint32_t(int32_t(keep << (31 - r)) >> 31);
     const float dp = __builtin_fmaf(float_of(bits_of(z.dp[r]) & mask), weight_scale, negative_delta);
     return z.x[r] * dp * float(__builtin_bit_cast(F16x2, cap_gradients[r / 2])[r % 2]);
@@ -200,8 +193,8 @@ struct BackwardDq {
     if constexpr (C::kKeepsStart) {
       z.dp = dp_start;
     } else {
-      float start = C::kGeneral ? 0.f : negative_delta;
-      if constexpr (!C::kGeneral) hold(start);  // not sixteen registers through the loop
+      float start = C::kModified ? 0.f : negative_delta;
+      if constexpr (!C::kModified) hold(start);  // not sixteen registers through the loop
       z.dp = start;
     }
     if constexpr (kMasked) {
@@ -283,7 +276,7 @@ struct BackwardDq {
     const int queries = int(seq.queries), rows = uniform(queries - first_query);
     const int last = first + C::kTileQ < queries ? first + C::kTileQ - 1 : queries - 1;
     scale = p.softmax_scale * kLog2e;
-    weight_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    weight_scale = C::kModified ? 1.f / (1.f - p.dropout_p) : 1.f;
     FW_UNROLL for (int i = 0; i < C::kBlocks; ++i) dq[i] = 0.f;
     set_tiles(first, last);
     if (tiles.first < tiles.end) {

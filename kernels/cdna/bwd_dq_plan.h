@@ -10,14 +10,14 @@ namespace flashwave {
 inline constexpr int kDqQueries = 32;  // of a wave, one to a lane (twice: the halves of a wave split the keys)
 inline constexpr int kDqTile = 32;     // keys of one step
 
-template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kThreads_, bool kGeneral_>
+template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kThreads_, bool kModified_>
 struct DqConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kTileQ = kTileQ_, kThreads = kThreads_;
-  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kModified = kModified_;
   static constexpr bool kPacked =  // as in BackwardConfig
-      !kGeneral && kDimQk <= 64 && kIsGfx942 && Near<Element>::kRoundSlots > 0;
-  static constexpr bool kKeepsStart = !kGeneral && kDimQk <= 64;  // what dP begins with has registers of its own
+      !kModified && kDimQk <= 64 && kIsGfx942 && Near<Element>::kRoundSlots > 0;
+  static constexpr bool kKeepsStart = !kModified && kDimQk <= 64;  // what dP begins with has registers of its own
   static constexpr int kWaves = kThreads / kWave;
   static constexpr bool kAlone = kWaves == 4;  // on its SIMD: nobody works while a wave goes from tile to tile
   static_assert(kTileQ == kWaves * kDqQueries && kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimQk >= kDimV);
@@ -81,7 +81,7 @@ struct DqPlan {
     for (int i = 0; i < 2; ++i) s.add(kMemoryQueue, kDqAdvance, i, 0, 5);
     for (int i = 0; i < 2 * C::kStaged; ++i)
       s.add(kMemoryQueue, kDqLoad, i, kLoadSlots, 2, s.position[kVectorQueue] + 1);
-    if (C::kGeneral) s.add(kVectorQueue, kDqModify, 0, 0, 0, kDp + kSteps);
+    if (C::kModified) s.add(kVectorQueue, kDqModify, 0, 0, 0, kDp + kSteps);
     for (int pair = 0; pair < 8; ++pair) {
       if (!C::kPacked) s.add(kVectorQueue, kDqExponent, pair, 2, 2, kDp + kSteps);
       if (kMasked) s.add(kVectorQueue, kDqMask, pair, 6, 6, kExponents);
@@ -93,7 +93,8 @@ struct DqPlan {
       constexpr int kCount = (C::kPacked ? 0 : 2) + kRound;
       s.add(kVectorQueue, kDqGradient, pair, kCount, kCount, C::kPacked ? multiplied : kDq + kSteps);
     }
-    if (C::kAlone) s.add(kStartQueue, kDqChooseLoop, 0, 0, 6, C::kGeneral ? kDp + kSteps + 1 : 1);
+    // It counts the tile, whose number modifiers need.
+    if (C::kAlone) s.add(kStartQueue, kDqChooseLoop, 0, 0, 6, C::kModified ? s.gap_of(kDqModify, 0) + 1 : 1);
     for (int pair = 0; pair < 8 && C::kPacked; ++pair) {  // as in BackwardPlan
       s.add_last(kDqExponent, pair, s.gap_of(kMasked ? kDqMask : kDqExpEven, pair) - 1);
       s.add_last(kDqMultiply, pair, s.gap_of(kDqGradient, pair) - 1);

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cdna/bwd_config.h"
-#include "kernels/common/score.h"
+#include "kernels/cdna/score.h"
 
 namespace flashwave {
 
@@ -17,14 +17,15 @@ FW_DEVICE float room(int to, int from) {
   return (float(x < -kFar ? -kFar : x > kFar ? kFar : x) + 0.5f) * kHuge;
 }
 
-// Where the tile of a wave lies.
-struct TilePlace {
-  int batch, head;
-  int query, key;  // the first
-  int queries, keys;
+// Where a lane's scores are (kernels/common/modify.h): a key, and queries in the registers.
+struct LaneIsKey {
+  static constexpr int kScores = 16;
+  static constexpr bool kPadded = true;
+  FW_METHOD static constexpr int query(int r) { return 8 * (r >> 2) + (r & 3); }
+  FW_METHOD static constexpr int key(int) { return 0; }
 };
 
-template <class C, bool kGeneral = C::kGeneral>
+template <class C, bool kModified = C::kModified>
 struct BackwardModifier {  // nothing
   FW_METHOD explicit BackwardModifier(const Params&) {}
   FW_METHOD float weight_scale() const { return 1.f; }
@@ -48,40 +49,15 @@ struct BackwardModifier<C, true> {
   FW_METHOD float weight_scale() const { return scale; }
   FW_METHOD float bounded(float exponent) const { return __builtin_fminf(exponent, limit); }
 
-  // q.k -> scores in units of log2. Queries and keys that do not exist count as the nearest ones: their weights are 0.
-  FW_METHOD void apply(F32x16& s, const TilePlace& at) {
+  // q.k -> scores in units of log2, of the tile whose first query and key are those of `tile`.
+  FW_METHOD void apply(F32x16& s, const TilePlace& tile) {
     const Params& p = parameters_again();
-    const int lane = lane_index_again(), half = lane >> 5;
-    const int key = at.key + (lane & 31), query = at.query + 4 * half;
-    if (p.softcap > 0.f) {
-      const float factor = p.softmax_scale / p.softcap, cap = p.softcap * kLog2e;
-      FW_UNROLL for (int r = 0; r < 16; r += 2) {
-        const float low = tanh_of(s[r] * factor), high = tanh_of(s[r + 1] * factor);
-        cap_gradients[r / 2] = F16::pack(1.f - low * low, 1.f - high * high);
-        s[r] = cap * low, s[r + 1] = cap * high;
-      }
-    } else {
-      const float factor = p.softmax_scale * kLog2e;
-      FW_UNROLL for (int r = 0; r < 16; ++r) s[r] *= factor;
-      FW_UNROLL for (int i = 0; i < 8; ++i) cap_gradients[i] = 0x3C003C00;  // 1, 1
-    }
-    if (p.bias.data) {
-      const int column = key < 0 ? 0 : key < at.keys ? key : at.keys - 1;
-      const int64_t first = at.batch * p.bias.stride[0] + at.head * p.bias.stride[1] + column * p.bias.stride[3];
-      FW_UNROLL for (int r = 0; r < 16; ++r) {
-        const int row = query + query_of(r) < at.queries ? query + query_of(r) : at.queries - 1;
-        s[r] += in_log2(bias_at(p, first + row * p.bias.stride[2]));
-        if (r % 4 == 3) schedule_fence();  // four loads at a time: registers
-      }
-    }
-    if (p.alibi_slopes) {
-      const float slope = p.alibi_slopes[at.batch * p.alibi_batch_stride + at.head] * kLog2e;
-      const int distance = query + at.keys - at.queries - key;
-      FW_UNROLL for (int r = 0; r < 16; ++r) s[r] -= slope * __builtin_fabsf(float(distance + query_of(r)));
-    }
+    const int lane = lane_index_again();
+    TilePlace at = tile;
+    at.query += 4 * (lane >> 5), at.key += lane & 31;
+    modify_scores<LaneIsKey>(p, at, s, CapGradients{cap_gradients, p});
     keep = 0xFFFFu;
-    if (p.dropout_threshold)
-      keep = at.key % kKeysPerPhilox == 0 ? kept_together(p, at, query, key) : kept_alone(p, at, query, key);
+    if (p.dropout_threshold) keep = tile.key % kKeysPerPhilox == 0 ? kept_together(p, at) : kept_alone(p, at);
   }
 
   FW_METHOD float kept(float dp, int r) const {
@@ -98,20 +74,15 @@ struct BackwardModifier<C, true> {
   }
 
  private:
-  FW_METHOD static constexpr int query_of(int r) { return 8 * (r >> 2) + (r & 3); }
-  FW_METHOD static ScoreRow row_of(const Params& p, const TilePlace& at, int query) {
-    return ScoreRow(p, {at.batch, 0, 0, 0, 0, at.queries, at.keys}, at.head, query);
-  }
-
   // Eight lanes have the keys that share a Philox call: each makes the calls of two queries, turns them into bits, and
   // they exchange those.
-  FW_METHOD static uint32_t kept_together(const Params& p, const TilePlace& at, int query, int key) {
+  FW_METHOD static uint32_t kept_together(const Params& p, const TilePlace& at) {
     const DropoutKey dropout = dropout_key(p);
-    const int place = key & 7;
+    const int place = at.key & 7;
     uint32_t mine = 0;  // bit 8 i + j: query i of two, key j
     FW_NO_UNROLL for (int i = 0; i < 2; ++i) {
-      const Philox4 words = row_of(p, at, query + 8 * (place >> 1) + 2 * (place & 1) + i)
-                                .dropout_group(dropout, uint32_t(key) / kKeysPerPhilox);
+      const Philox4 words = row_of(p, at, at.query + 8 * (place >> 1) + 2 * (place & 1) + i)
+                                .dropout_group(dropout, uint32_t(at.key) / kKeysPerPhilox);
       uint32_t bits = 0;
       FW_UNROLL for (int j = 0; j < 8; ++j) {
         bits |= uint32_t((words.word[j / 2] >> 16 * (j % 2) & 0xFFFF) >= p.dropout_threshold) << j;
@@ -129,11 +100,11 @@ struct BackwardModifier<C, true> {
     return place < 4 ? near | far << 8 : far | near << 8;
   }
   // The keys of a wave do not begin with a multiple of 8: after a left pad.
-  FW_METHOD static uint32_t kept_alone(const Params& p, const TilePlace& at, int query, int key) {
+  FW_METHOD static uint32_t kept_alone(const Params& p, const TilePlace& at) {
     const DropoutKey dropout = dropout_key(p);
     uint32_t bits = 0;
     FW_NO_UNROLL for (int r = 0; r < 16; ++r) {
-      bits |= uint32_t(!row_of(p, at, query + query_of(r)).dropped(dropout, uint32_t(key))) << r;
+      bits |= uint32_t(!row_of(p, at, at.query + LaneIsKey::query(r)).dropped(dropout, uint32_t(at.key))) << r;
     }
     return bits;
   }

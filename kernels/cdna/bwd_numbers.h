@@ -39,7 +39,7 @@ struct BackwardNumbers {
   FW_METHOD void next(int set, bool exists) { lse = next_lse[set] + (exists ? 0.f : kInf), delta = next_delta[set]; }
 
   FW_METHOD float scaled(float s, float key_bias) const {
-    return C::kGeneral ? s + key_bias : __builtin_fmaf(s, scale, key_bias);
+    return C::kModified ? s + key_bias : __builtin_fmaf(s, scale, key_bias);
   }
   // Not right behind what computes x: an operand of DPP takes wait states.
   template <int kRegister>

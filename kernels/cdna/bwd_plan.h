@@ -7,7 +7,7 @@
 namespace flashwave {
 
 enum BackwardOp {
-  kModifyScores,  // general kernels: everything that may happen to them
+  kModifyScores,  // _modified kernels: everything that may happen to them
   kScaleScore,
   kExponent,  // of P: less lse
   kMaskScore,
@@ -73,7 +73,7 @@ struct BackwardPlan {
       for (int i = 0; i < 16; ++i) s.add(kStartQueue, kAddDq, 16 + i, 0, 1, i / 2 + 2, kDq + 1);
     s.add(kStartQueue, kCountTile, 0, 0, 4, kDv);
     s.add(kStartQueue, kChooseLoop, 0, 0, 5);
-    if (C::kGeneral) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
+    if (C::kModified) s.add(kVectorQueue, kModifyScores, 0, 0, 0, kDp + kSlack);
     // A pair's rounding overlaps the next pair's exponentials, and so does what its exponents are subtracted from.
     constexpr int kScaledAhead = C::kStarts ? 0 : 1, kScaled = C::kPacked ? kDp + kSlack + 1 : 0;
     for (int pair = -kScaledAhead; pair <= 8; ++pair) {

@@ -11,12 +11,12 @@ inline constexpr int kSubTile = 32;  // keys of one step of the pipeline
 
 constexpr int power_of_two_from(int x) { return x <= 64 ? 64 : x <= 128 ? 128 : 256; }
 
-template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, bool kGeneral_>
+template <class ElementType, int kDimQk_, int kDimV_, int kTileQ_, int kTileK_, int kThreads_, bool kModified_>
 struct ForwardConfig {
   using Element = ElementType;
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileQ = kTileQ_, kTileK = kTileK_, kThreads = kThreads_;
-  static constexpr bool kGeneral = kGeneral_;  // scores may be modified, weights dropped
+  static constexpr bool kModified = kModified_;  // scores may be modified, weights dropped
   static constexpr int kWaves = kThreads / kWave;
   static_assert(kTileQ == kWaves * kRowsPerWave && kThreads % kWave == 0);
 
@@ -39,7 +39,7 @@ struct ForwardConfig {
   static constexpr bool kPacked = kPackedBesideMatrix || kDimQk <= 64;
 
   // Bytes of a lane in a load straight to LDS. 16-byte loads need whole groups of 8 columns (kNeeds16Bytes).
-  static constexpr int kDirectBytes = kIsGfx950 && !kGeneral ? 16 : 4;
+  static constexpr int kDirectBytes = kIsGfx950 && !kModified ? 16 : 4;
 };
 
 }  // namespace flashwave

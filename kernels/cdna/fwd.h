@@ -163,8 +163,8 @@ struct Forward {
   }
   template <int kParity>
   FW_METHOD void window(int w, Scores& s1, uint32_t* weights0) {  // s1 = S(2w + 1), weights0 = P(2w), in sub-tiles of w
-    if (C::kGeneral) tiles.origin = here(tiles.origin);
-    if (C::kGeneral && kIsGfx908) tiles.direct_k = here(tiles.direct_k);
+    if (C::kModified) tiles.origin = here(tiles.origin);
+    if (C::kModified && kIsGfx908) tiles.direct_k = here(tiles.direct_k);
     tiles.k_tile = tiles.k_stream.template next<kTileK>();
     tiles.v_tile = tiles.v_stream.template next<kTileK>();
     if constexpr (kSubs == 2) {
@@ -187,7 +187,7 @@ struct Forward {
   // ---- softmax ----
 
   FW_METHOD F32x2 exponents(F32x2 s, float offset) const {
-    if constexpr (C::kGeneral) return s + offset;
+    if constexpr (C::kModified) return s + offset;
     if constexpr (C::kPacked) return __builtin_elementwise_fma(s, F32x2(scale), F32x2(offset));
     return (F32x2){__builtin_fmaf(s.x, scale, offset), __builtin_fmaf(s.y, scale, offset)};
   }
@@ -200,7 +200,7 @@ struct Forward {
     float top = s.s[0];
     FW_UNROLL for (int r = 1; r < 16; ++r) top = __builtin_fmaxf(top, s.s[r]);
     top = __builtin_fmaxf(top, other_half(top));
-    if constexpr (!C::kGeneral) top *= scale;
+    if constexpr (!C::kModified) top *= scale;
     const float raised = __builtin_fmaxf(m, top);
     const bool nothing = raised == -kInf;
     const float factor = nothing ? 1.f : exp2_fast(m - raised);
@@ -213,7 +213,7 @@ struct Forward {
       F32x2 x = exponents((F32x2){s.s[r], s.s[r + 1]}, offset);
       x.x = exp2_fast(x.x), x.y = exp2_fast(x.y);
       sums += x;
-      if constexpr (C::kGeneral) x.x = kept(s, r, x.x), x.y = kept(s, r + 1, x.y);
+      if constexpr (C::kModified) x.x = kept(s, r, x.x), x.y = kept(s, r + 1, x.y);
       uint32_t rounded[2];
       E::round_first(rounded, x.x, x.y);
       E::round_second(rounded, x.x, x.y);
@@ -225,8 +225,8 @@ struct Forward {
   // From products to scores: modifiers, and the mask where the sub-tile from `key` on crosses an edge of it.
   FW_METHOD void finish_scores(Scores& s, int key) {
     key = here(key);
-    if constexpr (C::kGeneral) {
-      Modifier{parameters_again(), batch, head, first_query, rows(), keys, diagonal}.apply(s, key);
+    if constexpr (C::kModified) {
+      Modifier{parameters_again(), {batch, head, first_query, key, keys - diagonal + first_query, keys}}.apply(s);
     }
     if (__builtin_expect(key < inner_from || key + kSubTile > inner_to, 0)) {
       const int i = lane_index_again(), row = min_of(i & 31, rows() - 1);
@@ -366,7 +366,7 @@ struct Forward {
     const Sequence seq = sequence_of(p, batch);
     const int i = lane_index_again(), query = i & 31, half = i >> 5;
     const int rows = this->rows();
-    const RowEnd end = finish_row<C::kGeneral>(p, head, m - E::kBias - E::kShift, sum + other_half(sum));
+    const RowEnd end = finish_row<C::kModified>(p, head, m - E::kBias - E::kShift, sum + other_half(sum));
     float inverse = end.scale;
     if constexpr (E::kBias != 0.f) inverse *= exp2_fast(E::kBias);  // truncation took it out of the weights
     if (p.lse.data && half == 0 && query < rows)

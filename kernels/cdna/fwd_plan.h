@@ -64,7 +64,7 @@ struct ForwardPlan {
       for (int pair = 0; pair <= 8; ++pair) {  // a pair's rounding overlaps the next pair's exponentials
         if (pair < 8) s.add(kVectorQueue, kScale, pair, kPair, kPair);
         if (pair > 0) s.add(kVectorQueue, kSum, pair - 1, kPair, kPair);
-        if (pair > 0 && C::kGeneral) s.add(kVectorQueue, kDrop, pair - 1, 4, 4);
+        if (pair > 0 && C::kModified) s.add(kVectorQueue, kDrop, pair - 1, 4, 4);
         if (pair < 8) s.add(kVectorQueue, kExpLow, pair, 4, 1);
         if (pair > 0 && E::kRoundSlots) s.add(kVectorQueue, kRoundFirst, pair - 1, E::kRoundSlots, E::kRoundSlots);
         if (pair > 0 && E::kRoundSlots) s.add(kVectorQueue, kRoundSecond, pair - 1, E::kRoundSlots, E::kRoundSlots);

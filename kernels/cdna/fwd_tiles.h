@@ -53,9 +53,9 @@ struct ForwardTiles {
   // ---- to LDS ----
 
   FW_METHOD void issue_k(int i, uint32_t buffer, uint32_t skip = 0) {
-    // Not kept for each i in general kernels. On gfx908 clang 22 takes the assembly for an instruction between reading
-    // an accumulator and the load, which leaves one wait state too few: `window` sees to it.
-    constexpr bool kHere = C::kGeneral && !kIsGfx908;
+    // Not kept for each i in _modified kernels. On gfx908 clang 22 takes the assembly for an instruction between
+    // reading an accumulator and the load, which leaves one wait state too few: `window` sees to it.
+    constexpr bool kHere = C::kModified && !kIsGfx908;
     load_to_lds<C::kDirectBytes>(
         k_tile, (kHere ? here(direct_k) : direct_k) + buffer + i * (C::kWaves * kWave * C::kDirectBytes),
         k_source[i] - skip);

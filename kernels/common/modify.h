@@ -14,11 +14,17 @@ struct TilePlace {
   int queries, keys;  // of the sequence
 };
 
+// One of its queries, for the numbers of dropout.
+FW_DEVICE ScoreRow row_of(const Params& p, const TilePlace& at, int query) {
+  return ScoreRow(p, {at.batch, 0, 0, 0, 0, at.queries, at.keys}, at.head, query);
+}
+
 FW_DEVICE float bias_value(const float* data, int64_t at) { return data[at]; }
 FW_DEVICE float bias_value(const Half* data, int64_t at) { return float_of_half(data[at].bits); }
 FW_DEVICE float bias_value(const BFloat16* data, int64_t at) { return to_float(data[at]); }
 
-// Queries and keys past the end count as the last: their results are masked, or not stored.
+// Queries and keys past the end count as the last, and keys before the first as that: their results are masked, or not
+// stored.
 template <class Layout, class T, class Scores>
 FW_DEVICE void add_bias(const T* data, const Params& p, const TilePlace& at, Scores& s) {
   const int last_query = at.queries - 1, last_key = at.keys - 1;
@@ -27,7 +33,9 @@ FW_DEVICE void add_bias(const T* data, const Params& p, const TilePlace& at, Sco
     int query = at.query + Layout::query(i), key = at.key + Layout::key(i);
     query = query < last_query ? query : last_query;
     key = key < last_key ? key : last_key;
+    if (Layout::kPadded) key = key < 0 ? 0 : key;
     s[i] += in_log2(bias_value(data, query * p.bias.stride[2] + key * p.bias.stride[3]));
+    if (i % 4 == 3) schedule_fence();  // four loads at a time: registers
   }
 }
 
@@ -47,8 +55,9 @@ struct ExactTangent {
 };
 
 // q.k -> scores in units of log2. Layout: the number of a thread's scores, kScores, and how many queries and keys after
-// those of `at` score i is, query(i) and key(i). capped(n, x, y): takes the tangents of a softcap for scores 2 n and
-// 2 n + 1, of whose squares the backward makes its gradient.
+// those of `at` score i is, query(i) and key(i); whether some key may be before the first one, in a tile with the end
+// of a left pad, kPadded. capped(n, x, y): takes the tangents of a softcap for scores 2 n and 2 n + 1, of whose squares
+// the backward makes its gradient.
 template <class Layout, class Tangent = ExactTangent, class Scores, class Capped>
 FW_DEVICE void modify_scores(const Params& p, const TilePlace& at, Scores& s, const Capped& capped) {
   if (p.softcap > 0.f) {

@@ -58,6 +58,13 @@ FW_DEVICE DropoutKey dropout_key(const Params& params) {
   return {uint32_t(seed), uint32_t(seed >> 32) ^ uint32_t(offset >> 32), uint32_t(offset)};
 }
 
+// Of the numbers of 8 keys, that of one. Selects, since an array with a run-time index would go to scratch memory.
+FW_DEVICE uint32_t dropout_number(const Philox4& r, uint32_t key) {
+  const uint32_t low = key & 2 ? r.word[1] : r.word[0], high = key & 2 ? r.word[3] : r.word[2];
+  const uint32_t word = key & 4 ? high : low;
+  return key & 1 ? word >> 16 : word & 0xFFFFu;
+}
+
 // The scores of one row (query i of head h of a sequence).
 struct ScoreRow {
   const Params& p;
@@ -117,13 +124,10 @@ struct ScoreRow {
     return philox({{uint32_t(g), query, batch_head, key.counter}}, key.low, key.high);
   }
 
-  // One key by itself. Selects, since an array with a run-time index would go to scratch memory.
+  // One key by itself.
   FW_METHOD bool dropped(const DropoutKey& dropout, int64_t key_of_piece) const {
     const int64_t key = key_of_piece + first_key;
-    const Philox4 r = dropout_group(dropout, key / kKeysPerPhilox);
-    const uint32_t low = key & 2 ? r.word[1] : r.word[0], high = key & 2 ? r.word[3] : r.word[2];
-    const uint32_t word = key & 4 ? high : low;
-    return (key & 1 ? word >> 16 : word & 0xFFFFu) < p.dropout_threshold;
+    return dropout_number(dropout_group(dropout, key / kKeysPerPhilox), uint32_t(key)) < p.dropout_threshold;
   }
 };
 

@@ -21,7 +21,7 @@ struct AmxBackwardTask {
   struct Unit {
     int key, row;  // unit of keys, of the job's rows
     bool masked;   // some row does not see some key
-    bool general;  // scores modified or dropped, or too large for the fast exponential
+    bool alone;    // beside no product: scores modified or dropped, or too large for the fast exponential
   };
 
   const TileScope tiles;
@@ -33,7 +33,7 @@ struct AmxBackwardTask {
   const int32_t split, splits;
   const int64_t chunk_rows;
   const float scale;
-  const bool general;
+  const bool modified;
   int64_t row0 = 0;  // of the chunk
   int units = 0;     // of its rows
   int first = 0;     // the job's first unit of rows
@@ -52,7 +52,7 @@ struct AmxBackwardTask {
         splits(parts),
         chunk_rows(chunk),
         scale(params.softmax_scale * kLog2e),
-        general(has_score_modifiers(params) || params.dropout_threshold) {}
+        modified(has_score_modifiers(params) || params.dropout_threshold) {}
 
   FW_INLINE Place take_open() {
     const Place done = open.at ? open : Place{mem.junk, kSide};
@@ -144,7 +144,7 @@ struct AmxBackwardTask {
   };
 
   // Any scores.
-  FW_NOINLINE void general_unit(const Unit& u, int slot) {
+  FW_NOINLINE void soften_any_scores(const Unit& u, int slot) {
     const int unit = first + u.row;
     const PanelRows& lanes = rows[unit];
     float *s = mem.s[slot], *dp = mem.dp[slot];
@@ -204,7 +204,7 @@ struct AmxBackwardTask {
   }
   FW_NOINLINE void soften_alone(const Unit& u, int slot) {
     flush();
-    if (u.general) return general_unit(u, slot);
+    if (u.alone) return soften_any_scores(u, slot);
     if (u.masked) return Softener<true, 0>(*this, u, slot).finish();
     Softener<false, 0>(*this, u, slot).finish();
   }
@@ -213,7 +213,7 @@ struct AmxBackwardTask {
     scores(list[0], 0, [](int) {});
     for (int i = 1; i < count; ++i) {
       const Unit &before = list[i - 1], &u = list[i];
-      if (before.general) {
+      if (before.alone) {
         soften_alone(before, (i - 1) & 1);
         scores(u, i & 1, [](int) {});
       } else if (before.masked) {
@@ -284,7 +284,7 @@ struct AmxBackwardTask {
         const PanelRows& lanes = rows[first + r];
         if (lanes.min_first >= key + kSide || lanes.max_last <= key) continue;
         const bool fits = mem.q_length[first + r] * mem.k_length[k] * __builtin_fabsf(scale) < kLargestArgument;
-        list[n++] = {k, r, key < lanes.max_first || key + kSide > lanes.min_last, general || !fits};
+        list[n++] = {k, r, key < lanes.max_first || key + kSide > lanes.min_last, modified || !fits};
         seen[k].from = r < seen[k].from ? r : seen[k].from, seen[k].to = r + 1;
       }
     }

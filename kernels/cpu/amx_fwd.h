@@ -12,7 +12,7 @@
 //
 // P has the range of fp32, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
 // that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it
-// does not prove so, or whose scores are modified, run by themselves with the online softmax (general_job).
+// does not prove so, or whose scores are modified, run by themselves with the online softmax (online_job).
 
 struct AmxRowState {  // of one block of rows, in units of log2
   alignas(64) float sum[kSide][W];
@@ -50,7 +50,7 @@ struct AmxForwardTask {
   AmxRowState* const states;
   const int dq, dv, job_units;
   const float scale;
-  const bool general;  // scores are modified or dropped
+  const bool modified;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
   Job prev, cur;  // prev: softmax done but for the last unit, values not
@@ -67,7 +67,7 @@ struct AmxForwardTask {
         dv(mem.dv),
         job_units(mem.dq + mem.dv >= 192 ? 4 : 2),
         scale(params.softmax_scale * kLog2e),
-        general(has_score_modifiers(params) || params.dropout_threshold),
+        modified(has_score_modifiers(params) || params.dropout_threshold),
         row0(first_row),
         blocks((row_count + kSide - 1) / kSide) {}
 
@@ -333,7 +333,7 @@ struct AmxForwardTask {
     store(state.sum[r], sum);
   }
 
-  FW_NOINLINE void general_job() {
+  FW_NOINLINE void online_job() {
     drain();
     AmxRowState& state = *cur.state;
     if (!state.started) {
@@ -450,10 +450,10 @@ struct AmxForwardTask {
       cur.units = units;
       cur.key = int32_t(key);
       cur.masked = key < lanes.max_first || key + units * kSide > lanes.min_last;
-      if (!general && !states[b].few && in_range(at / kSide)) {
+      if (!modified && !states[b].few && in_range(at / kSide)) {
         stage();
       } else {
-        general_job();
+        online_job();
       }
       key = job_end;
     }

@@ -56,12 +56,12 @@ struct BiasGradientTask {
       }
       float* const sums = mem.sums + i * panel_step + (every_key ? 0 : k0 - key0) * key_step;
       const int64_t step = key_step;
-      general_tile<T>(p, of.mem, lanes, of.q_panel(i), of.do_panel(i), of.mem.neg_lse + i * NQ, of.mem.delta + i * NQ,
-                      of.scope.seq.keys, k0, t, WeightTile(of.mem, 0),
-                      [&](int k, int j, V d_score) __attribute__((always_inline)) {
-                        float* at = sums + k * step + j * W;
-                        store(at, load(at) + d_score);
-                      });
+      modified_tile<T>(p, of.mem, lanes, of.q_panel(i), of.do_panel(i), of.mem.neg_lse + i * NQ, of.mem.delta + i * NQ,
+                       of.scope.seq.keys, k0, t, WeightTile(of.mem, 0),
+                       [&](int k, int j, V d_score) __attribute__((always_inline)) {
+                         float* at = sums + k * step + j * W;
+                         store(at, load(at) + d_score);
+                       });
     }
   }
 

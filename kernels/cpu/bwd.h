@@ -116,9 +116,9 @@ FW_NOINLINE void product_tile(const float* groups, const float* panel, int units
 // The same with score modifiers or dropout, in separate passes. On return p holds what dV needs (dropped and rescaled).
 // take(key, register, gradient of the modified scores) for each key and register of rows.
 template <class T, class Take>
-FW_NOINLINE void general_tile(const abi::Params& params, const BackwardScratch& mem, const PanelRows& rows,
-                              const float* q, const float* d_o, const float* neg_lse, const float* delta, int64_t keys,
-                              int64_t k0, TileRange t, WeightTile out, Take take) {
+FW_NOINLINE void modified_tile(const abi::Params& params, const BackwardScratch& mem, const PanelRows& rows,
+                               const float* q, const float* d_o, const float* neg_lse, const float* delta, int64_t keys,
+                               int64_t k0, TileRange t, WeightTile out, Take take) {
   product_tile(mem.k_groups, q, units_of(params.dim_qk), params.softmax_scale * kLog2e, t, out.p_exact);
   product_tile(mem.v_groups, d_o, units_of(params.dim_v), 1.f, t, out.ds_exact);
   if (params.bias.data) load_bias_tile<T>(params, rows, k0, t.begin, t.end, keys, mem.bias);
@@ -324,7 +324,7 @@ struct BackwardTask {
   FW_INLINE void block_step(int first, int n, int64_t k0, int count, float* dk, float* dv) {
     GroupPanels seen;
     for (int g = 0; g < NK / MR; ++g) seen.from[g] = n, seen.to[g] = 0;
-    const bool general = has_score_modifiers(p) || p.dropout_threshold;
+    const bool modified = has_score_modifiers(p) || p.dropout_threshold;
     for (int i = 0; i < n; ++i) {
       const int panel = first + i;
       const PanelRows& lanes = rows[panel];
@@ -333,12 +333,12 @@ struct BackwardTask {
       const float *q = q_panel(panel), *d_o = do_panel(panel);
       const float *neg_lse = mem.neg_lse + panel * NQ, *delta = mem.delta + panel * NQ;
       const WeightTile out(mem, i);
-      if (general) {
+      if (modified) {
         float* const d_slope = mem.d_slope + panel * NQ;
-        general_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, out,
-                        [&](int k, int j, V d_score) __attribute__((always_inline)) {
-                          if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, d_slope);
-                        });
+        modified_tile<T>(p, mem, lanes, q, d_o, neg_lse, delta, scope.seq.keys, k0, t, out,
+                         [&](int k, int j, V d_score) __attribute__((always_inline)) {
+                           if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, d_slope);
+                         });
       } else {
         for_each_part(lanes, k0, t, [&](const TileRange& part) __attribute__((always_inline)) {
           const auto tile = part.masked ? probability_tile<true> : probability_tile<false>;

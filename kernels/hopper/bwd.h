@@ -222,10 +222,10 @@ struct NarrowKeys : KeyWarpgroup<C> {
     const uint32_t k_slot = C::kPair ? 0 : this->tile_count & 1;
     const uint32_t ds_at = here + C::kDs + w * (kTileQ * kPanelRowBytes) + this->piece_place();
     // S -> P in x; with score modifiers P is in `probs`, and in x what of it is not dropped.
-    uint32_t probs[C::kGeneral ? kTileQ / 4 : 1];
+    uint32_t probs[C::kModified ? kTileQ / 4 : 1];
     const auto weigh = [&](uint32_t (&x)[kTileQ / 4], float4 l) {
       const int query = walk.block * kTileQ;
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         float c = this->scale;
         if (walk.masked || !modified.only_scales(p)) {
           modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
@@ -276,7 +276,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
       wgmma_wait<1>();
       hold(s);
       uint32_t x[kTileQ / 4];
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         modified.score_gradients(*this, s, probs, weights, x);
       } else {
         this->score_gradients(s, weights, d0, x);
@@ -313,7 +313,7 @@ struct NarrowKeys : KeyWarpgroup<C> {
     this->publish_ds();
     this->release_keys(k_slot);
     ++this->tile_count;
-    const float kept_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    const float kept_scale = C::kModified ? 1.f / (1.f - p.dropout_p) : 1.f;
     store_keys<C, kDim>(p, p.dv, p.dim_v, load_backward_task(task_at), first, 0, dv, kept_scale, thread);
     wgmma_wait<0>();
     hold(dk);

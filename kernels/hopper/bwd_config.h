@@ -13,14 +13,14 @@ struct BackwardConfig {
   using Element = ElementType;
   static constexpr int kDim = kDim_, kTileQ = kTileQ_, kTileK = kTileK_, kCtas = kCtas_;
   static constexpr bool kPair = kCtas == 2, kWide = kTileK == 64;
-  static constexpr bool kGeneral = kScores_ == Scores::kGeneral, kBias = kScores_ == Scores::kBias;
-  static_assert(kGeneral || kBias || kScores_ == Scores::kPlain);
+  static constexpr bool kModified = kScores_ == Scores::kModified, kBias = kScores_ == Scores::kBias;
+  static_assert(kModified || kBias || kScores_ == Scores::kPlain);
   static constexpr bool kAlone = kAlone_;  // one tile has all keys: dQ is written and not added
   static_assert(kCtas == 1 || kCtas == 2);
   static_assert(!kAlone || (kTileK == 128 && kTileQ == 64));
   static_assert(!kWide || (kPair && kTileQ == 64 && kDim >= 128));  // what is built
   static_assert(kWide || (kTileK == 128 && (kTileQ * kDim == 8192 || (kTileQ == 64 && kDim == 64))));
-  static_assert(kWide || !(kGeneral || kBias) || (kTileQ == 64 && kDim == 64));
+  static_assert(kWide || !(kModified || kBias) || (kTileQ == 64 && kDim == 64));
   static constexpr int kThreads = 4 * kWarpgroup;  // one that copies, two for the keys, one for dQ
   static constexpr int kPairKeys = kCtas * kTileK;
 

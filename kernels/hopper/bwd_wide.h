@@ -66,10 +66,10 @@ struct WideKeys : KeyWarpgroup<C> {
     // S -> P in x, and what of it dO is weighted with in `kept`, the same without dropout.
     const auto weigh = [&](uint32_t (&x)[kQueries / 4], uint32_t (&kept)[kQueries / 4]) {
       const int query = walk.block * C::kTileQ + w * kQueries;
-      if constexpr (C::kGeneral) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
+      if constexpr (C::kModified) modified.scores(p, load_backward_task(task_at), walk.head, query, first, thread, s);
       if constexpr (C::kBias) this->add_bias(s, w * kHalfRows);
       if (walk.masked) mask_unseen(s, task_at, first, query, thread);
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         modified.exponentials(*this, s, 1.f, x);
         if (p.dropout_threshold) {
           const BackwardTask task = load_backward_task(task_at);
@@ -81,7 +81,7 @@ struct WideKeys : KeyWarpgroup<C> {
         this->exponentials(s, this->scale, this->lse(0), x);
       }
     };
-    uint32_t x[kQueries / 4], kept[C::kGeneral ? kQueries / 4 : 1], probs[C::kGeneral ? kQueries / 4 : 1];
+    uint32_t x[kQueries / 4], kept[C::kModified ? kQueries / 4 : 1], probs[C::kModified ? kQueries / 4 : 1];
     FW_UNROLL for (int i = 0; i < kColumns / 2; ++i) dk[i] = dv[i] = 0;
 
     const int some_first = first_seeing<C>(task_at, first);
@@ -99,7 +99,7 @@ struct WideKeys : KeyWarpgroup<C> {
     issue_scores(k_operand(), queries_of(C::kQ, q_ring.slot));
     wgmma_wait<0>();
     hold(s);
-    if constexpr (C::kGeneral) {
+    if constexpr (C::kModified) {
       weigh(probs, weights);
     } else {
       weigh(weights, weights);
@@ -114,7 +114,7 @@ struct WideKeys : KeyWarpgroup<C> {
       issue_sums(dv, other_p(), columns_of(C::kDo, do_ring.slot));
       wgmma_wait<1>();
       hold(s);
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         modified.score_gradients(*this, s, probs, weights, x);
       } else {
         this->score_gradients(s, weights, this->delta(0), x);
@@ -138,7 +138,7 @@ struct WideKeys : KeyWarpgroup<C> {
       this->publish_ds();
       wgmma_wait<1>();
       hold(s);
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         weigh(probs, kept);
         put(C::kP, kept);
       } else {
@@ -149,7 +149,7 @@ struct WideKeys : KeyWarpgroup<C> {
       wgmma_wait<0>();
       hold(dk);
       hold(weights);
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         become(weights, kept);
       } else {
         become(weights, x);
@@ -162,7 +162,7 @@ struct WideKeys : KeyWarpgroup<C> {
     this->publish_ds();
     this->release_keys(0);
     ++this->tile_count;
-    const float kept_scale = C::kGeneral ? 1.f / (1.f - p.dropout_p) : 1.f;
+    const float kept_scale = C::kModified ? 1.f / (1.f - p.dropout_p) : 1.f;
     store_keys<C, kColumns>(p, p.dv, p.dim_v, load_backward_task(task_at), first, w * kColumns, dv, kept_scale, thread);
     wgmma_wait<0>();
     hold(dk);

@@ -7,7 +7,7 @@
 namespace flashwave {
 
 // What a kernel can do to scores: nothing, one modifier or dropout alone, all of them.
-enum class Scores { kPlain, kCapped, kAlibi, kBias, kDropped, kGeneral };
+enum class Scores { kPlain, kCapped, kAlibi, kBias, kDropped, kModified };
 constexpr Scores scores_of(uint32_t features) {  // of a row of kernels.def
   switch (features & kScoreModifiers) {
     case 0:
@@ -21,7 +21,7 @@ constexpr Scores scores_of(uint32_t features) {  // of a row of kernels.def
     case kDropout:
       return Scores::kDropped;
     default:
-      return Scores::kGeneral;
+      return Scores::kModified;
   }
 }
 
@@ -32,10 +32,10 @@ struct ForwardConfig {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;  // of the products: smaller head dims are padded with zeros
   static constexpr int kTileQ = kTileQ_, kTileK = kTileK_, kThreads = kThreads_;
   static constexpr bool kPlain = kScores_ == Scores::kPlain || kScores_ == Scores::kDropped;  // scores as they come
-  static constexpr bool kGeneral = kScores_ == Scores::kGeneral;
+  static constexpr bool kModified = kScores_ == Scores::kModified;
   static constexpr bool kCapped = kScores_ == Scores::kCapped, kAlibi = kScores_ == Scores::kAlibi;
   static constexpr bool kBias = kScores_ == Scores::kBias;
-  static constexpr bool kDropout = kScores_ == Scores::kDropped || kGeneral;
+  static constexpr bool kDropout = kScores_ == Scores::kDropped || kModified;
   // Row sums are one more column of the second product, of ones: that saves an addition per score, but they are the
   // sums of rounded weights, too rough for LSE.
   static constexpr bool kSumByMma = kSumByMma_;
@@ -47,7 +47,7 @@ struct ForwardConfig {
   static_assert(kTileK % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0 && kDimV <= kDimQk);
 
   // Two buffers for the weights of a block: those of the next are made while the second product still reads the first.
-  static constexpr bool kTwoWeights = !kGeneral && kConsumers == 2 && kDimV / 2 + kTileK <= 200;
+  static constexpr bool kTwoWeights = !kModified && kConsumers == 2 && kDimV / 2 + kTileK <= 200;
   static constexpr int kColumns = kDimV + (kSumByMma ? 8 : 0);  // of the second product
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160, kProducerRegisters = kConsumers == 2 ? 40 : 32;
 

@@ -258,7 +258,7 @@ struct Consumer {
   }
   // What is done to the scores of a block before the softmax, and to its weights after the sum.
   FW_METHOD void modify(int block) {
-    if constexpr (C::kGeneral || C::kAlibi) score_rows(block).template modify<C::kAlibi>(s);
+    if constexpr (C::kModified || C::kAlibi) score_rows(block).template modify<C::kAlibi>(s);
     if constexpr (C::kCapped) cap_scores();
     if constexpr (C::kBias) FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = in_log2(s[i]);
   }
@@ -269,11 +269,11 @@ struct Consumer {
   // Random numbers are drawn while the scores are waited for.
   FW_METHOD void draw(int block) {
     if constexpr (C::kDropout)
-      if (!C::kGeneral || p.dropout_threshold) score_rows(block).draw(keeps);
+      if (!C::kModified || p.dropout_threshold) score_rows(block).draw(keeps);
   }
   FW_METHOD void drop(uint32_t (&weights)[kWeights]) const {
     if constexpr (C::kDropout)
-      if (!C::kGeneral || p.dropout_threshold) ScoreRows<C::kTileK>::drop(keeps, weights);
+      if (!C::kModified || p.dropout_threshold) ScoreRows<C::kTileK>::drop(keeps, weights);
   }
 
   // A block of which some keys may be hidden from some rows.
@@ -396,7 +396,7 @@ struct Consumer {
         checked_blocks(j, max(first, side ? before : open_last), first);
         optimistic_blocks(j, max(open_first, side ? 0 : behind), first);
       }
-    } else if constexpr (!C::kGeneral) {
+    } else if constexpr (!C::kModified) {
       checked_blocks(j, max(first, open_last), first);
       optimistic_blocks(j, open_first, first);
     }
@@ -418,7 +418,7 @@ struct Consumer {
       return;
     }
     const int head0 = task.head + head_of(first_row()), head1 = task.head + head_of(first_row() + 8);
-    constexpr bool kBias = C::kBias || C::kGeneral;
+    constexpr bool kBias = C::kBias || C::kModified;
     const RowEnd end0 = finish_row<kBias, C::kDropout>(p, head0, m0, l0);
     const RowEnd end1 = finish_row<kBias, C::kDropout>(p, head1, m1, l1);
 

@@ -256,17 +256,6 @@ FW_DEVICE uint32_t last_bit(uint32_t x) {
   return bit;
 }
 
-// A function of three bits, of all bits of a word: kTable is what it makes of 0xF0, 0xCC and 0xAA. 0x96: exclusive or.
-template <int kTable>
-FW_DEVICE uint32_t logic(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t x;
-  asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(x) : "r"(a), "r"(b), "r"(c), "n"(kTable));
-  return x;
-}
-template <uint32_t kFactor>
-FW_DEVICE void wide_product(uint32_t x, uint32_t& low, uint32_t& high) {
-  asm("{.reg .b64 x; mul.wide.u32 x, %2, %3; mov.b64 {%0, %1}, x;}" : "=r"(low), "=r"(high) : "r"(x), "n"(kFactor));
-}
 // Halves of ones where their top bit is set, else of zeros.
 FW_DEVICE uint32_t halves_of_signs(uint32_t x) {
   uint32_t result;

@@ -12,21 +12,6 @@ struct FastTangent {
   FW_METHOD static float of(float x) { return tanh_fast(x); }
 };
 
-// The two products and two exclusive ors of a round, one instruction each: nvcc alone makes more of them.
-struct PhiloxWords {
-  template <uint32_t kFactor>
-  FW_METHOD static void product(uint32_t x, uint32_t& low, uint32_t& high) {
-    wide_product<kFactor>(x, low, high);
-  }
-  FW_METHOD static uint32_t xor3(uint32_t a, uint32_t b, uint32_t c) { return logic<0x96>(a, b, c); }
-};
-using DropoutTable = PhiloxTable<PhiloxWords>;
-
-FW_DEVICE DropoutTable dropout_table(const Params& p, uint32_t batch_head) {
-  const DropoutKey key = dropout_key(p);
-  return {key.low, key.high, key.counter, batch_head};
-}
-
 // Which of the two 16-bit numbers of a word are not below a threshold, both at once.
 struct DropoutCompare {
   uint32_t threshold, result;  // result: the bits that answer

@@ -132,6 +132,19 @@ FW_DEVICE int64_t task_index() { return int64_t{block_index_y()} * abi::kTasksPe
 // The kernel's argument lies in constant memory and is read where it is used (FW_ARGUMENTS); see kernels/amd/gpu.h.
 FW_DEVICE const GpuArguments& arguments_in_memory(const GpuArguments& args) { return args; }
 FW_DEVICE const Params& parameters_again(const Params& params) { return params; }
+FW_DEVICE void schedule_fence() {}  // ptxas minds registers by itself
+
+// A function of three bits, of all bits of a word: kTable is what it makes of 0xF0, 0xCC and 0xAA. 0x96: exclusive or.
+template <int kTable>
+FW_DEVICE uint32_t logic(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(x) : "r"(a), "r"(b), "r"(c), "n"(kTable));
+  return x;
+}
+template <uint32_t kFactor>
+FW_DEVICE void wide_product(uint32_t x, uint32_t& low, uint32_t& high) {
+  asm("{.reg .b64 x; mul.wide.u32 x, %2, %3; mov.b64 {%0, %1}, x;}" : "=r"(low), "=r"(high) : "r"(x), "n"(kFactor));
+}
 
 // at[i], or `otherwise`, a kernel's argument, where there is no `at`. A load under a predicate: no branch.
 FW_DEVICE uint64_t either(const uint64_t* at, int i, const uint64_t& otherwise) {

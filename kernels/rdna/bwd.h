@@ -173,7 +173,7 @@ struct Backward : BackwardTask<T, C> {
         add_products(rest[w], dp[w], s[w]);
         dp[w] = rest[w];
       } else {
-        if constexpr (C::kGeneral) this->template drop_gradients<kModifiers>(dp[w], delta_of(w), kept[w]);
+        if constexpr (C::kModified) this->template drop_gradients<kModifiers>(dp[w], delta_of(w), kept[w]);
         dp[w] *= s[w];
       }
       hold(dp[w]);
@@ -203,7 +203,7 @@ struct Backward : BackwardTask<T, C> {
     constexpr int step = k % kSteps;
     FW_UNROLL for (int w = 0; w < kScoreTiles; ++w) {
       if constexpr (k == 0)
-        s[w] = C::kGeneral ? T::multiply(f[k], xf[w][0]) : T::multiply_keeping(f[k], xf[w][0], lse_of(w));
+        s[w] = C::kModified ? T::multiply(f[k], xf[w][0]) : T::multiply_keeping(f[k], xf[w][0], lse_of(w));
       else if constexpr (k < kSteps)
         s[w] = T::multiply(f[k], xf[w][step], s[w]);
       else if constexpr (k == kSteps)
@@ -216,10 +216,10 @@ struct Backward : BackwardTask<T, C> {
     if constexpr (k == 0) {
       load_bias<kModifiers>();
       this->advance(more);
-      if constexpr (!C::kGeneral) load_lse();
+      if constexpr (!C::kModified) load_lse();
     }
     if constexpr (k == kSteps - 1) {
-      if constexpr (C::kGeneral) {
+      if constexpr (C::kModified) {
         modified_weights<kModifiers, kHalf>();
         load_lse();
         if constexpr (kDropsByProducts<kModifiers>) load_delta();
@@ -227,7 +227,7 @@ struct Backward : BackwardTask<T, C> {
         weights<kHalf>();
       }
     }
-    if constexpr (k == kSteps && !C::kGeneral) load_delta();
+    if constexpr (k == kSteps && !C::kModified) load_delta();
     schedule_fence();
   }
   // Recursion: a loop of so many instructions is not unrolled.
@@ -242,7 +242,7 @@ struct Backward : BackwardTask<T, C> {
   FW_METHOD void score_tile(bool more) {
     this->start_tile();
     int mine = lane;
-    if constexpr (C::kGeneral && !C::kBothHalves) hold(mine);  // a register less through all loops
+    if constexpr (C::kModified && !C::kBothHalves) hold(mine);  // a register less through all loops
     rows_at = operand_base(mine) + from_half(0);
     scores_to = lane * 16 + from_half(wave * kScoreTiles * kFragmentBytes);
     if constexpr (C::kFused) ds_t_to = this->ds_t_place() + from_half(wave * kScoreTiles * kFragmentBytes);
@@ -250,7 +250,7 @@ struct Backward : BackwardTask<T, C> {
     FW_UNROLL for (int k = 0; k < kAhead; ++k) f[k] = row_fragment<kHalf>(k);
     score_steps<kModifiers, kHalf, 0>(f, more);
     store_gradients<kModifiers, kHalf>();
-    if constexpr (C::kGeneral && !kDropsByProducts<kModifiers>) load_delta();
+    if constexpr (C::kModified && !kDropsByProducts<kModifiers>) load_delta();
     workgroup_barrier();
     other_half();
   }

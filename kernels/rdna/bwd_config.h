@@ -16,10 +16,10 @@ enum class Gradients { kAll, kOfKeys, kOfQueries, kOfHead };
 //   score waves  X and Y of 16 kScoreTiles rows. S, dP -> P, dS.
 //   sum waves    64 rows x 16 kSumTiles columns of dX or dY. They also bring A and G.
 //   dA waves     kDaTiles columns of X^T (kAll, kOfHead).
-template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kGeneral_>
+template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kModified_>
 struct BackwardConfig {
   static constexpr bool kHead = kGradients == Gradients::kOfHead, kFused = kHead || kGradients == Gradients::kAll;
-  static constexpr bool kKeepsKeys = kGradients != Gradients::kOfQueries, kGeneral = kGeneral_;
+  static constexpr bool kKeepsKeys = kGradients != Gradients::kOfQueries, kModified = kModified_;
   static constexpr int kDim = kDim_, kKept = kKept_, kStreamed = 16, kThreads = kThreads_, kWaves = kThreads / 32;
   static constexpr int kKeptTiles = kKept / 16, kSteps = kDim / 16;
 
@@ -66,10 +66,10 @@ struct BackwardConfig {
 // Head dims up to 256: tiles of 16 rows pass by 32 kept ones, and four waves share a tile of S and dP, each with a
 // quarter of the columns; they exchange their parts of it through LDS, and each finishes two of the accumulator's
 // registers.
-template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kGeneral_>
+template <Gradients kGradients, int kDim_, int kKept_, int kThreads_, bool kModified_>
 struct WideConfig {
   static constexpr bool kFused = kGradients == Gradients::kAll, kKeepsKeys = kGradients != Gradients::kOfQueries;
-  static constexpr bool kHead = false, kGeneral = kGeneral_, kTight = !kRdna4;
+  static constexpr bool kHead = false, kModified = kModified_, kTight = !kRdna4;
   static constexpr int kDim = kDim_, kKept = kKept_, kStreamed = 16, kThreads = kThreads_, kWaves = kThreads / 32;
   static constexpr int kKeptTiles = kKept / 16, kSteps = kDim / 16, kLoadWaves = kWaves;
   static constexpr int kSharing = kWaves / kKeptTiles, kOwnSteps = kSteps / kSharing, kOwnRegisters = 8 / kSharing;

@@ -13,19 +13,19 @@ namespace flashwave {
 namespace {
 
 // The loop of a head dim, and what follows from the row.
-template <class T, Gradients kGradients, int kDim, int kKept, int kThreads, bool kGeneral>
+template <class T, Gradients kGradients, int kDim, int kKept, int kThreads, bool kModified>
 struct BackwardLoop {
-  using Tiles = BackwardConfig<kGradients, kDim, kKept, kThreads, kGeneral>;
+  using Tiles = BackwardConfig<kGradients, kDim, kKept, kThreads, kModified>;
   FW_METHOD static void run(const GpuArguments& args, char* lds) { Backward<T, Tiles>(args, lds).run(args); }
 };
-template <class T, int kDim, int kKept, int kThreads, bool kGeneral>
-struct BackwardLoop<T, Gradients::kOfHead, kDim, kKept, kThreads, kGeneral> {
-  using Tiles = BackwardConfig<Gradients::kOfHead, kDim, kKept, kThreads, kGeneral>;
+template <class T, int kDim, int kKept, int kThreads, bool kModified>
+struct BackwardLoop<T, Gradients::kOfHead, kDim, kKept, kThreads, kModified> {
+  using Tiles = BackwardConfig<Gradients::kOfHead, kDim, kKept, kThreads, kModified>;
   FW_METHOD static void run(const GpuArguments& args, char* lds) { backward_head<T, Tiles>(args, lds); }
 };
-template <class T, Gradients kGradients, int kKept, int kThreads, bool kGeneral>
-struct BackwardLoop<T, kGradients, 256, kKept, kThreads, kGeneral> {
-  using Tiles = WideConfig<kGradients, 256, kKept, kThreads, kGeneral>;
+template <class T, Gradients kGradients, int kKept, int kThreads, bool kModified>
+struct BackwardLoop<T, kGradients, 256, kKept, kThreads, kModified> {
+  using Tiles = WideConfig<kGradients, 256, kKept, kThreads, kModified>;
   FW_METHOD static void run(const GpuArguments& args, char* lds) { WideBackward<T, Tiles>(args, lds).run(args); }
 };
 

@@ -322,9 +322,12 @@ struct Modifiers {
       const uint32_t word = first_register & 4 ? high : low;
       lanes[0] = low_kept(word), lanes[1] = high_kept(word);
     } else {
+      // Constant indexes on either side, or clang 22 chooses between addresses, and the numbers go to memory.
+      const bool second = first_register & 2;
+      const uint32_t words[2] = {second ? numbers.word[2] : numbers.word[0],
+                                 second ? numbers.word[3] : numbers.word[1]};
       FW_UNROLL for (int r = 0; r < 2; ++r) {
-        const uint32_t word = first_register & 2 ? numbers.word[2 + r] : numbers.word[r];
-        lanes[r] = (low_kept(word) & 0xffff) | (high_kept(word) & 0xffff0000);
+        lanes[r] = (low_kept(words[r]) & 0xffff) | (high_kept(words[r]) & 0xffff0000);
       }
     }
     return kept_lanes;

@@ -127,7 +127,7 @@ struct BackwardTask {
     block_step = p.heads_q * bytes;
     loaded_head = uniform(at.head);
     scale = uniform(p.softmax_scale * kLog2e);
-    if constexpr (C::kGeneral) factors.start(p);
+    if constexpr (C::kModified) factors.start(p);
   }
 
   // The next tile, of this head or of the next one of the group. Behind the last one it is loaded again, for nobody.
@@ -333,10 +333,10 @@ struct BackwardTask {
     hold(dp);
   }
   // run.template operator()<M>() with M the modifiers of this launch, `all`.
-  FW_METHOD uint32_t all_modifiers() const { return C::kGeneral ? uniform(int(modifiers_of<T>(p))) : 0; }
+  FW_METHOD uint32_t all_modifiers() const { return C::kModified ? uniform(int(modifiers_of<T>(p))) : 0; }
   template <class Run>
   FW_METHOD void by_modifiers(uint32_t all, const Run& run) const {
-    if constexpr (!C::kGeneral) {
+    if constexpr (!C::kModified) {
       run.template operator()<0>();
     } else {
       if (all == kAlibi)

@@ -97,7 +97,7 @@ struct WideBackward : BackwardTask<T, C> {
       used = weights;
     };
     const int first_register = share() * C::kOwnRegisters;
-    if constexpr (C::kGeneral) {
+    if constexpr (C::kModified) {
       Vec<float, C::kKeepsKeys ? 2 : 1> minus_lse;
       FW_UNROLL for (int r = 0; r < (C::kKeepsKeys ? 2 : 1); ++r) minus_lse[r] = lse[r];
       KeptPairs<2> kept[1];

@@ -8,9 +8,9 @@
 
 namespace flashwave {
 
-// T: element type; C: Config; kGeneral: with score modifiers, sinks and dropout. Then scores are in units of log2 when
+// T: element type; C: Config; kModified: with score modifiers, sinks and dropout. Then scores are in units of log2 when
 // the reference is subtracted, in an instruction of its own; else they are plain products.
-template <class T, class C, bool kGeneral>
+template <class T, class C, bool kModified>
 struct Forward {
   static constexpr int kQueryTiles = C::kQueryTiles, kKeyTiles = C::kKeyTiles, kAhead = C::kAhead;
   static constexpr int kChunkFragments = C::kFragmentsK + C::kFragmentsV;
@@ -46,7 +46,7 @@ struct Forward {
   F32x8 o[kQueryTiles][C::kStepsV];
   // Minus the reference. Plain: 8 equal registers, the C operand of the first product, so that subtracting costs
   // nothing.
-  Vec<float, kGeneral ? 1 : 8> shift[kQueryTiles];
+  Vec<float, kModified ? 1 : 8> shift[kQueryTiles];
   float sum[kQueryTiles];  // of this half's keys
   float scale;             // of scores to log2
   uint32_t ready;          // all ones: every row that has met a key has a reference
@@ -132,7 +132,7 @@ struct Forward {
   }
 
   FW_METHOD F32x8 start(int t) {
-    if constexpr (kGeneral)
+    if constexpr (kModified)
       return F32x8(0.f);
     else
       return shift[t];
@@ -141,7 +141,8 @@ struct Forward {
   FW_METHOD TilePlace place(int t, int key) {
     int row = lane;
     hold(row);
-    return {row0 + 16 * t + (row & 15), key + kRowsOfHalf * (row >> 4)};
+    const int query = row0 + 16 * t + (row & 15);
+    return {seq.b, head, query, key + kRowsOfHalf * (row >> 4), int(seq.queries), keys};
   }
 
   // New references from the maximum of this chunk, for rows that have none yet or whose weights would overflow.
@@ -151,7 +152,7 @@ struct Forward {
       FW_UNROLL for (int r = 0; r < 8; ++r) top = __builtin_fmaxf(top, s[kt][r]);
     }
     top = __builtin_fmaxf(top, other_half(top));
-    if (kGeneral) top += shift[t][0];
+    if (kModified) top += shift[t][0];
     const bool fresh = total(t) == 0.f;
     const float want = (T::gain + T::headroom) * rcp_fast(scale);  // what the maximum should become
     const float change = top == -kInf || (!fresh && top < want) ? 0.f : want - top;
@@ -163,7 +164,7 @@ struct Forward {
         hold(o[t][i]);
       }
     }
-    if constexpr (kGeneral) {
+    if constexpr (kModified) {
       shift[t] += change;
       hold(shift[t]);
     } else {
@@ -185,7 +186,7 @@ struct Forward {
   // Scores to weights, packed unless some may yet be dropped, and this half's sum of them. The stages keep equal
   // operations on consecutive registers together, which is what pairing needs.
   FW_METHOD float softmax(F32x8* s, int t, U32x4* weights) {
-    if constexpr (kGeneral) {
+    if constexpr (kModified) {
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) s[kt] += shift[t][0];
     } else {
       const float c = here(scale);
@@ -196,7 +197,7 @@ struct Forward {
       FW_UNROLL for (int r = 0; r < 8; ++r) s[kt][r] = exp2_fast(s[kt][r]);
     }
     schedule_fence();
-    if constexpr (!kGeneral) {
+    if constexpr (!kModified) {
       FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
         T::pack_weights(s[kt], weights[kt]);
         hold(weights[kt]);
@@ -253,15 +254,12 @@ struct Forward {
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
         FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) hold(s[t][kt]);
       }
-      if constexpr (kGeneral) {
+      if constexpr (kModified) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
-          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-            const TilePlace at = place(t, key0 + 16 * kt);
-            const int row = int(at.query) - row0, end = at.query < seq.queries ? edges.end(row, keys) : 0;
-            modify_scores(seq, head, at, edges.first(row), end, s[t][kt]);
-          }
+          FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) modify_scores(place(t, key0 + 16 * kt), s[t][kt]);
         }
-      } else if (__builtin_expect(!clean.contains(key0), 0)) {
+      }
+      if (__builtin_expect(!clean.contains(key0), 0)) {
         FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) mask(s[t], t, key0);
       }
       if (__builtin_expect(optimistic == 0, 0)) {
@@ -280,10 +278,10 @@ struct Forward {
     FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) sum[t] += part[t];
     if (__builtin_expect(optimistic == 0, 0)) note_ready(key0 + C::kChunk);
     if constexpr (C::kChunks == 1) turn();
-    if constexpr (kGeneral) {
+    if constexpr (kModified) {
       FW_UNROLL for (int t = 0; t < kQueryTiles; ++t) {
         FW_UNROLL for (int kt = 0; kt < kKeyTiles; ++kt) {
-          if (p.dropout_threshold) drop_weights(seq, head, place(t, key0 + 16 * kt), s[t][kt]);
+          if (p.dropout_threshold) drop_weights(place(t, key0 + 16 * kt), s[t][kt]);
           T::pack_weights(s[t][kt], weights[t][kt]);
         }
       }
@@ -470,7 +468,7 @@ struct Forward {
     const float total = this->total(t);
     const float reference = -shift[t][0] * scale;
     const RowEnd end =
-        kGeneral ? finish_row(p, head, total == 0.f ? -kInf : reference, total) : end_of_row<false>(reference, total);
+        kModified ? finish_row(p, head, total == 0.f ? -kInf : reference, total) : end_of_row<false>(reference, total);
     const int half = lane >> 4;
     // The descriptor ends with the last query, but a tensor of one row may have any stride, 0 included.
     const bool exists = row0 + 16 * t + (lane & 15) < int(seq.queries);
@@ -523,7 +521,7 @@ struct Forward {
 
   FW_METHOD void run() {
     if (!choose_task()) return;
-    scale = kGeneral ? 1.f : uniform(p.softmax_scale * kLog2e);
+    scale = kModified ? 1.f : uniform(p.softmax_scale * kLog2e);
     k.load(cursor, keys);
     v.load(cursor, keys, lane);
     load_queries();

@@ -1,71 +1,45 @@
-// Score modifiers and dropout on accumulators. The loops over an accumulator's registers are not unrolled, as what they
-// do for one score is long: each turn takes register 0 and puts the result behind register 7.
+// Score modifiers and dropout on accumulators.
 #pragma once
 
-#include "kernels/common/score.h"
+#include "kernels/common/modify.h"
 #include "kernels/rdna/isa.h"
 
 namespace flashwave {
 
-FW_DEVICE F32x8 shifted_in(F32x8 s, float last) {
-  s = __builtin_shufflevector(s, s, 1, 2, 3, 4, 5, 6, 7, 0);
-  s[7] = last;
-  return s;
-}
-
-// The queries and keys of a 16 x 16 tile of S^T: this lane's query, and the key of an accumulator's register 0.
-struct TilePlace {
-  int64_t query, key;
+// Where a lane's scores are (kernels/common/modify.h): a query, and keys in the registers.
+struct LaneIsQuery {
+  static constexpr int kScores = 8;
+  static constexpr bool kPadded = true;
+  FW_METHOD static constexpr int query(int) { return 0; }
+  FW_METHOD static constexpr int key(int r) { return kRowsOfRegister * r; }
 };
 
-// The parameters that scores and dropout depend on.
-FW_DEVICE Params score_parameters() {
-  const FW_CONSTANT Params& from = arguments_again().params;
-  Params p;
-  p.softmax_scale = from.softmax_scale;
-  p.softcap = from.softcap;
-  p.bias.data = from.bias.data;
-  p.bias.dtype = from.bias.dtype;
-  FW_UNROLL for (int i = 0; i < 4; ++i) p.bias.stride[i] = from.bias.stride[i];
-  p.alibi_slopes = from.alibi_slopes;
-  p.alibi_batch_stride = from.alibi_batch_stride;
-  p.heads_q = from.heads_q;
-  p.dropout_threshold = from.dropout_threshold;
-  return p;
-}
+// q.k -> scores in units of log2.
+FW_DEVICE void modify_scores(const TilePlace& at, F32x8& s) { modify_scores<LaneIsQuery>(parameters_again(), at, s); }
 
-// q.k -> score in units of log2, -inf of keys outside of [first, end).
-FW_DEVICE void modify_scores(const Sequence& seq, int head, TilePlace at, int first, int end, F32x8& s) {
-  const Params p = score_parameters();
-  const ScoreRow row(p, seq, head, at.query);
-  FW_NO_UNROLL for (int r = 0; r < 8; ++r) {
-    const int key = int(at.key) + kRowsOfRegister * r;
-    float score = -kInf;
-    if (key >= first && key < end) score = row.modified(s[0], key);
-    s = shifted_in(s, score);
-    hold(s);
-  }
-}
-
-// Weights of dropped elements become 0.
-FW_DEVICE void drop_weights(const Sequence& seq, int head, TilePlace at, F32x8& s) {
-  const Params p = score_parameters();
+// Weights of dropped elements become 0. Eight keys share a call of Philox: RDNA4 has those of one in a lane's
+// registers, RDNA3 every other one of two.
+FW_DEVICE void drop_weights(const TilePlace& at, F32x8& s) {
+  const Params& p = parameters_again();
   const DropoutKey dropout = dropout_key(p);
-  const ScoreRow row(p, seq, head, at.query);
-  Philox4 numbers = {};
-  int64_t group = -1;
-  FW_NO_UNROLL for (int r = 0; r < 8; ++r) {
-    const int64_t key = at.key + kRowsOfRegister * r;
-    if (r == 0 || key / kKeysPerPhilox != group) {
-      group = key / kKeysPerPhilox;
-      numbers = row.dropout_group(dropout, group);
+  const ScoreRow row = row_of(p, at, at.query);
+  if (__builtin_expect(uniform(at.key) % kKeysPerPhilox != 0, 0)) {  // paged, with a left pad
+    FW_NO_UNROLL for (int r = 0; r < 8; ++r) {                       // each turn takes register 0
+      const float weight = row.dropped(dropout, uint32_t(at.key + kRowsOfRegister * r)) ? 0.f : s[0];
+      s = __builtin_shufflevector(s, s, 1, 2, 3, 4, 5, 6, 7, 0);
+      s[7] = weight;
+      hold(s);
     }
-    const int word = int(key) % kKeysPerPhilox / 2;
-    const uint32_t low = word & 1 ? numbers.word[1] : numbers.word[0],
-                   high = word & 1 ? numbers.word[3] : numbers.word[2];
-    const uint32_t number = (word & 2 ? high : low) >> (key & 1 ? 16 : 0) & 0xffff;
-    s = shifted_in(s, number < p.dropout_threshold ? 0.f : s[0]);
-    hold(s);
+    return;
+  }
+  constexpr int kCalls = kRowsOfRegister, kOfCall = 8 / kCalls;
+  FW_UNROLL for (int call = 0; call < kCalls; ++call) {
+    const Philox4 numbers = row.dropout_group(dropout, (at.key >> 3) + call);
+    FW_UNROLL for (int i = 0; i < kOfCall; ++i) {
+      const int r = kOfCall * call + i, key = kRowsOfRegister * i + (kCalls > 1 ? at.key & 1 : 0);
+      const uint32_t word = numbers.word[kRowsOfRegister * i / 2], number = key & 1 ? word >> 16 : word & 0xFFFF;
+      s[r] = number < p.dropout_threshold ? 0.f : s[r];
+    }
   }
 }
 

@@ -187,8 +187,8 @@ Reason many_rows(const KernelRow& row, const Problem& problem, const DeviceInfo&
 // The reasons that need no more than a look at the row and a number or two, in the order they are told.
 Reason plain_reason(const KernelRow& row, const fw_attention& a, const DeviceInfo& device) {
   if (const Reason reason = missing_isa(row, device); reason.refuses()) return reason;
-  if (const Reason reason = too_little_lds(row, device); reason.refuses()) return reason;
   if (const Reason reason = other_dtype(row, a.q.dtype); reason.refuses()) return reason;
+  if (const Reason reason = too_little_lds(row, device); reason.refuses()) return reason;
   if (const Reason reason = too_large("dim_qk", a.dim_qk, row.max_dim_qk); reason.refuses()) return reason;
   if (const Reason reason = too_large("dim_v", a.dim_v, row.max_dim_v); reason.refuses()) return reason;
   if (const Reason reason = too_many_queries(row, a.seqlen_q); reason.refuses()) return reason;

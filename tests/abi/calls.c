@@ -6,23 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "flashwave/flashwave.h"
-
-static int failures = 0;
-
-#define CHECK(condition)                                                                                \
-  do {                                                                                                  \
-    if (!(condition)) {                                                                                 \
-      fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, fw_last_error()); \
-      ++failures;                                                                                       \
-    }                                                                                                   \
-  } while (0)
-
-#define CHECK_ERROR(call, status, text)             \
-  do {                                              \
-    CHECK((call) == (status));                      \
-    CHECK(strstr(fw_last_error(), (text)) != NULL); \
-  } while (0)
 
 enum { kRows = 4, kHeads = 2, kDim = 8, kElements = kRows * kHeads * kDim };
 

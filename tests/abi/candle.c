@@ -15,15 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int failures = 0;
-
-#define CHECK(condition)                                                                                \
-  do {                                                                                                  \
-    if (!(condition)) {                                                                                 \
-      fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, fw_last_error()); \
-      ++failures;                                                                                       \
-    }                                                                                                   \
-  } while (0)
+#include "check.h"
 
 enum { kBatch = 2, kHeads = 4, kDim = 32, kMostRows = 48 };
 

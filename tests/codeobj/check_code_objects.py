@@ -21,10 +21,10 @@ EMULATED = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")  # the
 # loop, in the stage that modifies scores, and in the epilogue. No kernel may spill vector registers, and none but the
 # slow path may have scratch memory. First pattern that matches "ARCH NAME" wins; the others may spill nothing.
 SCALARS_IN_LANES = [
-    (r"^gfx90a cdna_fwd_\w*_general$", 3),
-    (r"^gfx908 cdna1_fwd_\w*_general$", 3),
-    (r"^gfx90a cdna_bwd_\w*_general$", 36),  # since lengths are held to the tensors, and the next loop chosen in gaps
-    (r" cdna1?_bwd_\w*_general$", 32),
+    (r"^gfx90a cdna_fwd_\w*_modified$", 3),
+    (r"^gfx908 cdna1_fwd_\w*_modified$", 3),
+    (r"^gfx90a cdna_bwd_\w*_modified$", 36),  # since lengths are held to the tensors, and the next loop chosen in gaps
+    (r" cdna1?_bwd_\w*_modified$", 32),
     (r" cdna_bwd_head_", 16),  # between the kernels that it is made of
     (r" cdna_bwd_dkdv_\w*_d192", 12),
     (r" \w+_bwd_d(bias|slopes)$", 6),
@@ -43,7 +43,7 @@ PLANNED_WAVES = [
     (r"^gfx1100 rdna3_fwd_\w*_d(64|96|128)_", 4),
     (r"^gfx1(100 rdna3|201 rdna4)_bwd_(head_)?b?f16_d(64|128)_", 5),  # 10 waves on 2 SIMDs
     (r"^gfx1(100 rdna3|201 rdna4)_bwd_", 4),  # 8
-    (r"^gfx1201 rdna4_fwd_\w*_general$", 4),
+    (r"^gfx1201 rdna4_fwd_\w*_modified$", 4),
     (r"^gfx1201 rdna4_fwd_\w*_d(64|128)_", 8),
     (r"^gfx908 amd_tiny_\w*_d(64|128)_k2$", 4),  # half the registers
     (r" amd_tiny_\w*_d(64|128)_k2$", 8),

@@ -47,7 +47,7 @@ class Row:
         self.maker = maker
         for column, cell in zip(COLUMNS, cells, strict=True):
             setattr(self, column, int(cell) if column in NUMBERS else cell)
-        self.general = self.name.endswith("_general")  # takes score modifiers
+        self.modified = self.name.endswith("_modified")  # takes score modifiers
 
 
 def rows(maker):

@@ -39,7 +39,7 @@ NO_WINDOW = 1 << 40
 
 # Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
 CHOSEN = (
-    r"_fwd_bf16_d(64|128)_m\d+n\d+(_general)?$|^rdna\d_bwd_((head|dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
+    r"_fwd_bf16_d(64|128)_m\d+n\d+(_modified)?$|^rdna\d_bwd_((head|dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
     r"|^cdna_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+$|_bwd_d(bias|slopes)$"
 )
 HEAD_BLOCK, SCORE_WAVES = 32, 4  # kernels/abi/head_backward.h, score_gradients.h
@@ -113,7 +113,7 @@ class Launch:
         args.batch = args.heads_q = args.heads_k = args.splits = 1
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, row.dim_qk, row.dim_v
         args.softmax_scale = row.dim_qk**-0.5
-        if row.general:
+        if row.modified:
             args.softcap = 20.0
         tasks = -(-self.queries // row.tile_q)
         args.tasks = tasks

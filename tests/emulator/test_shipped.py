@@ -18,7 +18,7 @@ def results_of(arch, row, sample):
 
 
 def plain(arch, dim):
-    return next(row for row in shipped.rows(arch) if row.dim_qk == dim and not row.general)
+    return next(row for row in shipped.rows(arch) if row.dim_qk == dim and not row.modified)
 
 
 def backward(arch, dim):
@@ -52,10 +52,10 @@ def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel, noticed, unprove
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("general", (False, True))
+@pytest.mark.parametrize("modified", (False, True))
 @pytest.mark.parametrize("dim", (64, 128))
-def test_waits_and_barriers_are_missed(arch, dim, general):
-    row = next(row for row in shipped.rows(arch) if (row.dim_qk, row.general) == (dim, general))
+def test_waits_and_barriers_are_missed(arch, dim, modified):
+    row = next(row for row in shipped.rows(arch) if (row.dim_qk, row.modified) == (dim, modified))
     there, results, counts = results_of(arch, row, 0)
     assert there == len(results) and not counts["FALSE"], results
     executed = there - counts["unexecuted"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when an #include points up or sideways, a kernel names instructions, or a file has grown too long.
+"""Fails when an #include points up or sideways, a kernel names instructions, a name has gone, or a file is too long.
 
     check_layers.py ROOT
 
@@ -70,6 +70,15 @@ NO_INSTRUCTION = re.compile(
 )
 COMMENT = re.compile(r"//.*")
 
+# Names that were given up, with what says the same today: two words for one thing, or one for two, mislead.
+NAMED_FOLDERS = ("kernels", "src")
+GONE = {
+    # Beside "generic", the slow path that takes any problem, it meant the kernels that take score modifiers and dropout.
+    "general": "modified",
+}
+GONE_WORD = re.compile(rf"(?<![a-z])({'|'.join(GONE)})(?![a-z])", re.IGNORECASE)
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -137,12 +146,25 @@ def instructions_in(source, lines):
     ]
 
 
+def names_gone_in(source, lines):
+    """(line number, name) of each name that was given up, as a word or as part of one: general, kGeneral, bwd_general."""
+    if source.split("/")[0] not in NAMED_FOLDERS:
+        return []
+    return [
+        (number, name)
+        for number, line in enumerate(lines, 1)
+        for name in GONE_WORD.findall(CAMEL.sub(" ", line))
+    ]
+
+
 def check_file(root, source):
     with open(os.path.join(root, source), encoding="utf-8") as file:
         lines = file.read().splitlines()
     problems = []
     if len(lines) > MAX_LINES:
         problems.append(f"{source}: {len(lines)} lines; the limit is {MAX_LINES}")
+    for number, name in names_gone_in(source, lines):
+        problems.append(f"{source}:{number}: {name} is no name here any more; see {GONE[name.lower()]}")
     if not source.endswith(CODE) or source.split("/")[0] in UNRESTRICTED:
         return problems
     layer = layer_of(source)

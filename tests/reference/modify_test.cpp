@@ -12,21 +12,31 @@ namespace {
 
 constexpr int kBatch = 2, kHeads = 3, kQueries = 21, kKeys = 43;
 
-// Accumulators as matrix instructions leave them: rows are queries, rows are keys, and one key of many queries.
+// Accumulators as matrix instructions leave them: rows are queries, rows are keys, one key of many queries, and one
+// query of many keys.
 struct Rows {
   static constexpr int kScores = 16;
+  static constexpr bool kPadded = false;
   static constexpr int query(int i) { return i / 2 % 2 * 8; }
   static constexpr int key(int i) { return i / 4 * 8 + i % 2; }
 };
 struct Columns {
   static constexpr int kScores = 32;
+  static constexpr bool kPadded = false;
   static constexpr int query(int i) { return i / 4 * 8 + i % 2; }
   static constexpr int key(int i) { return i / 2 % 2 * 8; }
 };
 struct OneKey {
   static constexpr int kScores = 16;
+  static constexpr bool kPadded = true;
   static constexpr int query(int i) { return 8 * (i >> 2) + (i & 3); }
   static constexpr int key(int) { return 0; }
+};
+struct OneQuery {
+  static constexpr int kScores = 16;
+  static constexpr bool kPadded = true;
+  static constexpr int query(int) { return 0; }
+  static constexpr int key(int i) { return 8 * (i >> 2) + (i & 3); }
 };
 
 struct Numbers {
@@ -65,8 +75,9 @@ void expect_same() {
   Numbers numbers;
   for (int kind = 0; kind < 16; ++kind) {
     const Params p = numbers.params(kind);
-    for (const int first : {0, 3, 17}) {  // the last tile reaches past the end
-      const TilePlace at = {1, kind % kHeads, first, 2 * first + 1, kQueries, kKeys};
+    for (const int first : {0, 3, 17, -1}) {  // the third tile reaches past the end, the last has keys before the first
+      if (first < 0 && !Layout::kPadded) continue;
+      const TilePlace at = {1, kind % kHeads, first < 0 ? 2 : first, first < 0 ? -9 : 2 * first + 1, kQueries, kKeys};
       float s[Layout::kScores], dots[Layout::kScores], tangents[Layout::kScores] = {};
       for (float& x : s) x = numbers.normal(numbers.rng) * 4.f;
       for (int i = 0; i < Layout::kScores; ++i) dots[i] = s[i];
@@ -79,7 +90,7 @@ void expect_same() {
       for (int i = 0; i < Layout::kScores; ++i) {
         EXPECT_EQ(s[i], again[i]);
         const int query = at.query + Layout::query(i), key = at.key + Layout::key(i);
-        if (query >= kQueries || key >= kKeys) continue;
+        if (query >= kQueries || key >= kKeys || key < 0) continue;
         const ScoreRow row(p, seq, at.head, query);
         const float expected = row.modified(dots[i], key);
         EXPECT_NEAR(s[i], expected, 1e-5f * (1 + std::abs(expected))) << "kind " << kind << ", score " << i;
@@ -94,6 +105,7 @@ void expect_same() {
 TEST(Modify, RowsAreQueries) { expect_same<Rows>(); }
 TEST(Modify, RowsAreKeys) { expect_same<Columns>(); }
 TEST(Modify, OneKeyOfManyQueries) { expect_same<OneKey>(); }
+TEST(Modify, OneQueryOfManyKeys) { expect_same<OneQuery>(); }
 
 // A bias of the lowest number hides a key, and stays finite.
 TEST(Modify, TheLowestBiasStaysFinite) {

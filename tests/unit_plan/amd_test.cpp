@@ -50,9 +50,9 @@ TEST_F(AmdPlan, BackwardByMatrixCores) {
   EXPECT_EQ(chosen(p), "cdna_bwd_dkdv_bf16_d192v128_m32n128");
   p = backward_of(300, 64);
   p.a.softcap = 30;
-  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general");
+  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_modified");
   p.a.bias = p.g.d_bias = tensor(FW_F32, 0, 0, 256);
-  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_general") << "the gradient of bias";
+  EXPECT_EQ(chosen(p), "cdna_bwd_bf16_d128_m32n128_modified") << "the gradient of bias";
 }
 
 // fp16 tensors multiplied as bf16: the plan is that of the copies.
@@ -221,7 +221,7 @@ TEST_F(AmdPlan, BackwardOfBiasAndSlopesStaysOnMatrixCores) {
   p.a.bias = {.data = present<float>(), .stride = {0, 90000, 300, 1}, .dtype = FW_F32, .reserved = 0};
   p.g.d_bias = p.a.bias;
   ASSERT_TRUE(make_plan(p, mi300(), {}, &plan).ok());
-  EXPECT_EQ(std::string_view(plan.selection.row->name), "cdna_bwd_bf16_d128_m32n128_general");
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "cdna_bwd_bf16_d128_m32n128_modified");
   ASSERT_EQ(plan.after.size(), 2u);
   EXPECT_EQ(std::string_view(plan.after[1].row->name), "cdna_bwd_dbias");
   EXPECT_EQ(plan.after[1].schedule.tasks, 25 * p.a.heads_q) << "10 x 10 tiles by four, one sum for the batch";

@@ -51,10 +51,10 @@ TEST_F(RdnaPlan, BackwardHasARowForEachHeadDim) {
 TEST_F(RdnaPlan, BackwardWithModifiersHasItsRows) {
   Problem p = backward_of(128);
   p.a.dropout_p = 0.1f;
-  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_general");
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_modified");
   p = backward_of(128);
   p.a.softmax_scale = -1.f;
-  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_general") << "plain ones divide LSE by the scale";
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_modified") << "plain ones divide LSE by the scale";
   p = backward_of(128);
   p.a.sinks = present<float>();
   EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64") << "sinks are in LSE";
@@ -110,16 +110,16 @@ TEST_F(RdnaPlan, ShortBackwardIsOneLaunch) {
   p = backward_of(72, 256);
   EXPECT_EQ(chosen(p), "rdna4_bwd_head_bf16_d128_m16n64");
   p.a.softcap = 30;
-  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_general");
+  EXPECT_EQ(chosen(p), "rdna4_bwd_bf16_d128_m16n64_modified");
 }
 
 // What is prepared for the one is read by the other.
 TEST_F(RdnaPlan, BothKernelsOfAPairAreOfOneKind) {
   Plan plan;
-  const PlanOptions forced = {.force_kernel = "rdna4_bwd_dkdv_bf16_d128_m16n64_general"};
+  const PlanOptions forced = {.force_kernel = "rdna4_bwd_dkdv_bf16_d128_m16n64_modified"};
   ASSERT_TRUE(make_plan(backward_of(128), card(kIsaRdna4), forced, &plan).ok());
   ASSERT_EQ(plan.after.size(), 1u);
-  EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna4_bwd_dq_bf16_d128_m64n16_general");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "rdna4_bwd_dq_bf16_d128_m64n16_modified");
   EXPECT_EQ(plan.schedule.lse_by_scale, 0);
 }
 

@@ -43,14 +43,19 @@ Sample Sample::dense() {
   return s;
 }
 
-Sample Sample::varlen() {
-  Sample s = dense();
+namespace {
+
+Sample ragged(Sample s) {
   fw_attention& a = s.p.a;
   a.cu_seqlens_q = s.indices({0, 1, 5});
   a.cu_seqlens_k = s.indices({0, 6, 8});
   a.total_q = 5, a.total_k = 8;
   return s;
 }
+
+}  // namespace
+
+Sample Sample::varlen() { return ragged(dense()); }
 
 Sample Sample::cached() {
   Sample s = dense();
@@ -113,14 +118,7 @@ Sample Sample::backward() {
   return s;
 }
 
-Sample Sample::varlen_backward() {
-  Sample s = backward();
-  fw_attention& a = s.p.a;
-  a.cu_seqlens_q = s.indices({0, 1, 5});
-  a.cu_seqlens_k = s.indices({0, 6, 8});
-  a.total_q = 5, a.total_k = 8;
-  return s;
-}
+Sample Sample::varlen_backward() { return ragged(backward()); }
 
 void expect_refused(const BrokenRule& rule) {
   SCOPED_TRACE(rule.name);

@@ -112,10 +112,10 @@ def _pairs(
     MASKED: tl.constexpr,
 ):
     """P of pairs and the tanh of the softcap. left_tile @ right_tile are the products of q and k, in either order."""
-    general: tl.constexpr = (cap is not None) or ((bias is not None) or (slope is not None))
+    modified: tl.constexpr = (cap is not None) or ((bias is not None) or (slope is not None))
     s = tl.dot(left_tile, right_tile, input_precision="ieee")
     curve = s
-    if general:
+    if modified:
         s, curve = scores(
             s, i, j, i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor, cap, cap_factor
         )  # fmt: skip

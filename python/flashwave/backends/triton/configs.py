@@ -30,7 +30,7 @@ HOPPER: Table = {
     ("queries", 256): (Config(128, 32, 8, 2), Config(64, 32, 4, 2)),
 }
 # The same GPUs with a softcap, a bias, slopes or dropout: registers and shared memory for those are left.
-GENERAL: Table = {
+MODIFIED: Table = {
     ("forward", 64): (Config(64, 64, 4, 3), Config(64, 64, 4, 2)),
     ("forward", 128): (Config(64, 64, 4, 2), Config(128, 64, 8, 2)),
     ("forward", 256): (Config(64, 32, 4, 2),),
@@ -89,11 +89,11 @@ TABLES = {"hopper": HOPPER, "ampere": AMPERE, "cdna": CDNA, "rdna": RDNA}
 SMALLEST = Config(16, 16, 4, 1)
 
 
-def configs(family: str, operation: str, dim: int, element_size: int, general: bool) -> tuple[Config, ...]:
+def configs(family: str, operation: str, dim: int, element_size: int, modified: bool) -> tuple[Config, ...]:
     """What to try, best first. operation: "forward", "keys" (dk and dv) or "queries" (dq); dim: the larger one."""
     table = TABLES[family]
-    if general and family == "hopper":
-        table = GENERAL
+    if modified and family == "hopper":
+        table = MODIFIED
     if element_size > 2:
         table = WIDE
     return (*table[operation, 64 if dim <= 64 else 128 if dim <= 128 else 256], SMALLEST)

@@ -60,7 +60,7 @@ def _attend(
     MASKED: tl.constexpr,
 ):
     """Adds the keys first .. last - 1 to the running (sum of weighted v, sum of weights, maximum)."""
-    general: tl.constexpr = (cap is not None) or ((bias is not None) or (slope is not None))
+    modified: tl.constexpr = (cap is not None) or ((bias is not None) or (slope is not None))
     for j0 in range(first, last, BLOCK_N):
         k = load_tile(k_base + tl.cast(j0, tl.int64) * stride_k, keys - j0, stride_k, DIM, BLOCK_N, BLOCK_D, MASKED)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -68,7 +68,7 @@ def _attend(
         # The largest product times the factor, rather than the largest of scaled ones: scaling then is part of the
         # subtraction. The launcher sees to it that the factor is positive.
         rest = factor
-        if general:
+        if modified:
             s, _ = scores(
                 s, i[:, None], j[None, :], i0, j0, queries, keys, bias, bias_stride_q, bias_stride_k, slope, factor,
                 cap, cap_factor,

@@ -50,7 +50,7 @@ def forward(problem: Problem, out: Tensor | None, want_lse: bool) -> tuple[Tenso
             lse.fill_(-math.inf)
     call = _Call(problem)
     sign, factor = None, call.scale * _LOG2_E
-    if not call.is_general:
+    if not call.is_modified:
         # The kernel takes the largest product before it scales, so the sign of the scale rides on q.
         if factor <= 0:
             sign = math.copysign(1.0, factor) if factor else 0.0
@@ -128,7 +128,7 @@ class _Call:
         self.max_queries = p.q.shape[1] if p.cu_seqlens_q is None else min(p.max_seqlen_q, p.q.shape[0])
         self.max_keys = p.k.shape[1] if p.cu_seqlens_k is None else min(p.max_seqlen_k, p.k.shape[0])
         self.scale = p.scale
-        self.is_general = p.softcap > 0 or p.bias is not None or p.alibi_slopes is not None
+        self.is_modified = p.softcap > 0 or p.bias is not None or p.alibi_slopes is not None
         self.even_q = p.cu_seqlens_q is None
         self.even_k = p.cu_seqlens_k is None and p.seqused_k is None and p.leftpad_k is None
         self.left, self.right = p.window
@@ -195,8 +195,8 @@ class _Call:
 
     def launch(self, operation: str, kernel: Any, arguments: dict[str, Any], may_tune: bool = True) -> None:
         device, element = self.device, self.element_size
-        general = self.is_general or self.p.dropout_p > 0
-        candidates = triton_configs.configs(family(device), operation, max(self.dim, self.dim_v), element, general)
+        modified = self.is_modified or self.p.dropout_p > 0
+        candidates = triton_configs.configs(family(device), operation, max(self.dim, self.dim_v), element, modified)
 
         def run(config: Config) -> None:
             by_keys = operation == "keys"
@@ -237,7 +237,7 @@ class _Call:
         p = self.p
         key = (
             operation, self.device, self.dtype, _padded(self.dim), _padded(self.dim_v), self.left is None,
-            self.right is None, self.is_general, p.bias is None, p.dropout_p > 0, self.max_queries.bit_length(),
+            self.right is None, self.is_modified, p.bias is None, p.dropout_p > 0, self.max_queries.bit_length(),
             self.max_keys.bit_length(),
         )  # fmt: skip
         size = self.batch * self.heads * self.max_queries * self.max_keys * (self.dim + self.dim_v)
