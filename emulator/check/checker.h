@@ -6,6 +6,8 @@
 
 namespace emu {
 
+struct RegisterUse;
+
 // Which checks are on; bits 1 << Check. Off costs nothing.
 struct CheckOptions {
   u32 enabled = (1u << static_cast<int>(Check::count)) - 1;
@@ -30,11 +32,11 @@ class WaveChecker {
  public:
   explicit WaveChecker(const CheckOptions& options);
   ~WaveChecker();
-  // Before and after the instruction executes. `before` sees register state as the instruction will read it. Where
-  // register numbers count on from M0, `in` has those it means.
   void start(const Wave& wave, u32 initial_sgprs, u32 initial_vgprs);  // how many registers the launch filled in
-  void before(Wave& wave, const Instruction& in);
-  void after(Wave& wave, const Instruction& in);
+  // Before and after the instruction executes (wave_state.h). `before` sees register state as the instruction will read
+  // it and gives what `after` needs. Where register numbers count on from M0, `in` has those it means.
+  const RegisterUse& before(Wave& wave, const Instruction& in);
+  void after(Wave& wave, const Instruction& in, const RegisterUse& use);
   // For LDS: the number of LDS instructions / direct-to-LDS loads issued, and how many have been waited for.
   u32 lds_issued() const;
   u32 lds_done() const;

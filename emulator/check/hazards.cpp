@@ -91,6 +91,7 @@ void HazardTracker::check_short(const Wave& wave, const Instruction& in, const R
     const Recent& first = recent_[(recent_count_ - i) % kRecent];
     const int states = states_since(first.time);
     if (states >= 5) break;
+    if (!(first.use->begins & use.sensitive)) continue;
     const u32 before = first.use->traits;
     auto need = [&](int needed, const char* what) {
       if (states < needed) report(wave, in, what, states, needed);

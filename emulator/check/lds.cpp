@@ -14,14 +14,7 @@ namespace {
 
 constexpr u32 kAll = ~0u;
 
-// Which writes of a wave another one may read: those before a barrier both know of, and waited for by then.
-struct Limit {
-  u32 signals = 0;   // fewer than these
-  u32 sequence = 0;  // at most this
-  bool allows(const Write& w) const { return w.signals() < signals && w.sequence() <= sequence; }
-};
-
-// What a wave had waited for when it signalled its last barriers.
+// What a wave had waited for when it signalled its last barriers; kAll: for everything.
 struct SignalHistory {
   static constexpr u32 kKept = 8;
   u32 signals = 0;
@@ -30,6 +23,7 @@ struct SignalHistory {
   // barriers passed.
   u32 limits_for = kAll;
   std::vector<Limit> limits;
+  std::array<u32, 2> least = {};  // of the limits' sequences
 };
 
 // A plain read that no barrier orders with another wave's atomic is no mistake if the reader's own atomic follows: a
@@ -56,8 +50,9 @@ struct Overwrite {
 
 struct LdsChecker::State {
   const CheckOptions& options;
-  std::vector<Cell> cells;  // of each dword
-  std::vector<std::array<Cell, 4>> split;
+  std::vector<CellLine> lines;
+  Cell* cells;                  // of each dword, in the lines
+  std::vector<CellLine> split;  // bytes of dwords that are kept so
   std::vector<u64> free_split;
   std::vector<SignalHistory> history;  // of each wave
   std::vector<u32> barrier_at;         // instruction at which signal number n was first given, by n % kKept
@@ -72,15 +67,16 @@ struct LdsChecker::State {
   // The access in progress.
   Wave* wave = nullptr;
   const Instruction* at = nullptr;
-  Write mine;
-  u32 passed = 0, signals = 0, vmem_done = 0, bit = 0;
+  CellAccess now;
+  u32 vmem_done = 0;
   bool reported = false;
   bool strict = false;
-  const Limit* limits = nullptr;
+  u32 usual[2] = {};  // case of the last rows read, and written
 
   State(const CheckOptions& o, size_t bytes, int waves, bool loads_to_lds)
       : options(o),
-        cells((bytes + 3) / 4),
+        lines((bytes + sizeof(u32) * 4 - 1) / (sizeof(u32) * 4)),
+        cells(lines.empty() ? nullptr : lines[0].cell),
         history(static_cast<size_t>(waves)),
         barrier_at(SignalHistory::kKept, kAll),
         read_sequence(o.strict_write_after_read ? (bytes + 3) / 4 * static_cast<size_t>(waves) : 0),
@@ -93,42 +89,43 @@ struct LdsChecker::State {
     return (vmem ? h.vmem_done : h.lds_done)[number % SignalHistory::kKept];
   }
 
-  static size_t limit_index(const Write& w) { return static_cast<size_t>(w.wave()) * 2 + w.from_memory(); }
-
   // Others' limits change only when the wave passes a barrier; its own loads may have been waited for since.
   void update_limits() {
     SignalHistory& h = history[static_cast<size_t>(wave->id)];
-    if (h.limits_for != passed) {
-      h.limits_for = passed;
+    if (h.limits_for != now.passed) {
+      h.limits_for = now.passed;
       h.limits.assign(history.size() * 2, Limit{});
+      h.least = {kAll, kAll};
       for (size_t other = 0; other < history.size(); ++other) {
-        h.limits[other * 2] = {passed, done_at_signal(static_cast<int>(other), passed, false)};
-        h.limits[other * 2 + 1] = {passed, done_at_signal(static_cast<int>(other), passed, true)};
+        for (int vmem = 0; vmem < 2; ++vmem) {
+          const u32 done = done_at_signal(static_cast<int>(other), now.passed, vmem);
+          h.limits[other * 2 + static_cast<size_t>(vmem)] = {now.passed, done};
+          h.least[vmem] = std::min(h.least[vmem], done);
+        }
       }
     }
     Limit* own = &h.limits[static_cast<size_t>(wave->id) * 2];
     own[0] = {kAll, kAll};
     own[1] = {kAll, vmem_done};
-    limits = h.limits.data();
+    now.limits = h.limits.data();
+    now.lds_done = h.least[0];
+    now.memory_done = h.least[1];
+    now.own_memory_done = vmem_done;
   }
 
   // The usual case of an access that is in order, in few instructions. False: look closely.
   bool read_in_order(Cell& cell) const {
-    const Write& w = cell.write;
-    if (!w.valid() || !limits[limit_index(w)].allows(w) || cell.reader_signals > signals || strict) return false;
-    cell.readers = cell.reader_signals == signals ? cell.readers | bit : bit;
-    cell.reader_signals = signals;
+    if (!now.may_read(cell.write) || cell.reader_signals > now.signals || strict) return false;
+    cell.readers = cell.reader_signals == now.signals ? cell.readers | now.bit : now.bit;
+    cell.reader_signals = now.signals;
     return true;
   }
-  bool may_overwrite(const Write& w) const {
-    const Limit& limit = limits[limit_index(w)];
-    return w.signals() < limit.signals && !(w.from_memory() && w.sequence() > limit.sequence);
+  bool may_write_in_order(const Cell& cell) const {
+    return !strict && !now.is_read_by_others(cell) && now.may_overwrite(cell.write);
   }
   bool write_in_order(Cell& cell) const {
-    const Write& w = cell.write;
-    if (w.split() || strict || ((cell.readers & ~bit) && cell.reader_signals >= passed)) return false;
-    if (w.valid() && !may_overwrite(w)) return false;
-    cell = {mine, 0, signals};
+    if (!may_write_in_order(cell)) return false;
+    cell = now.written();
     return true;
   }
 
@@ -176,14 +173,14 @@ struct LdsChecker::State {
       if (w.from_memory() && w.sequence() > vmem_done) {
         return report(Check::wait, "LDS read before the direct-to-LDS load was waited for", address, lane);
       }
-    } else if (!(mine.atomic() && w.atomic())) {
-      if (w.signals() >= passed && w.atomic()) {
+    } else if (!(now.mine.atomic() && w.atomic())) {
+      if (w.signals() >= now.passed && w.atomic()) {
         return suspect(wave->id, "LDS read, without a barrier between, after the atomic", w.wave(), address, lane);
       }
-      if (w.signals() >= passed) {
+      if (w.signals() >= now.passed) {
         return report_other("LDS read, without a barrier between, after the write", w.wave(), address, lane);
       }
-      if (w.sequence() > done_at_signal(w.wave(), passed, w.from_memory())) {
+      if (w.sequence() > done_at_signal(w.wave(), now.passed, w.from_memory())) {
         return report_other(w.from_memory() ? "LDS read after a barrier which came before vmcnt waited for the load"
                                             : "LDS read after a barrier which came before a wait for the write",
                             w.wave(), address, lane);
@@ -201,8 +198,8 @@ struct LdsChecker::State {
     overwrites.push_back(kept);
   }
   // Once the instruction that wrote is over. An instruction may access LDS more than once.
-  void report_overwrites(const Wave* now) {
-    if (overwrites.empty() || (now == overwriter && now->executed == overwritten_at)) return;
+  void report_overwrites(const Wave* current) {
+    if (overwrites.empty() || (current == overwriter && current->executed == overwritten_at)) return;
     for (const Overwrite& o : overwrites) {
       if (std::memcmp(&o.old, overwriter->group->lds.data() + o.address, o.bytes) == 0) continue;
       overwriter->group->log->add_at(
@@ -218,31 +215,31 @@ struct LdsChecker::State {
     const Write& w = cell.write;
     if (w.valid()) {
       if (w.wave() == wave->id) {
-        if (w.from_memory() && !mine.from_memory() && w.sequence() > vmem_done) {
+        if (w.from_memory() && !now.mine.from_memory() && w.sequence() > vmem_done) {
           report(Check::wait, "LDS written before the direct-to-LDS load was waited for", address, lane);
         }
-      } else if (!(mine.atomic() && w.atomic())) {
-        if (w.signals() >= passed && (mine.from_memory() || mine.atomic() || w.from_memory())) {
+      } else if (!(now.mine.atomic() && w.atomic())) {
+        if (w.signals() >= now.passed && (now.mine.from_memory() || now.mine.atomic() || w.from_memory())) {
           report_other("LDS written, without a barrier between, after the write", w.wave(), address, lane);
-        } else if (w.signals() >= passed) {
+        } else if (w.signals() >= now.passed) {
           keep_overwrite(address, bytes, lane, w.wave());
-        } else if (w.from_memory() && w.sequence() > done_at_signal(w.wave(), passed, true)) {
+        } else if (w.from_memory() && w.sequence() > done_at_signal(w.wave(), now.passed, true)) {
           report_other("LDS written after a barrier which came before vmcnt waited for the load", w.wave(), address,
                        lane);
         }
       }
     }
-    const u32 others = cell.readers & ~bit;
+    const u32 others = cell.readers & ~now.bit;
     if (!others) return;
     const int reader = __builtin_ctz(others);
-    if (cell.reader_signals >= passed) {
+    if (cell.reader_signals >= now.passed) {
       constexpr const char* kRule = "LDS written, without a barrier between, after the read";
-      if (mine.atomic()) return suspect(reader, kRule, reader, address, lane);
+      if (now.mine.atomic()) return suspect(reader, kRule, reader, address, lane);
       report_other(kRule, reader, address, lane);
     } else if (strict) {
       for (u32 left = others; left; left &= left - 1) {
         const int other = __builtin_ctz(left);
-        if (last_read(address, other) <= done_at_signal(other, passed, false)) continue;
+        if (last_read(address, other) <= done_at_signal(other, now.passed, false)) continue;
         return report_other("LDS written after a barrier which came before a wait for the read", other, address, lane);
       }
     }
@@ -251,8 +248,8 @@ struct LdsChecker::State {
   void keep_read(const u32* address, u64 lanes, u32 bytes) {
     ReadHistory& latest = reads[static_cast<size_t>(wave->id)];
     PendingRead& read = latest.read[latest.count++ % ReadHistory::kKept];
-    read.sequence = mine.sequence();
-    read.signals = signals;
+    read.sequence = now.mine.sequence();
+    read.signals = now.signals;
     const LdsRow row(address, lanes, bytes, *wave);
     read.bytes = bytes;
     read.lanes = lanes;
@@ -267,13 +264,13 @@ struct LdsChecker::State {
     const LdsRow row(address, lanes, bytes, *wave);
     for (size_t reader = 0; reader < reads.size(); ++reader) {
       const bool own = reader == static_cast<size_t>(wave->id);
-      const u32 done = own ? wave->checker->lds_done() : done_at_signal(static_cast<int>(reader), passed, false);
+      const u32 done = own ? wave->checker->lds_done() : done_at_signal(static_cast<int>(reader), now.passed, false);
       const ReadHistory& latest = reads[reader];
       const u32 kept = std::min(latest.count, ReadHistory::kKept);
       for (u32 i = 1; i <= kept; ++i) {
         const PendingRead& read = latest.read[(latest.count - i) % ReadHistory::kKept];
         if (read.sequence <= done) break;
-        if ((!own && read.signals >= passed) || !read.overlaps(row)) continue;
+        if ((!own && read.signals >= now.passed) || !read.overlaps(row)) continue;
         const int lane = __builtin_ctzll(lanes);
         if (own) {
           report(Check::wait, "LDS overwritten by a direct-to-LDS load before the read of it was waited for",
@@ -295,105 +292,110 @@ struct LdsChecker::State {
   void touch(Cell& cell, u32 address, u32 bytes, int lane) {
     if constexpr (kind != AccessKind::write) check_read(cell.write, address, lane);
     if constexpr (kind == AccessKind::read) {
-      if (cell.reader_signals == signals) {
-        cell.readers |= bit;
-      } else if (!cell.readers || cell.reader_signals < signals) {
-        cell.reader_signals = signals;
-        cell.readers = bit;
+      if (cell.reader_signals == now.signals) {
+        cell.readers |= now.bit;
+      } else if (!cell.readers || cell.reader_signals < now.signals) {
+        cell.reader_signals = now.signals;
+        cell.readers = now.bit;
       }
-      if (strict) last_read(address, wave->id) = mine.sequence();
+      if (strict) last_read(address, wave->id) = now.mine.sequence();
     } else {
       if (kind == AccessKind::atomic && !suspicions.empty()) clear_suspicions(address);
       check_write(cell, address, bytes, lane);
-      cell = {mine, 0, signals};
+      cell = now.written();
     }
   }
+
+  // A place for the bytes of a dword.
+  u64 new_split() {
+    if (free_split.empty()) {
+      split.emplace_back();
+      return split.size() - 1;
+    }
+    const u64 index = free_split.back();
+    free_split.pop_back();
+    return index;
+  }
+
+  // Half of a dword, written in order, as touch_bytes would; `written`: now.written(). False: look closely.
+  bool write_half(Cell& cell, u32 address, const Cell& written) {
+    const u32 mine = address & 2, other = 2 - mine;
+    if (cell.write.split()) {
+      const u64 index = static_cast<u32>(cell.write.bits);
+      Cell* const byte = split[index].cell;
+      if (byte[mine] != byte[mine + 1] || byte[other] != byte[other + 1]) return false;
+      if (!may_write_in_order(byte[mine])) return false;
+      if (join_halves(cell, byte[other])) {
+        free_split.push_back(index);
+      } else {
+        byte[mine] = byte[mine + 1] = written;
+      }
+      return true;
+    }
+    if (!may_write_in_order(cell)) return false;
+    if (join_halves(cell, cell)) return true;
+    const u64 index = new_split();
+    Cell* const byte = split[index].cell;
+    byte[mine] = byte[mine + 1] = written;
+    byte[other] = byte[other + 1] = cell;
+    cell.write = Write::split_at(index);
+    return true;
+  }
+  // The half that was not written, unread and of the same write as the other, makes a dword with it.
+  bool join_halves(Cell& cell, const Cell& kept) const {
+    if (!are_one(kept.write, now.mine) || kept.readers) return false;
+    cell = {{std::max(kept.write.bits, now.mine.bits)}, 0, now.signals};
+    return true;
+  }
+  // By one wave since its last barrier: the last of the writes counts.
+  static bool are_one(const Write& a, const Write& b) { return a.bits >> 32 == b.bits >> 32; }
 
   // Part of a dword, or a dword that is kept by bytes.
   template <AccessKind kind>
   void touch_bytes(Cell& cell, u32 address, u32 bytes, int lane) {
     if (!cell.write.split()) {
-      u64 index = split.size();
-      if (free_split.empty()) {
-        split.emplace_back();
-      } else {
-        index = free_split.back();
-        free_split.pop_back();
-      }
-      split[index].fill(cell);
-      cell.write.bits = 1ull << Write::kSplit | index;
+      const u64 place = new_split();
+      std::fill_n(split[place].cell, 4, cell);
+      cell.write = Write::split_at(place);
     }
     const u64 index = static_cast<u32>(cell.write.bits);
-    std::array<Cell, 4>& byte = split[index];
+    Cell* const byte = split[index].cell;
     Cell* const first = &byte[address % 4];
     const Cell before = *first;
     const bool plain = in_order<kind>(*first);
     if (!plain) touch<kind>(*first, address, 1, lane);
     for (u32 b = 1; b < bytes; ++b) {
       if (kind == AccessKind::write && plain && first[b] == before) {  // as the first of them
-        first[b] = {mine, 0, signals};
+        first[b] = now.written();
       } else if (!in_order<kind>(first[b])) {
         touch<kind>(first[b], address + b, 1, lane);
       }
     }
     if (kind == AccessKind::read) return;
-    // Bytes that one wave wrote since its last barrier, all unread, are one again: the last of the writes counts.
+    // Unread bytes of one write are a dword again.
     u64 last = byte[0].write.bits;
     for (int b = 0; b < 4; ++b) {
-      const u64 bits = byte[b].write.bits;
-      if (bits >> 32 != last >> 32 || byte[b].readers) return;
-      last = std::max(last, bits);
+      if (!are_one(byte[b].write, {last}) || byte[b].readers) return;
+      last = std::max(last, byte[b].write.bits);
     }
     free_split.push_back(index);
-    cell = {Write{last}, 0, signals};
-  }
-
-  // The usual access: Dwords at each lane's address, all written by few instructions. Most of the time that checking
-  // takes is spent here. Returns the lanes that must be looked at closely.
-  template <u32 Dwords, class Mark, class Allowed>
-  u64 in_rows(const u32* address, u64 lanes, Mark mark, Allowed allowed) {
-    Cell* const all = cells.data();
-    u64 left = 0;
-    for (; lanes; lanes &= lanes - 1) {
-      const int lane = __builtin_ctzll(lanes);
-      const u32 from = address[lane];
-      if (from & 3) {
-        left |= 1ull << lane;
-        continue;
-      }
-      Cell* cell = all + from / 4;
-      if (mark.template set<Dwords>(cell)) continue;
-      const Write w = cell->write;
-      if (allowed(w)) {
-        mark.written_by(w);
-        if (mark.template set<Dwords>(cell)) continue;
-      }
-      left |= 1ull << lane;
-    }
-    return left;
-  }
-  template <u32 Dwords, AccessKind kind>
-  u64 in_rows(const u32* address, u64 lanes) {
-    if constexpr (kind == AccessKind::read) {
-      return in_rows<Dwords>(address, lanes, ReadMark(signals, bit),
-                             [this](Write w) { return w.valid() && limits[limit_index(w)].allows(w); });
-    } else {
-      return in_rows<Dwords>(address, lanes, WriteMark(mine, signals, passed),
-                             [this](Write w) { return !w.split() && (!w.valid() || may_overwrite(w)); });
-    }
+    cell = {Write{last}, 0, now.signals};
   }
 
   template <AccessKind kind>
   void run(const u32* address, u64 lanes, u32 bytes) {
     if constexpr (kind != AccessKind::atomic) {
-      if (bytes == 16 && !strict) lanes = in_rows<4, kind>(address, lanes);
-      if (bytes == 8 && !strict) lanes = in_rows<2, kind>(address, lanes);
-      if (bytes == 4 && !strict) lanes = in_rows<1, kind>(address, lanes);
+      const RowFunction* const by_dwords = kind == AccessKind::read ? kRowFunctions.read : kRowFunctions.write;
+      const bool is_row = bytes == 4 || bytes == 8 || bytes == 16;
+      if (is_row && !strict) lanes = by_dwords[bytes / 8](cells, now, address, lanes, usual[kind == AccessKind::write]);
     }
+    const Cell written = now.written();
     for (; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctzll(lanes);
       u32 from = address[lane];
       const u32 end = from + bytes;
+      if (kind == AccessKind::write && bytes == 2 && !(from & 1) && write_half(cells[from / 4], from, written))
+        continue;
       if (((from | bytes) & 3) == 0) [[likely]] {
         for (Cell* cell = &cells[from / 4]; from < end; ++cell, from += 4) {
           if (!in_order<kind>(*cell)) touch_any<kind>(*cell, from, 4, lane);
@@ -433,14 +435,14 @@ void LdsChecker::access(Wave& wave, const Instruction& at, const u32* address, u
   if (!s.overwrites.empty()) s.report_overwrites(&wave);
   s.wave = &wave;
   s.at = &at;
-  s.passed = wave.barriers_passed;
-  s.signals = wave.barriers_signalled;
+  s.now.passed = wave.barriers_passed;
+  s.now.signals = wave.barriers_signalled;
   s.vmem_done = checker.vmem_done();
-  s.bit = 1u << wave.id;
+  s.now.bit = 1u << wave.id;
   s.reported = false;
   const u32 sequence = (from_memory ? checker.vmem_issued() : checker.lds_issued()) + 1;
   s.update_limits();
-  s.mine = Write::make(sequence, s.signals, wave.id, from_memory, kind == AccessKind::atomic);
+  s.now.mine = Write::make(sequence, s.now.signals, wave.id, from_memory, kind == AccessKind::atomic);
   if (!s.reads.empty()) {
     if (from_memory) {
       s.check_pending_reads(address, lanes, bytes);
@@ -465,8 +467,10 @@ void LdsChecker::barrier_signalled(const Wave& wave) {
   if (!s.overwrites.empty()) s.report_overwrites(&wave);
   if (!s.suspicions.empty()) s.report_suspicions(wave.id);
   h.signals = wave.barriers_signalled;
-  h.lds_done[h.signals % SignalHistory::kKept] = wave.checker->lds_done();
-  h.vmem_done[h.signals % SignalHistory::kKept] = wave.checker->vmem_done();
+  const WaveChecker& checker = *wave.checker;
+  const auto waited_for = [](u32 issued, u32 done) { return done == issued ? kAll : done; };
+  h.lds_done[h.signals % SignalHistory::kKept] = waited_for(checker.lds_issued(), checker.lds_done());
+  h.vmem_done[h.signals % SignalHistory::kKept] = waited_for(checker.vmem_issued(), checker.vmem_done());
   if (!s.options.same_barrier_instruction || !s.options.on(Check::barrier)) return;
   // The first wave to give a signal decides where it is given.
   u32& where = s.barrier_at[h.signals % SignalHistory::kKept];

@@ -1,27 +1,25 @@
 // What the checker of LDS keeps of a dword.
 #pragma once
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
 #include "core/bits.h"
 
 namespace emu {
 
 // The last write of a byte, in one word so that equal ones compare at once.
 struct Write {
-  u64 bits = 0;  // 0: never written
+  u64 bits = 0;  // 0: never written; or the dword is kept by bytes, and this is where
+  static Write split_at(u64 index) { return {kSplit | index}; }
   bool operator==(const Write&) const = default;
-  static constexpr int kSignals = 32, kWave = 54, kMemory = 60, kAtomic = 61, kValid = 62, kSplit = 63;
+  static constexpr int kSignals = 32, kWave = 54, kMemory = 60, kAtomic = 61, kValid = 62;
   static constexpr u64 kSignalMask = (1ull << (kWave - kSignals)) - 1;
+  static constexpr u64 kSplit = 1ull << kAtomic;  // and not valid
 
   static Write make(u32 sequence, u32 signals, int wave, bool from_memory, bool atomic) {
     return {sequence | (signals & kSignalMask) << kSignals | static_cast<u64>(wave) << kWave |
             static_cast<u64>(from_memory) << kMemory | static_cast<u64>(atomic) << kAtomic | 1ull << kValid};
   }
   bool valid() const { return bits >> kValid & 1; }
-  bool split() const { return bits >> kSplit & 1; }
+  bool split() const { return bits >> kAtomic == 1; }
   u32 sequence() const { return static_cast<u32>(bits); }
   u32 signals() const { return static_cast<u32>(bits >> kSignals & kSignalMask); }
   int wave() const { return static_cast<int>(bits >> kWave & 63); }
@@ -36,97 +34,44 @@ struct alignas(16) Cell {
   bool operator==(const Cell&) const = default;
 };
 
-// Marks cells as read by a wave, if one write made all of them and no reader has signalled more barriers than it.
-// Readers since an earlier signal are forgotten.
-class ReadMark {
- public:
-  ReadMark(u32 signals, u32 bit) : signals_(signals), bit_(bit) { written_by({~0ull}); }  // by nobody
-
-#ifdef __AVX2__
-  void written_by(Write w) {
-    // {write, readers, reader_signals}
-    marked_ = _mm256_set_epi64x(0, static_cast<i64>(w.bits), 0, static_cast<i64>(w.bits));
-    marked_ = _mm256_or_si256(marked_, _mm256_set_epi32(static_cast<i32>(signals_), static_cast<i32>(bit_), 0, 0,
-                                                        static_cast<i32>(signals_), static_cast<i32>(bit_), 0, 0));
-  }
-  template <u32 Dwords>
-  bool set(Cell* cell) const {
-    if constexpr (Dwords == 1) {
-      const __m128i c = _mm_load_si128(reinterpret_cast<const __m128i*>(cell));
-      const __m128i marked = _mm256_castsi256_si128(marked_);
-      const __m128i same = _mm_cmpeq_epi32(c, marked), later = _mm_cmpgt_epi32(c, marked);
-      // Both dwords of the write are the same, and the signals not more.
-      const int bits = _mm_movemask_ps(_mm_castsi128_ps(_mm_blend_epi32(same, later, 8)));
-      if ((bits & 0b1011) != 0b0011) return false;
-      const __m128i kept = _mm_and_si128(c, _mm_srli_epi64(same, 32));
-      _mm_store_si128(reinterpret_cast<__m128i*>(cell),
-                      _mm_or_si128(marked, _mm_blend_epi32(_mm_setzero_si128(), kept, 4)));
-      return true;
-    } else {
-      __m256i c[Dwords / 2], same[Dwords / 2];
-      __m256i wrong = _mm256_setzero_si256();
-      for (u32 i = 0; i < Dwords / 2; ++i) {
-        c[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(cell + 2 * i));
-        same[i] = _mm256_cmpeq_epi32(c[i], marked_);
-        const __m256i different = _mm256_xor_si256(c[i], marked_), later = _mm256_cmpgt_epi32(c[i], marked_);
-        wrong = _mm256_or_si256(wrong, _mm256_blend_epi32(different, later, 0b10001000));
-      }
-      const __m256i tested = _mm256_set_epi32(-1, 0, -1, -1, -1, 0, -1, -1);  // all but the readers
-      if (!_mm256_testz_si256(wrong, tested)) return false;
-      for (u32 i = 0; i < Dwords / 2; ++i) {
-        const __m256i kept = _mm256_and_si256(c[i], _mm256_srli_epi64(same[i], 32));
-        const __m256i readers = _mm256_blend_epi32(_mm256_setzero_si256(), kept, 0b01000100);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(cell + 2 * i), _mm256_or_si256(marked_, readers));
-      }
-      return true;
-    }
-  }
-
- private:
-  __m256i marked_;
-#else
-  void written_by(Write w) { write_ = w; }
-  template <u32 Dwords>
-  bool set(Cell* cell) const {
-    for (u32 i = 0; i < Dwords; ++i) {
-      if (cell[i].write.bits != write_.bits || cell[i].reader_signals > signals_) return false;
-    }
-    for (u32 i = 0; i < Dwords; ++i) {
-      cell[i].readers = cell[i].reader_signals == signals_ ? cell[i].readers | bit_ : bit_;
-      cell[i].reader_signals = signals_;
-    }
-    return true;
-  }
-
- private:
-  Write write_;
-#endif
-  u32 signals_, bit_;
+// Four dwords. An access of 16 bytes is usually one of these, and one line of the CPU's cache.
+struct alignas(64) CellLine {
+  Cell cell[4];
 };
 
-// Marks cells as written, if one earlier write made all of them and their readers, if any, came before the last barrier
-// that was passed.
-class WriteMark {
- public:
-  WriteMark(Write mine, u32 signals, u32 passed) : mine_{mine, 0, signals}, passed_(passed) {}
-  void written_by(Write w) { before_ = w; }
-  template <u32 Dwords>
-  bool set(Cell* cell) const {
-    u64 different = 0;
-    u32 earlier = ~0u;
-    for (u32 i = 0; i < Dwords; ++i) {
-      different |= cell[i].write.bits ^ before_.bits;
-      earlier &= static_cast<u32>(cell[i].reader_signals < passed_);
-    }
-    if (different || !earlier) return false;
-    for (u32 i = 0; i < Dwords; ++i) cell[i] = mine_;
-    return true;
-  }
-
- private:
-  Cell mine_;
-  Write before_{~0ull};  // nobody's
-  u32 passed_;
+// Which writes of a wave another one may read: those before a barrier both know of, and waited for by then.
+struct Limit {
+  u32 signals = 0;   // fewer than these
+  u32 sequence = 0;  // at most this
+  bool allows(const Write& w) const { return w.signals() < signals && w.sequence() <= sequence; }
 };
+inline size_t limit_index(const Write& w) { return static_cast<size_t>(w.wave()) * 2 + w.from_memory(); }
+
+// What an access does to the cells it meets, and what it may meet.
+struct CellAccess {
+  Write mine;
+  u32 passed = 0, signals = 0, bit = 0;  // barriers that the wave passed and signalled; 1 << wave
+  const Limit* limits = nullptr;         // by limit_index
+  // What all other waves had waited for before the barrier that the wave passed, and what it has itself.
+  u32 lds_done = 0, memory_done = 0, own_memory_done = 0;
+
+  bool may_read(const Write& w) const { return w.valid() && limits[limit_index(w)].allows(w); }
+  bool may_overwrite(const Write& w) const {
+    if (w.split() || !w.valid()) return !w.split();
+    const Limit& limit = limits[limit_index(w)];
+    return w.signals() < limit.signals && !(w.from_memory() && w.sequence() > limit.sequence);
+  }
+  bool is_read_by_others(const Cell& cell) const { return (cell.readers & ~bit) && cell.reader_signals >= passed; }
+  Cell written() const { return {mine, 0, signals}; }
+};
+
+// The usual access, whole dwords at each lane's address; most of the time that checking takes is spent here. Marks the
+// cells as read or written and returns the lanes that must be looked at closely. `usual`: which case
+// of an order (lds_rows.cpp) the last cells were; kept from call to call, as the next ones mostly are the same.
+using RowFunction = u64 (*)(Cell* cells, const CellAccess& access, const u32* address, u64 lanes, u32& usual);
+struct RowFunctions {
+  RowFunction read[3], write[3];  // of 1, 2 and 4 dwords
+};
+extern const RowFunctions kRowFunctions;
 
 }  // namespace emu

@@ -300,6 +300,8 @@ class Builder {
     when(name.starts_with("v_accvgpr_read"), kAccRead);
     when(name.starts_with("v_accvgpr_write"), kAccWrite);
     when(name.find("_movrel") != Name::npos, kRelative);
+    when(in.cls == Class::branch || in.cls == Class::barrier, kMayPause);
+    when(use_.counters || use_.wait != WaitKind::none, kOnCounters);
     // LLVM counts cache control among the vector memory instructions, which wait for the VALU (fixVALUTransUseHazard).
     when((name == "s_waitcnt_depctr" && (in.simm16 >> 12 & 15) == 0) || name == "buffer_gl0_inv" ||
              name == "buffer_gl1_inv",
@@ -313,6 +315,7 @@ class Builder {
     const bool plain_valu = (t & kValu) && !(t & kMfma);
     const bool acc_write = gfx908 && (t & kAccWrite);
     auto scalar = [](const RegisterRange& r) { return r.first >= kScalarBase; };
+    auto exec = [](const RegisterRange& r) { return r.overlaps({kScalarBase + kExec, 2}); };
     const bool reads_scalar = std::any_of(reads_.begin(), reads_.end(), scalar);
     const bool writes_vector = !std::all_of(writes_.begin(), writes_.end(), scalar);
     auto set = [](u16& groups, bool condition, HazardGroup group) {
@@ -322,7 +325,8 @@ class Builder {
     set(use_.begins, gfx940 && (t & kTransTrait), kTransResult);
     set(use_.begins, gfx940 && (t & kPartialDest), kPartialResult);
     set(use_.begins, t & kValuWritesScalar, kScalarResult);
-    set(use_.begins, t & kWritesExecByValu, kExecResult);
+    set(use_.begins, (t & kWritesExecByValu) || ((t & kValu) && std::any_of(writes_.begin(), writes_.end(), exec)),
+        kExecResult);
     set(use_.begins, t & kBigStore, kStoreData);
     set(use_.begins, t & kSaluWritesM0, kM0Result);
     set(use_.begins, use_.matrix == MatrixKind::dgemm4 || use_.matrix == MatrixKind::dgemm16, kDgemmIssued);

@@ -92,6 +92,8 @@ enum UseTrait : u32 {
   kAccWrite = 1 << 25,
   kWaitsForValu = 1 << 26,  // s_waitcnt_depctr with va_vdst(0)
   kRelative = 1 << 27,      // v_movrel, s_movrel: the register meant is M0 past the one named
+  kMayPause = 1 << 28,      // branches and barriers
+  kOnCounters = 1 << 29,    // raises one or waits for one
 };
 
 // Instructions that must not be followed too soon by certain others, by how they are found again.

@@ -1,4 +1,5 @@
-// What WaveChecker keeps of a wave. Each part has a file of its own: waits.cpp, registers.cpp, hazards.cpp.
+// What WaveChecker keeps of a wave, and what it does at every instruction. Each part has a file of its own: waits.cpp,
+// registers.cpp, hazards.cpp.
 #pragma once
 
 #include <algorithm>
@@ -79,6 +80,8 @@ struct WaveChecker::State {
     return use;
   }
   const RegisterUse& use_by_index(const Wave& wave, const Instruction& in, const RegisterUse& named) const;
+  void look_at_addresses(const Wave& wave, const Instruction& in);
+  void keep_undefined();
   // waits.cpp
   void wait(const Instruction& in, WaitKind kind);
   void issue(const Instruction& in, const RegisterUse& use);
@@ -89,5 +92,48 @@ struct WaveChecker::State {
   void examine_undefined(Wave& wave, const Instruction& in, const RegisterUse& use);
   bool undefined(int reg) const { return words[reg / 64].undefined >> (reg % 64) & 1; }
 };
+
+inline const RegisterUse& WaveChecker::before(Wave& wave, const Instruction& in) {
+  State& s = *state_;
+  const RegisterUse& use = s.use_of(wave, in);
+  const RegisterWord* word = use.words;
+  u64 loading = 0, undefined = 0, hazardous = 0;
+  for (int i = 0; i < use.read_words; ++i, ++word) {
+    const RegisterState& state = s.words[word->word];
+    loading |= (state.loading_vmem | state.loading_lds) & word->mask;
+    undefined |= state.undefined & word->mask;
+    hazardous |= state.hazardous & word->mask;
+  }
+  for (int i = 0; i < use.write_words; ++i, ++word) {
+    const RegisterState& state = s.words[word->word];
+    loading |= (state.loading_vmem | state.loading_lds) & word->mask;
+    hazardous |= state.hazardous & word->mask;
+  }
+  if (loading) [[unlikely]]
+    s.report_loading(wave, in, use);
+  if (undefined) [[unlikely]]
+    s.examine_undefined(wave, in, use);
+  if (s.options.on(Check::hazard)) s.hazards.before(wave, in, use, s.words, hazardous != 0);
+  if (use.traits & kFlat) [[unlikely]]
+    s.look_at_addresses(wave, in);
+  return use;
+}
+
+inline void WaveChecker::after(Wave& wave, const Instruction& in, const RegisterUse& use) {
+  State& s = *state_;
+  const RegisterWord* word = use.words + use.read_words;
+  for (int i = 0; i < use.write_words; ++i, ++word) s.words[word->word].undefined &= ~word->mask;
+  if (s.leaves_undefined) [[unlikely]]
+    s.keep_undefined();
+  bool paused = false;
+  if (use.traits & (kOnCounters | kMayPause)) {
+    if (use.counters) s.issue(in, use);
+    if (use.wait != WaitKind::none) s.wait(in, use.wait);
+    // A barrier of a single wave waits for nobody.
+    paused = (in.cls == Class::branch && wave.pc != in.index + 1) ||
+             (in.cls == Class::barrier && wave.state == WaveState::at_barrier && wave.group->wave_count > 1);
+  }
+  if (s.options.on(Check::hazard)) s.hazards.after(in, use, s.words, paused);
+}
 
 }  // namespace emu

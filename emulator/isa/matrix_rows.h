@@ -7,7 +7,8 @@
 //
 // The files that include this are compiled twice: as they are, and from *_wide.cpp for CPUs with AVX-512, all code
 // between EMU_MATRIX_BEGIN and EMU_MATRIX_END (and no code of the headers above it) being for those only. Sums are
-// made in the same order, so the results are the same.
+// made in the same order, so the results are the same. Of AVX512-BF16 the compiler uses nothing by itself;
+// matrix_pairs.h does, where the CPU has it.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@
 #ifdef EMU_MATRIX_WIDE
 // clang-format off
 #define EMU_MATRIX_BEGIN \
-  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vbmi\"))), apply_to = function)") \
+  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512dq,avx512vbmi,avx512bf16\"))), apply_to = function)") \
   namespace emu::matrix::wide {
 // clang-format on
 #define EMU_MATRIX_END \
@@ -59,6 +60,21 @@ struct Ints {
   static Ints all(i32 value) { return {_mm512_set1_epi32(value)}; }
   void store(void* to) const { _mm512_storeu_si512(to, v); }
   void add_product(Ints a, Ints b) { v = _mm512_add_epi32(_mm512_mullo_epi32(a.v, b.v), v); }
+};
+// Two neighbours in k as bf16, the first in the high half, and sums of such products.
+struct Pair {
+  u32 bits;
+};
+struct PairSums {
+  static constexpr int kCount = 16;
+  __m512 v;
+  static PairSums load(const void* from) { return {_mm512_loadu_ps(from)}; }
+  static PairSums all(Pair value) { return {_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<i32>(value.bits)))}; }
+  void store(void* to) const { _mm512_storeu_ps(to, v); }
+  // Adds the product of the high halves, rounds, adds that of the low ones, rounds.
+  void add_product(PairSums a, PairSums b) {
+    v = _mm512_dpbf16_ps(v, (__m512bh)a.v, (__m512bh)b.v);
+  }
 };
 #elif EMU_MATRIX_AVX2
 struct Floats {
@@ -107,7 +123,17 @@ using Floats = Numbers<float>;
 using Ints = Numbers<i32>;
 #endif
 template <class T>
-using Vector = std::conditional_t<std::is_same_v<T, float>, Floats, Ints>;
+struct VectorOf {
+  using Type = std::conditional_t<std::is_same_v<T, float>, Floats, Ints>;
+};
+#if defined(EMU_MATRIX_WIDE)
+template <>
+struct VectorOf<Pair> {
+  using Type = PairSums;
+};
+#endif
+template <class T>
+using Vector = typename VectorOf<T>::Type;
 
 // --- converting ------------------------------------------------------------------------------------------------------
 // The low and the high halves of a row as f32. Flush: denormals become +0.
@@ -216,22 +242,42 @@ constexpr ByteTables byte_tables() {
   return tables;
 }
 
-// The four bytes of each lane of a row, of which the first 16 rows of `to` at a time are given: to[e * kLanes + l].
-template <Element Type, int Lanes>
-inline void widen_bytes(const u32* row, float* to) {
-  static constexpr ByteTables kTables = byte_tables<Type>();
-  const __m512i high0 = _mm512_loadu_si512(kTables.high), high1 = _mm512_loadu_si512(kTables.high + 64);
-  const __m512i low0 = _mm512_loadu_si512(kTables.low), low1 = _mm512_loadu_si512(kTables.low + 64);
-  const __m512i sign = _mm512_set1_epi8(-128), second = _mm512_set1_epi32(0x00ff0000);
-  for (int l = 0; l < Lanes; l += 16) {
-    const __m512i x = _mm512_loadu_si512(row + l);
-    __m512i high = _mm512_permutex2var_epi8(high0, x, high1), low = _mm512_permutex2var_epi8(low0, x, low1);
+// The two bytes of each byte of 16 lanes.
+template <Element Type>
+class ByteLookup {
+ public:
+  struct Result {
+    __m512i high, low;
+  };
+  ByteLookup()
+      : high0_(_mm512_loadu_si512(kTables.high)),
+        high1_(_mm512_loadu_si512(kTables.high + 64)),
+        low0_(_mm512_loadu_si512(kTables.low)),
+        low1_(_mm512_loadu_si512(kTables.low + 64)) {}
+  Result operator()(__m512i x) const {
+    __m512i high = _mm512_permutex2var_epi8(high0_, x, high1_), low = _mm512_permutex2var_epi8(low0_, x, low1_);
+    const __m512i sign = _mm512_set1_epi8(-128);
     high = _mm512_ternarylogic_epi32(high, x, sign, 0xf8);                   // high | (x & sign)
     if constexpr (Type == Element::fp8_fnuz || Type == Element::bf8_fnuz) {  // where -0 would be is NaN
       const __mmask64 nan = _mm512_cmpeq_epi8_mask(x, sign);
       high = _mm512_mask_mov_epi8(high, nan, _mm512_set1_epi8(0x7f));
       low = _mm512_mask_mov_epi8(low, nan, _mm512_set1_epi8(-64));
     }
+    return {high, low};
+  }
+
+ private:
+  static constexpr ByteTables kTables = byte_tables<Type>();
+  __m512i high0_, high1_, low0_, low1_;
+};
+
+// The four bytes of each lane of a row, of which the first 16 rows of `to` at a time are given: to[e * kLanes + l].
+template <Element Type, int Lanes>
+inline void widen_bytes(const u32* row, float* to) {
+  const ByteLookup<Type> lookup;
+  const __m512i second = _mm512_set1_epi32(0x00ff0000);
+  for (int l = 0; l < Lanes; l += 16) {
+    const auto [high, low] = lookup(_mm512_loadu_si512(row + l));
     const auto store = [&](int e, __m512i top, __m512i next) {
       // (next & second) | (top & ~(second | what is below it)): both are shifted so that their byte is in place.
       const __m512i bits = _mm512_or_si512(_mm512_and_si512(next, second),

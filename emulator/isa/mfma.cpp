@@ -2,7 +2,7 @@
 // AMD "Instinct MI300 ISA", chapter 7, also for the modifiers CBSZ, ABID and BLGP.
 #include <algorithm>
 
-#include "isa/matrix_rows.h"
+#include "isa/matrix_pairs.h"
 
 EMU_MATRIX_BEGIN
 std::span<const Opcode> dense_mfma_opcodes();
@@ -59,16 +59,50 @@ void multiply_as_hardware(Wave& w, const Instruction& in, const float* a, const 
   }
 }
 
+// All blocks of 16x16 or 32x32. Offsets: k_offsets of the numbers, or of pairs of them.
+template <class F, int M, int Blocks, size_t K, class T, class Rows>
+inline void multiply_blocks(Wave& w, const Instruction& in, const T* a, const T* b, const std::array<int, K>& offsets,
+                     const Rows& c) {
+  constexpr int kRows = kTileRows<M>;
+  const u16 destination = in.operand[0].reg;
+  for (int block = 0; block < Blocks; ++block) {
+    const T* left = a + (Blocks > 1 ? block_of_a(in, block) : 0) * M;
+    const T* right = b + block * M;
+    for (int first = 0; first < M; first += kRows) {
+      const u32* from[kRows];
+      u32* d[kRows];
+      for (int r = 0; r < kRows; ++r) {
+        const int index = block * F::kRegisters + register_of_row<M>(first + r), lane = lane_of_row<M>(first + r);
+        from[r] = c[index] + lane;
+        d[r] = w.vgpr[destination + index] + lane;
+      }
+      multiply_tile<static_cast<int>(K), M>(left + first, right, offsets.data(), offsets.data(), from, d);
+    }
+  }
+}
+
 template <Element A, Element B, int M, int K, int Blocks, bool LowRate, bool Flush>
 void mfma(Wave& w, const Instruction& in) {
   using F = Form<A, B, M, K, Blocks, LowRate>;
   using Number = typename F::Number;
-  Converted<Number, F::kPerLane> a, b;
-  convert<A, kLanes, Flush>(&w.vgpr[in.operand[1].reg], a);
-  convert<B, kLanes, Flush>(&w.vgpr[in.operand[2].reg], b);
-  if (in.blgp) permute_lane_groups(b, in.blgp);
   const u16 destination = in.operand[0].reg;
   const AccumulatorRows<F::kAllRegisters> c(w, in.operand[3], destination);
+  const auto &a_registers = w.vgpr[in.operand[1].reg], &b_registers = w.vgpr[in.operand[2].reg];
+#ifdef EMU_MATRIX_WIDE
+  if constexpr (M != 4 && kFitsBf16<A> && kFitsBf16<B> && F::kPerLane % 2 == 0) {
+    if (cpu_has_bf16_products() && !in.blgp && matrix_numerics() == MatrixNumerics::chain && is_ordinary(c)) {
+      Pairs<F::kPerLane> x, y;
+      if (convert_pairs<A>(&a_registers, x) && convert_pairs<B>(&b_registers, y)) {
+        static constexpr auto kOffsets = k_offsets<K / 2, F::kGroups, M * Blocks, F::kPerLane / 2>();
+        return multiply_blocks<F, M, Blocks>(w, in, x.value[0], y.value[0], kOffsets, c);
+      }
+    }
+  }
+#endif
+  Converted<Number, F::kPerLane> a, b;
+  convert<A, kLanes, Flush>(&a_registers, a);
+  convert<B, kLanes, Flush>(&b_registers, b);
+  if (in.blgp) permute_lane_groups(b, in.blgp);
   if constexpr (!is_integer(A)) {
     if (matrix_numerics() == MatrixNumerics::hardware) {
       const DotModel model = dot_model(A, B, LowRate, w.target->cdna);
@@ -98,21 +132,7 @@ void mfma(Wave& w, const Instruction& in) {
       }
     }
   } else {
-    constexpr int kRows = kTileRows<M>;
-    for (int block = 0; block < Blocks; ++block) {
-      const Number* left = a.value[0] + (Blocks > 1 ? block_of_a(in, block) : 0) * M;
-      const Number* right = b.value[0] + block * M;
-      for (int first = 0; first < M; first += kRows) {
-        const u32* from[kRows];
-        u32* d[kRows];
-        for (int r = 0; r < kRows; ++r) {
-          const int index = block * F::kRegisters + register_of_row<M>(first + r), lane = lane_of_row<M>(first + r);
-          from[r] = c[index] + lane;
-          d[r] = w.vgpr[destination + index] + lane;
-        }
-        multiply_tile<K, M>(left + first, right, F::kOffsets.data(), F::kOffsets.data(), from, d);
-      }
-    }
+    multiply_blocks<F, M, Blocks>(w, in, a.value[0], b.value[0], F::kOffsets, c);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "isa/lanes.h"
-#include "isa/matrix_rows.h"
+#include "isa/matrix_pairs.h"
 
 EMU_MATRIX_BEGIN
 std::span<const Opcode> scaled_mfma_opcodes();
@@ -20,28 +20,31 @@ constexpr int registers_of(int format) {
   return size_of(kFormats[format]);
 }  // 32 elements fill as many as they have bits
 
-void convert_format(int format, const u32 (*registers)[kLanes], Converted<float, kPerLane>& out) {
+// Calls f<Element>() for the format.
+template <class F>
+auto with_format(int format, F f) {
   switch (kFormats[format]) {
     case Element::fp8:
-      return convert<Element::fp8>(registers, out);
+      return f.template operator()<Element::fp8>();
     case Element::bf8:
-      return convert<Element::bf8>(registers, out);
+      return f.template operator()<Element::bf8>();
     case Element::fp6:
-      return convert<Element::fp6>(registers, out);
+      return f.template operator()<Element::fp6>();
     case Element::bf6:
-      return convert<Element::bf6>(registers, out);
+      return f.template operator()<Element::bf6>();
     default:
-      return convert<Element::fp4>(registers, out);
+      return f.template operator()<Element::fp4>();
   }
 }
 
 // 8-bit types: a group of lanes has 16 neighbours in k, and 16 more after all groups had theirs. Others: 32 neighbours.
-template <int M>
-const std::array<int, kPerLane * kLanes / M>& offsets_of(int format) {
-  constexpr int kGroups = kLanes / M;
-  static constexpr auto kSplit = k_offsets<kPerLane * kGroups, kGroups, M, 16>();
-  static constexpr auto kWhole = k_offsets<kPerLane * kGroups, kGroups, M, 32>();
-  return size_of(kFormats[format]) == 8 ? kSplit : kWhole;
+// Of numbers, or of `Together` numbers at a time.
+template <int M, int Together>
+const int* offsets_of(int format) {
+  constexpr int kGroups = kLanes / M, kCount = kPerLane * kGroups / Together;
+  static constexpr auto kSplit = k_offsets<kCount, kGroups, M, 16 / Together>();
+  static constexpr auto kWhole = k_offsets<kCount, kGroups, M, 32 / Together>();
+  return (size_of(kFormats[format]) == 8 ? kSplit : kWhole).data();
 }
 
 // Byte op_sel + 2 * op_sel_hi of each lane's scale register: the exponent of a power of two, 255: NaN.
@@ -55,30 +58,26 @@ void read_scales(const Wave& w, const Instruction& in, int which, double (&scale
   }
 }
 
-template <int M, bool Scaled>
-void mfma_f8f6f4(Wave& w, const Instruction& in) {
-  constexpr int kGroups = kLanes / M, kK = kPerLane * kGroups, kRows = kTileRows<M>;
-  Converted<float, kPerLane> a, b;
-  convert_format(in.cbsz, &w.vgpr[in.source(0).reg], a);
-  convert_format(in.blgp, &w.vgpr[in.source(1).reg], b);
-  const int *a_offsets = offsets_of<M>(in.cbsz).data(), *b_offsets = offsets_of<M>(in.blgp).data();
+// a, b: rows of numbers, or of `Together` numbers at a time.
+template <int M, bool Scaled, int Together, class T, class Rows>
+void multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, const Rows& c) {
+  constexpr int kGroups = kLanes / M, kRows = kTileRows<M>, kStep = kBlock / Together;
+  const int *a_offsets = offsets_of<M, Together>(in.cbsz), *b_offsets = offsets_of<M, Together>(in.blgp);
   double a_scale[kLanes], b_scale[kLanes];  // of row (column) l % M and the elements k of block l / M
   if constexpr (Scaled) {
     read_scales(w, in, 0, a_scale);
     read_scales(w, in, 1, b_scale);
   }
-  const u16 destination = in.operand[0].reg;
-  const AccumulatorRows<M * M / kLanes> c(w, in.source(2), destination);
   for (int first = 0; first < M; first += kRows) {
     const u32* from[kRows];
     u32* d[kRows];
     for (int h = 0; h < kRows; ++h) {
       const int reg = register_of_row<M>(first + h), lane = lane_of_row<M>(first + h);
       from[h] = c[reg] + lane;
-      d[h] = w.vgpr[destination + reg] + lane;
+      d[h] = w.vgpr[in.operand[0].reg + reg] + lane;
     }
     if constexpr (!Scaled) {
-      multiply_tile<kK, M>(a.value[0] + first, b.value[0], a_offsets, b_offsets, from, d);
+      multiply_tile<kGroups * kStep, M>(a + first, b, a_offsets, b_offsets, from, d);
       continue;
     }
     float total[kRows][M];
@@ -89,8 +88,7 @@ void mfma_f8f6f4(Wave& w, const Instruction& in) {
       const u32* zero[kRows];
       u32* sums[kRows];
       for (int h = 0; h < kRows; ++h) zero[h] = sums[h] = sum[h];
-      multiply_tile<kBlock, M>(a.value[0] + first, b.value[0], a_offsets + block * kBlock, b_offsets + block * kBlock,
-                               zero, sums);
+      multiply_tile<kStep, M>(a + first, b, a_offsets + block * kStep, b_offsets + block * kStep, zero, sums);
       for (int h = 0; h < kRows; ++h) {
         const double left = a_scale[block * M + first + h];
         for (int j = 0; j < M; ++j) {
@@ -100,6 +98,25 @@ void mfma_f8f6f4(Wave& w, const Instruction& in) {
     }
     for (int h = 0; h < kRows; ++h) std::memcpy(d[h], total[h], sizeof(total[h]));
   }
+}
+
+template <int M, bool Scaled>
+void mfma_f8f6f4(Wave& w, const Instruction& in) {
+  const auto &a_registers = w.vgpr[in.source(0).reg], &b_registers = w.vgpr[in.source(1).reg];
+  const AccumulatorRows<M * M / kLanes> c(w, in.source(2), in.operand[0].reg);
+#ifdef EMU_MATRIX_WIDE
+  if (cpu_has_bf16_products() && (Scaled || is_ordinary(c))) {
+    Pairs<kPerLane> x, y;
+    if (with_format(in.cbsz, [&]<Element Type>() { return convert_pairs<Type>(&a_registers, x); }) &&
+        with_format(in.blgp, [&]<Element Type>() { return convert_pairs<Type>(&b_registers, y); })) {
+      return multiply_f8f6f4<M, Scaled, 2>(w, in, x.value[0], y.value[0], c);
+    }
+  }
+#endif
+  Converted<float, kPerLane> a, b;
+  with_format(in.cbsz, [&]<Element Type>() { convert<Type>(&a_registers, a); });
+  with_format(in.blgp, [&]<Element Type>() { convert<Type>(&b_registers, b); });
+  multiply_f8f6f4<M, Scaled, 1>(w, in, a.value[0], b.value[0], c);
 }
 
 template <int M>

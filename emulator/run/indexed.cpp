@@ -12,9 +12,10 @@ void execute_indexed(Wave& wave, const Instruction& in) {
     }
   }
   const Instruction shifted = indexing.apply(in);
-  if (wave.checker) wave.checker->before(wave, shifted);
+  if (!wave.checker) return shifted.execute(wave, shifted);
+  const RegisterUse& use = wave.checker->before(wave, shifted);
   shifted.execute(wave, shifted);
-  if (wave.checker) wave.checker->after(wave, shifted);
+  wave.checker->after(wave, shifted, use);
 }
 
 }  // namespace emu

@@ -1,7 +1,7 @@
 // Executing one instruction of a wave.
 #pragma once
 
-#include "check/checker.h"
+#include "check/wave_state.h"
 #include "core/indexing.h"
 #include "core/program.h"
 
@@ -28,13 +28,14 @@ inline void step(Wave& wave, const Instruction& in) {
   ++wave.executed;
   if (is_indexed(wave, in)) [[unlikely]]
     return execute_indexed(wave, in);
-  if constexpr (Checked) wave.checker->before(wave, in);
+  const RegisterUse* use = nullptr;
+  if constexpr (Checked) use = &wave.checker->before(wave, in);
   if (in.second) [[unlikely]] {
     execute_pair(wave, in);
   } else {
     in.execute(wave, in);
   }
-  if constexpr (Checked) wave.checker->after(wave, in);
+  if constexpr (Checked) wave.checker->after(wave, in, *use);
 }
 
 }  // namespace emu

@@ -284,18 +284,24 @@ struct Modifiers {
   FW_METHOD KeptPairs<N> kept_pairs(const Philox4& numbers) const {
     const uint32_t threshold = p.dropout_threshold - 1;
     const auto limit = here(uint16_t(threshold));
-    const auto low_kept = [&](uint32_t word) {
-      auto low = uint16_t(word);
-      hold(low);  // both of 16 bits, and so is the comparison
-      return ballot(low > limit);
+    // Known as two halves only: the comparison of a low one has 16 bits, and takes it where it is.
+    using Halves = Vec<uint16_t, 2>;
+    const auto halves = [](uint32_t word) {
+      auto both = __builtin_bit_cast(Halves, word);
+      hold(both);
+      return both;
     };
-    const auto high_kept = [&](uint32_t word) { return ballot(word > (threshold << 16 | 0xffff)); };
+    const auto low_kept = [&](Halves word) { return ballot(word[0] > limit); };
+    const auto high_kept = [&](Halves word) {
+      return ballot(__builtin_bit_cast(uint32_t, word) > (threshold << 16 | 0xffff));
+    };
     KeptPairs<N> kept_lanes;
     uint32_t (&lanes)[N] = kept_lanes.lanes;
     if constexpr (N == 8) {
       uint32_t of_key[8];
-      FW_UNROLL for (int j = 0; j < 8; ++j) {
-        of_key[j] = j & 1 ? high_kept(numbers.word[j / 2]) : low_kept(numbers.word[j / 2]);
+      FW_UNROLL for (int j = 0; j < 8; j += 2) {
+        const Halves word = halves(numbers.word[j / 2]);
+        of_key[j] = low_kept(word), of_key[j + 1] = high_kept(word);
       }
       if constexpr (C::kKeepsKeys) transpose_bits(of_key);
       FW_UNROLL for (int r = 0; r < N; ++r) {
@@ -312,14 +318,15 @@ struct Modifiers {
       const bool second = in_lanes(0xcccccccc), upper = in_lanes(0xf0f0f0f0);
       const uint32_t words[2] = {second ? numbers.word[1] : numbers.word[0],
                                  second ? numbers.word[3] : numbers.word[2]};
-      const uint32_t word = upper ? words[1] : words[0], low = low_kept(word), high = high_kept(word);
+      const Halves word = halves(upper ? words[1] : words[0]);
+      const uint32_t low = low_kept(word), high = high_kept(word);
       constexpr uint32_t kEven = 0x55555555;
       lanes[0] = (low & kEven) | (high & kEven) << 1;
       lanes[1] = (low & ~kEven) >> 1 | (high & ~kEven);
     } else if constexpr (kRdna4) {
       const uint32_t low = first_register & 2 ? numbers.word[1] : numbers.word[0];
       const uint32_t high = first_register & 2 ? numbers.word[3] : numbers.word[2];
-      const uint32_t word = first_register & 4 ? high : low;
+      const Halves word = halves(first_register & 4 ? high : low);
       lanes[0] = low_kept(word), lanes[1] = high_kept(word);
     } else {
       // Constant indexes on either side, or clang 22 chooses between addresses, and the numbers go to memory.
@@ -327,7 +334,8 @@ struct Modifiers {
       const uint32_t words[2] = {second ? numbers.word[2] : numbers.word[0],
                                  second ? numbers.word[3] : numbers.word[1]};
       FW_UNROLL for (int r = 0; r < 2; ++r) {
-        lanes[r] = (low_kept(words[r]) & 0xffff) | (high_kept(words[r]) & 0xffff0000);
+        const Halves word = halves(words[r]);
+        lanes[r] = (low_kept(word) & 0xffff) | (high_kept(word) & 0xffff0000);
       }
     }
     return kept_lanes;

@@ -135,6 +135,8 @@ class BackwardLaunch:
         self.ragged, self.padded, self.ordered = ragged, padded, ordered
         self.dtype, self.bias = more.pop("dtype", BF16), more.pop("bias", FLOAT)
         self.softcap, self.dropout = more.pop("softcap", 0.0), more.pop("dropout", 0.0)
+        self.narrower = more.pop("narrower", 0)  # columns less than the kernel is for
+        self.unwanted = more.pop("unwanted", ())  # gradients that nobody asks for
         assert not more
 
     def bits(self, x):
@@ -153,7 +155,7 @@ class BackwardLaunch:
         args = Arguments(
             window_left=self.window[0], window_right=self.window[1], batch=1, heads_q=2, heads_k=key_heads, splits=1
         )
-        dim = min(row.dim_qk, 128) if scores else row.dim_qk
+        dim = (min(row.dim_qk, 128) if scores else row.dim_qk) - self.narrower
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
         args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
         args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
@@ -166,7 +168,8 @@ class BackwardLaunch:
             heads, length = (2, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
             array = self.bits(rng.standard_normal((length, heads * dim)))
             strides = (I64 * 4)(array.size, heads * dim, dim, 1)
-            setattr(args, name, Tensor(session.buffer(array).address, strides, self.dtype, length))
+            address = 0 if name in self.unwanted else session.buffer(array).address
+            setattr(args, name, Tensor(address, strides, self.dtype, length))
         self.set_lengths(session, args)
         lse = session.buffer(np.full((self.queries, 2), 0.5, np.float32))
         args.lse = Tensor(lse.address, (I64 * 4)(2 * self.queries, 2, 1, 1), FLOAT, self.queries)
@@ -222,6 +225,13 @@ class Subject(mutation.Subject):
                 BackwardLaunch(row, 2 * few + 5, many - 20, padded=True),
                 BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True, padded=True),
             ]
+            if "Rdna" in row.isa:
+                everything = {"window": (NO_WINDOW, NO_WINDOW)}
+                self.runs += [
+                    BackwardLaunch(row, few - 3, few - 3, **everything),  # a head that is one tile
+                    BackwardLaunch(row, 2 * few + 5, 2 * few + 5, narrower=24, **everything),
+                    BackwardLaunch(row, 2 * few, 2 * few, unwanted=("dq", "dk", "dv"), **everything),
+                ]
             if "kOrdersByHeads" in row.needs:
                 self.runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True))
             if row.op in ("kDBias", "kDSlopes"):  # one kernel for both types, every type of bias and every modifier
