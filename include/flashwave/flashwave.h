@@ -58,7 +58,8 @@ enum {
   /* softmax weights may be rounded towards zero where that is faster (mean error compensated); kernels that do not
      gain by it ignore it */
   FW_FAST_ROUNDING = 1 << 4,
-  /* forward: o (F32) and lse hold what the queries found among other keys, and become what they find among all */
+  /* forward: o (F32) and lse hold what the queries found among other keys, and become what they find among all.
+     backward, on CPUs: the gradients are added to what dq, dk and dv (F32) hold; the other results are written */
   FW_ACCUMULATE = 1 << 5,
   /* q and k are pieces of longer sequences: mask, ALiBi and dropout go by position_q and position_k */
   FW_POSITIONS = 1 << 6,

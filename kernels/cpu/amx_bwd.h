@@ -342,8 +342,8 @@ struct AmxBackwardTask {
     }
   }
 
-  // The chunk's rows against a block of keys.
-  FW_INLINE void key_block(float* dk, float* dv_out) {
+  // The chunk's rows against a block of keys; whether any sees some of it.
+  FW_INLINE bool key_block(float* dk, float* dv_out) {
     const int64_t left = scope.seq.keys - key0, keys = left < kJobKeys ? left : kJobKeys;
     bool packed = false;  // only once some row is known to see the block
     for (first = 0; first < units; first += kRowUnits) {
@@ -353,6 +353,7 @@ struct AmxBackwardTask {
       packed = true;
       job(n, keys, dk, dv_out);
     }
+    return packed;
   }
 
   FW_INLINE void write_keys(const float* dk, const float* dv_out) {
@@ -362,7 +363,17 @@ struct AmxBackwardTask {
   FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int pitch, int n, float factor) {
     in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
       for (int64_t k = 0; k < kJobKeys && key0 + k < scope.seq.keys; ++k) {
-        write_ordered(scope.key_pointer<std::remove_pointer_t<decltype(of)>>(t, key0 + k), sums + k * pitch, n, factor);
+        auto* const out = scope.key_pointer<std::remove_pointer_t<decltype(of)>>(t, key0 + k);
+        if (!p.accumulate) {
+          write_ordered(out, sums + k * pitch, n, factor);
+          continue;
+        }
+        for (int c = 0; c < n; c += 32) {
+          V lo = load(sums + k * pitch + c) * factor, hi = load(sums + k * pitch + c + 16) * factor;
+          ordered_columns(lo, hi);
+          put_part(p, out + c, lo, n - c);
+          if (n - c > 16) put_part(p, out + c + 16, hi, n - c - 16);
+        }
       }
     });
   }
@@ -370,26 +381,26 @@ struct AmxBackwardTask {
   template <class Take>
   FW_INLINE void run(Take&& take) {
     const int64_t key_blocks = (scope.seq.keys + kJobKeys - 1) / kJobKeys;
-    const bool one_chunk = scope.rows <= chunk_rows;
-    const int64_t mine = one_chunk ? 1 : (key_blocks - split + splits - 1) / splits;
+    const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
+    const int64_t mine = one_slot ? 1 : (key_blocks - split + splits - 1) / splits;
     int order[NQ];  // of the columns of dQ^T, as put_pair() leaves them
     for (int i = 0; i < NQ; ++i) order[i] = i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
-    if (!one_chunk) {
+    if (!one_slot) {
       __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
       __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
     }
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
       for (int64_t kb = split; kb < key_blocks; kb += splits) {
-        const int64_t slot = one_chunk ? 0 : kb / splits;
+        const int64_t slot = one_slot ? 0 : kb / splits;
         float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
-        if (one_chunk) {
+        if (one_slot) {
           __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
           __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
         }
         key0 = kb * kJobKeys;
-        key_block(dk, dv_out);
-        if (row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
+        const bool seen = key_block(dk, dv_out);
+        if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
       }
       for (int u = 0; u < units; ++u) {
         take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
@@ -402,7 +413,7 @@ void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
-  const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
+  const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
   backward_tasks<BFloat16>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
     const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
     AmxBackwardTask task(p, scope, mem, split, splits, chunk_rows);

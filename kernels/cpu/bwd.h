@@ -11,7 +11,8 @@
 //
 // A task is a sequence, a key head and every splits-th block of NK keys. It walks the query rows in chunks; within a
 // chunk, its key blocks; within those, the chunk's rows QB at a time. dK and dV belong to one task. dQ is summed over
-// the tasks of a head in a fixed order, so the bits do not depend on threads.
+// the tasks of a head in a fixed order, so the bits do not depend on threads. Where the call accumulates, in fp32, sums
+// of a chunk go straight to dK and dV, so that the task needs memory for one block of keys, not for all of its own.
 
 constexpr int QB = abi::kQueryBlock;
 static_assert(QB % NQ == 0 && NQ % kPer == 0);
@@ -219,8 +220,8 @@ struct BackwardTask {
   template <class Take>
   FW_INLINE void run(Take&& take) {
     const int64_t key_blocks = (scope.seq.keys + NK - 1) / NK;
-    const bool one_chunk = scope.rows <= chunk_rows;
-    if (!one_chunk) {
+    const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
+    if (!one_slot) {
       const int64_t mine = (key_blocks - split + splits - 1) / splits;
       __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
       __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
@@ -228,14 +229,14 @@ struct BackwardTask {
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
       for (int64_t kb = split; kb < key_blocks; kb += splits) {
-        const int64_t slot = one_chunk ? 0 : kb / splits;
+        const int64_t slot = one_slot ? 0 : kb / splits;
         float *dk = mem.dk + slot * mem.dk_block, *dv = mem.dv + slot * mem.dv_block;
-        if (one_chunk) {
+        if (one_slot) {
           __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
           __builtin_memset(dv, 0, mem.dv_block * sizeof(float));
         }
-        key_block(kb * NK, dk, dv);
-        if (row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
+        const bool seen = key_block(kb * NK, dk, dv);
+        if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
       }
       int order[NQ];
       for (int i = 0; i < NQ; ++i) order[i] = i;
@@ -294,8 +295,8 @@ struct BackwardTask {
     __builtin_memset(mem.d_slope, 0, panels * NQ * sizeof(float));
   }
 
-  // The chunk's rows against one block of keys.
-  FW_INLINE void key_block(int64_t k0, float* dk, float* dv) {
+  // The chunk's rows against one block of keys; whether any sees some of it.
+  FW_INLINE bool key_block(int64_t k0, float* dk, float* dv) {
     const int count = int(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : NK);
     const int padded = round_up(count, MR);
     const T *k_rows[NK], *v_rows[NK];
@@ -318,6 +319,7 @@ struct BackwardTask {
                                       (panels + kPanelsPerBlock - 1) / kPanelsPerBlock);
       block_step(first, n, k0, count, dk, dv);
     }
+    return packed;
   }
 
   // n panels (up to QB rows) against the packed block of keys.
@@ -369,7 +371,7 @@ struct BackwardTask {
       for (int k = 0; k < count; ++k, acc += NQ) {
         if (k + kAhead < count) prefetch_row(scope.key_pointer<Out>(t, k0 + k + kAhead), n);
         Out* const out = scope.key_pointer<Out>(t, k0 + k);
-        for (int c = 0; c < n; c += W) store_part(out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
+        for (int c = 0; c < n; c += W) put_part(p, out + c, load(acc + c / NQ * NK * NQ + c % NQ) * scale, n - c);
       }
     });
   }
@@ -380,7 +382,7 @@ void backward_products(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
-  const int64_t acc_blocks = rows_max <= chunk_rows ? 1 : (key_blocks + splits - 1) / splits;
+  const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
   backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
     const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
     BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);

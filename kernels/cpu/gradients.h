@@ -60,6 +60,7 @@ FW_INLINE void clear_row(const abi::Params& p, const abi::Tensor& t, const Seque
 // Keys that lie outside the used part of the sequence (left pad, past seqused_k) get 0.
 template <class T>
 FW_INLINE void clear_unused_keys(const abi::Params& p, const Scope& scope) {
+  if (p.accumulate) return;
   Sequence whole = scope.seq;
   whole.k_row = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b] : 0;
   whole.keys = p.cu_seqlens_k ? p.cu_seqlens_k[whole.b + 1] - p.cu_seqlens_k[whole.b] : p.seqlen_k;
@@ -69,6 +70,13 @@ FW_INLINE void clear_unused_keys(const abi::Params& p, const Scope& scope) {
     clear_row<T>(p, p.dk, whole, r, scope.kv_head, p.dim_qk);
     clear_row<T>(p, p.dv, whole, r, scope.kv_head, p.dim_v);
   }
+}
+
+// W numbers of a gradient's row, added to what is there if the call accumulates.
+template <class Out>
+FW_INLINE void put_part(const abi::Params& p, Out* row, V x, int n) {
+  if (p.accumulate) x += load_part(row, n);
+  store_part(row, x, n);
 }
 
 // A task's share of dQ^T, [dim_qk][NQ]; column i belongs to row + order[i]. With one task per head it is all of it and
@@ -90,7 +98,10 @@ FW_INLINE void take_queries(const abi::Params& p, const Scope& scope, int64_t ro
       decltype(of) in_order[NQ], pointers[NQ];
       scope.panel_pointers(p.dq, row, in_order);
       for (int i = 0; i < NQ; ++i) pointers[i] = in_order[order[i]];
-      unpack_panel(dq, p.dim_qk, scale, pointers);
+      if (!p.accumulate) return unpack_panel(dq, p.dim_qk, scale, pointers);
+      unpack_rows(dq, p.dim_qk, scale, [&](int i, int c, V x) __attribute__((always_inline)) {
+        if (pointers[i]) put_part(p, pointers[i] + c, x, p.dim_qk - c);
+      });
     });
   }
 }
@@ -159,7 +170,7 @@ FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch
             for (int32_t s = 0; s < splits; ++s) {
               sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
             }
-            store_part(out + c, sum * p.softmax_scale, n);
+            put_part(p, out + c, sum * p.softmax_scale, n);
           }
         });
       }

@@ -75,7 +75,7 @@ class Attention {
         for (int64_t i = 0; i < seq.queries; ++i) {
           gradient_row(keys, h, i, row);
           accumulate(keys, i, row, dk[task].data(), dv[task].data(), d_slopes[head]);
-          if (p.dq.data) store(p.dq, query_offset(p.dq, seq, i, h), row.dq.data(), p.dim_qk);
+          if (p.dq.data) put(p.dq, query_offset(p.dq, seq, i, h), row.dq.data(), p.dim_qk);
           if (p.sinks && !row.empty) d_sinks[head] -= std::exp(p.sinks[h] - row.lse) * row.delta;
         }
       }
@@ -151,6 +151,11 @@ class Attention {
         float_at(t, offset + d) = static_cast<float>(in[d]);
       }
     }
+  }
+  // A row of a gradient, which a call that accumulates adds to what is there.
+  void put(const abi::Tensor& t, int64_t offset, Acc* row, int64_t n) const {
+    for (int64_t d = 0; p.accumulate && d < n; ++d) row[d] += float_at(t, offset + d);
+    store(t, offset, row, n);
   }
   static float& float_at(const abi::Tensor& t, int64_t offset) { return static_cast<float*>(t.data)[offset]; }
 
@@ -288,7 +293,7 @@ class Attention {
         const Sequence seq = sequence_of(p, b);
         const int64_t first = p.cu_seqlens_k ? p.cu_seqlens_k[b] : 0;
         const int64_t last = p.cu_seqlens_k ? p.cu_seqlens_k[b + 1] : p.seqlen_k;
-        for (int64_t r = first; !p.block_table && r < last; ++r) {
+        for (int64_t r = first; !p.block_table && !p.accumulate && r < last; ++r) {
           store(t, seq.k_batch * t.stride[0] + r * t.stride[1] + h * t.stride[2], zero.data(), dim);
         }
         for (int64_t j = 0; j < seq.keys; ++j) {
@@ -297,7 +302,7 @@ class Attention {
           if (!first_reader) add_scaled(row->second, Acc{1}, mine, dim);
         }
       }
-      for (const auto& [offset, sum] : rows) store(t, offset, sum, dim);
+      for (const auto& [offset, sum] : rows) put(t, offset, sum, dim);
     });
   }
 

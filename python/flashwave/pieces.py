@@ -1,11 +1,12 @@
 """Attention over keys that come in pieces: results that are added up, and merged.
 
-`add` and `gradients` are what `flashwave.distributed` is made of: nothing here knows of gradients, autograd or
+`add`, `gradients` and `add_gradients` are what `flashwave.distributed` is made of: nothing here knows of autograd or
 processes. Log-sum-exps are -inf in rows that have seen nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,40 +70,74 @@ def gradients(
     out: Tensor,
     lse: Tensor,
     needs: tuple[bool, ...],
-    into: tuple[Tensor | None, ...] = (None, None, None),
 ) -> tuple[Tensor | None, ...]:
     """Gradients of q, k, v, alibi_slopes and bias, where needed; out and lse are those of all keys.
 
-    Those of q, k and v are of gradient_dtype, and overwrite what is given in `into`.
+    Those of q, k and v are float32 where that costs nothing, which is on CPUs.
     """
     p = problem
     if not _by_torch():
         try:
-            results = tuple([_room(p.q, *three) for three in zip(p[:3], needs, into)])
-            others = tuple(
-                [torch.empty_like(t) if need else None for t, need in zip((p.alibi_slopes, p.bias), needs[3:])]
+            wide = torch.float32 if p.q.is_cpu and p.q.dtype in (torch.float16, torch.bfloat16) else p.q.dtype
+            dtypes = (wide,) * 3 + (None,) * 2
+            results = tuple(
+                [
+                    torch.empty_like(t, dtype=dtype, memory_format=torch.contiguous_format) if need else None
+                    for t, need, dtype in zip((*p[:3], p.alibi_slopes, p.bias), needs, dtypes)
+                ]
             )
             if any(needs):
-                native.backward(p, piece, dout, dlse, out, lse, (*results, *others, None))
-            return (*results, *others)
+                native.backward(p, piece, dout, dlse, out, lse, (*results, None))
+            return results
         except Unsupported:
             pass
     backend = _torch()
     settings = backend.settings_of(p.q)
-    results = backend.torch_backward(p, dout, dlse, out, lse, (*needs, False), piece=piece, **settings)[:5]
-    given = [to if to is None or part is None else to.copy_(part) for to, part in zip(into, results)]
-    return (*[part if to is None else to for to, part in zip(given, results)], *results[3:])
+    return backend.torch_backward(p, dout, dlse, out, lse, (*needs, False), piece=piece, **settings)[:5]
 
 
-def gradient_dtype(q: Tensor) -> torch.dtype:
-    """Of the gradients of pieces: float32 where that costs nothing, which is on CPUs."""
-    return torch.float32 if q.is_cpu and q.dtype in (torch.float16, torch.bfloat16) else q.dtype
+def add_gradients(
+    problem: Problem,
+    piece: Piece | None,
+    dout: Tensor,
+    dlse: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    sums: tuple[Tensor | None, Tensor | None, Tensor | None],
+    needs: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Adds the gradients of q, k and v to the sums, in float32 (or float64), where given.
+
+    out and lse are those of all keys. Returns the gradients of alibi_slopes and of bias, where needed.
+    """
+    p = problem
+    if not any(needs) and all(total is None for total in sums):
+        return None, None
+    if not _by_torch():
+        extras = zip((p.alibi_slopes, p.bias), needs)
+        dslopes, dbias = (torch.empty_like(t) if need else None for t, need in extras)
+        # The kernels of GPUs write their results, which torch adds.
+        adds = p.q.is_cpu
+        parts = sums if adds else [None if total is None else t.new_empty(t.shape) for total, t in zip(sums, p[:3])]
+        try:
+            native.backward(p, piece, dout, dlse, out, lse, (*parts, dslopes, dbias, None), accumulate=adds)
+            if not adds:
+                _add_up(sums, parts)
+            return dslopes, dbias
+        except Unsupported:
+            pass
+    backend = _torch()
+    settings = backend.settings_of(p.q)
+    wanted = (*[total is not None for total in sums], *needs, False)
+    *parts, dslopes, dbias = backend.torch_backward(p, dout, dlse, out, lse, wanted, piece=piece, **settings)[:5]
+    _add_up(sums, parts)
+    return dslopes, dbias
 
 
-def _room(q: Tensor, tensor: Tensor, needed: bool, given: Tensor | None) -> Tensor | None:
-    if not needed or given is not None:
-        return given if needed else None
-    return torch.empty(tensor.shape, dtype=gradient_dtype(q), device=q.device)
+def _add_up(sums: Sequence[Tensor | None], parts: Sequence[Tensor | None]) -> None:
+    for total, part in zip(sums, parts):
+        if total is not None and part is not None:
+            total.add_(part)
 
 
 # -------------------------------------------------------------------------------------------------------------- merging

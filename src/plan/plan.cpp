@@ -51,6 +51,7 @@ bool plan_as_bf16(const Problem& problem, const DeviceInfo& device, const PlanOp
 // Kernels of GPUs write their results; those that are to be added to what is there go to the workspace first.
 Status plan_merge(const Problem& problem, const DeviceInfo& device, Plan* plan) {
   if (!problem.accumulate() || plan->selection.row->threads == 0) return {};
+  if (problem.backward) return {FW_UNSUPPORTED, "no kernel of " + device.name + " adds to gradients (FW_ACCUMULATE)"};
   plan->merge = find_merge(problem, device);
   if (plan->merge == nullptr) return {FW_UNSUPPORTED, "no kernel of " + device.name + " merges results"};
   const fw_attention& a = problem.a;

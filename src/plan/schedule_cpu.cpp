@@ -109,7 +109,7 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
   const int64_t most = tiles ? kAmxBackwardChunk : kBackwardChunk;
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
-  const int64_t accumulators = shape.rows <= chunk ? 1 : ceil_div(key_blocks, splits);
+  const int64_t accumulators = shape.rows <= chunk || problem.accumulate() ? 1 : ceil_div(key_blocks, splits);
 
   abi::Schedule s{};
   s.splits = int32_t(splits);

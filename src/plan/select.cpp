@@ -16,7 +16,7 @@ Op op_of(const Merging&) { return Op::kMerge; }
 
 // Whether the row does something for this problem at all: its own operation, or the pre-pass.
 bool serves(const KernelRow& row, const Problem& problem) {
-  if (row.op == Op::kMerge) return problem.accumulate();
+  if (row.op == Op::kMerge) return problem.accumulate() && !problem.backward;
   if (can_be_chosen(row.op)) return row.op == op_of(problem);
   return row.op != Op::kAppend || problem.a.seqlen_new > 0;
 }

@@ -121,8 +121,10 @@ double bytes_of(const Problem& problem, const Totals& totals) {
   const auto dim_qk = static_cast<double>(a.dim_qk), dim_v = static_cast<double>(a.dim_v);
   const double element = size_of(a.q), rows = totals.queries * heads_q, keys = totals.keys * heads_k;
   double bytes = element * (rows * dim_qk + keys * (dim_qk + dim_v));  // q, k, v
-  bytes += size_of(a.o) * rows * dim_v * (problem.accumulate() ? 2 : 1);
-  if (problem.accumulate()) bytes += 4 * rows;  // lse as it was
+  const bool adds = problem.accumulate() && !problem.backward;
+  const double times = problem.accumulate() && problem.backward ? 2 : 1;  // gradients that are read, too
+  bytes += size_of(a.o) * rows * dim_v * (adds ? 2 : 1);
+  if (adds) bytes += 4 * rows;  // lse as it was
   if (a.lse.data != nullptr) bytes += 4 * rows;
   if (a.bias.data != nullptr) bytes += size_of(a.bias) * score_elements(problem, a.bias, totals);
   if (a.probs.data != nullptr) bytes += 4 * heads_q * totals.all_pairs;
@@ -133,8 +135,8 @@ double bytes_of(const Problem& problem, const Totals& totals) {
     if (view.tensor == nullptr && view.present()) {  // index arrays, slopes, sinks and their gradients
       bytes += 4 * static_cast<double>(view.extent[0]) * static_cast<double>(view.extent[1]);
     } else if (view.present() && (view.tensor == &g.dk || view.tensor == &g.dv)) {  // written whole: 0 where not seen
-      bytes += size_of(*view.tensor) * static_cast<double>(view.extent[0]) * static_cast<double>(view.extent[1]) *
-               heads_k * static_cast<double>(view.extent[3]);
+      bytes += times * size_of(*view.tensor) * static_cast<double>(view.extent[0]) *
+               static_cast<double>(view.extent[1]) * heads_k * static_cast<double>(view.extent[3]);
     } else if (view.present() && (view.tensor == &a.rotary_cos || view.tensor == &a.rotary_sin)) {
       bytes += size_of(*view.tensor) * static_cast<double>(std::min(view.extent[0], a.seqlen_k)) *
                static_cast<double>(view.extent[1]);
@@ -143,7 +145,7 @@ double bytes_of(const Problem& problem, const Totals& totals) {
   if (!problem.backward) return bytes;
   bytes += element * rows * dim_v;  // d_o
   if (g.d_lse.data != nullptr) bytes += 4 * rows;
-  if (g.dq.data != nullptr) bytes += size_of(g.dq) * rows * dim_qk;
+  if (g.dq.data != nullptr) bytes += times * size_of(g.dq) * rows * dim_qk;
   if (g.d_bias.data != nullptr) bytes += size_of(g.d_bias) * score_elements(problem, a.bias, totals);
   return bytes;
 }

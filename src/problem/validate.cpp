@@ -128,7 +128,15 @@ Status check_append(const Problem& problem) {
 Status check_accumulate(const Problem& problem) {
   if (!problem.accumulate()) return {};
   const fw_attention& a = problem.a;
-  FW_RULE(!problem.backward, "FW_ACCUMULATE is a flag of the forward only");
+  if (problem.backward) {
+    const std::pair<const char*, const fw_tensor*> sums[] = {
+        {"dq", &problem.g.dq}, {"dk", &problem.g.dk}, {"dv", &problem.g.dv}};
+    for (const auto& [name, sum] : sums) {
+      FW_RULE(sum->data == nullptr || sum->dtype == FW_F32, name, ".dtype must be FW_F32 with FW_ACCUMULATE, got ",
+              sum->dtype);
+    }
+    return {};
+  }
   FW_RULE(a.o.dtype == FW_F32, "o.dtype must be FW_F32 with FW_ACCUMULATE, got ", a.o.dtype);
   FW_RULE(a.lse.data != nullptr || problem.no_queries(), "lse must be given with FW_ACCUMULATE: it says what o holds");
   FW_RULE(a.probs.data == nullptr, "probs cannot be used with FW_ACCUMULATE: the other keys are not known");

@@ -133,6 +133,7 @@ class Maker {
     const bool packed_k = a_.cu_seqlens_k != nullptr;
     const int64_t first = packed_k ? 1 : a_.batch, rows = packed_k ? a_.total_k : a_.seqlen_k;
     const fw_dtype dtype = bytes_.rarely() ? FW_F32 : dtype_;
+    if (dtype == FW_F32 && bytes_.rarely()) a_.flags |= FW_ACCUMULATE;
     if (!bytes_.rarely()) g_.dq = tensor(first_q_, rows_q_, a_.heads_q, a_.dim_qk, dtype);
     if (!bytes_.rarely()) g_.dk = tensor(first, rows, a_.heads_k, a_.dim_qk, dtype);
     if (!bytes_.rarely()) g_.dv = tensor(first, rows, a_.heads_k, a_.dim_v, dtype);

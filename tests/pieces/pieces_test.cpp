@@ -1,7 +1,9 @@
 // Attention in pieces gives what attention as a whole gives: forward by FW_ACCUMULATE and FW_POSITIONS, or by fw_merge,
-// backward by the sums of the pieces' gradients. On the CPU, or on the device that FLASHWAVE_TEST_DEVICE names.
+// backward by the sums of the pieces' gradients, which a CPU adds up itself. On the CPU, or on the device that
+// FLASHWAVE_TEST_DEVICE names.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -27,6 +29,8 @@ fw_device* device() {
   EXPECT_EQ(fw_device_open(name != nullptr ? name : "cpu", &opened), FW_OK) << fw_last_error();
   return opened;
 }
+
+bool on_cpu() { return std::getenv("FLASHWAVE_TEST_DEVICE") == nullptr; }
 
 // (batch, seq, head, dim) numbers, in the memory of the device.
 class Rows {
@@ -202,6 +206,7 @@ TEST_P(Pieces, GradientsAddUp) {
   ASSERT_EQ(fw_backward(device(), &a, &g, nullptr), FW_OK) << fw_last_error();
 
   std::vector<float> sums[3] = {constant(kHeads, kDim, 0), constant(kHeadsK, kDim, 0), constant(kHeadsK, kDim, 0)};
+  Rows added[3] = {zeros(kHeads), zeros(kHeadsK), zeros(kHeadsK)};
   for_each_pair([&](int64_t q0, int64_t q1, int64_t k0, int64_t k1, bool) {
     Rows parts[3] = {zeros(kHeads), zeros(kHeadsK), zeros(kHeadsK)};
     fw_attention piece = problem();
@@ -213,15 +218,91 @@ TEST_P(Pieces, GradientsAddUp) {
       const std::vector<float> part = parts[i].get();
       for (size_t x = 0; x < part.size(); ++x) sums[i][x] += part[x];
     }
+    piece.flags |= FW_ACCUMULATE;
+    fw_gradients all = gradients(added[0], added[1], added[2], q0, k0);
+    ASSERT_EQ(fw_backward(device(), &piece, &all, nullptr), on_cpu() ? FW_OK : FW_UNSUPPORTED) << fw_last_error();
   });
   const float tolerance = c.dtype == FW_F32 ? 2e-5f : 4e-2f;
   expect_near(dq.get(), sums[0], tolerance, "dq");
   expect_near(dk.get(), sums[1], tolerance, "dk");
   expect_near(dv.get(), sums[2], tolerance, "dv");
+  if (!on_cpu()) return;
+  expect_near(dq.get(), added[0].get(), tolerance, "dq, added up");
+  expect_near(dk.get(), added[1].get(), tolerance, "dk, added up");
+  expect_near(dv.get(), added[2].get(), tolerance, "dv, added up");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Pieces, testing::ValuesIn(kCases),
                          [](const auto& instance) { return std::string(instance.param.name); });
+
+// On each of the CPU's kernels, with more rows than it packs at a time, one thread and several, and keys past seqused_k
+// that keep what they have.
+TEST(AddedGradients, AreTheCallsAndWhatWasThere) {
+  if (!on_cpu()) GTEST_SKIP() << "kernels of GPUs add to no gradients";
+  constexpr int64_t kRows = 500, kKeys = 420, kUsed = 400, kGroup = 4, kWidth = 40;
+  const auto numbers = [](int64_t count, unsigned seed) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(count));
+    for (float& value : x) value = normal(rng);
+    return x;
+  };
+  const auto narrow = [](const std::vector<float>& x) {
+    std::vector<BFloat16> y;
+    for (const float value : x) y.push_back(flashwave::from_float<BFloat16>(value));
+    return y;
+  };
+  const auto of = [](auto& x, int64_t rows, int64_t heads, fw_dtype dtype) {
+    return fw_tensor{x.data(), {rows * heads * kWidth, heads * kWidth, kWidth, 1}, dtype, 0};
+  };
+  auto q = narrow(numbers(kRows * kGroup * kWidth, 1)), d_o = narrow(numbers(kRows * kGroup * kWidth, 2));
+  auto k = narrow(numbers(kKeys * kWidth, 3)), v = narrow(numbers(kKeys * kWidth, 4));
+  std::vector<float> o(q.size()), lse(kRows * kGroup);
+  const int32_t used = kUsed;
+  fw_attention a;
+  fw_attention_init(&a, sizeof a);
+  a.batch = 1, a.seqlen_q = kRows, a.seqlen_k = kKeys, a.heads_q = kGroup, a.heads_k = 1, a.dim_qk = a.dim_v = kWidth;
+  a.flags = FW_CAUSAL, a.seqused_k = &used;
+  a.q = of(q, kRows, kGroup, FW_BF16), a.o = of(o, kRows, kGroup, FW_F32);
+  a.k = of(k, kKeys, 1, FW_BF16), a.v = of(v, kKeys, 1, FW_BF16);
+  a.lse = {lse.data(), {kRows * kGroup, kGroup, 1, 0}, FW_F32, 0};
+  ASSERT_EQ(fw_forward(device(), &a, nullptr), FW_OK) << fw_last_error();
+
+  const std::vector<float> start[3] = {numbers(static_cast<int64_t>(q.size()), 5),
+                                       numbers(static_cast<int64_t>(k.size()), 6),
+                                       numbers(static_cast<int64_t>(v.size()), 7)};
+  int ran = 0;
+  for (const char* kernel : {"amx_bwd_m256n64", "zen4_bwd_m32n96", "avx512_bwd_m32n96", "avx2_bwd_m16n96",
+                             "neon_bwd_m8n96", "portable_bwd_m8n96", "reference_bwd", "naive_bwd"}) {
+    for (const int32_t splits : {0, 1}) {
+      fw_exec exec;
+      fw_exec_init(&exec, sizeof exec);
+      exec.force_kernel = kernel, exec.num_threads = 2;
+      a.num_splits = splits;
+      const auto run = [&](std::vector<float>(&x)[3], uint32_t flags) {
+        fw_gradients g;
+        fw_gradients_init(&g, sizeof g);
+        g.d_o = of(d_o, kRows, kGroup, FW_BF16), g.dq = of(x[0], kRows, kGroup, FW_F32);
+        g.dk = of(x[1], kKeys, 1, FW_F32), g.dv = of(x[2], kKeys, 1, FW_F32);
+        a.flags = FW_CAUSAL | flags;
+        return fw_backward(device(), &a, &g, &exec);
+      };
+      std::vector<float> plain[3] = {start[0], start[1], start[2]}, added[3] = {start[0], start[1], start[2]};
+      const fw_status status = run(plain, 0);
+      if (status == FW_UNSUPPORTED) continue;  // another CPU's
+      ASSERT_EQ(status, FW_OK) << kernel << ": " << fw_last_error();
+      ASSERT_EQ(run(added, FW_ACCUMULATE), FW_OK) << kernel << ": " << fw_last_error();
+      for (int i = 0; i < 3; ++i) {
+        for (size_t x = 0; x < start[i].size(); ++x) plain[i][x] += start[i][x];
+        expect_near(plain[i], added[i], 2e-4f, kernel);
+      }
+      const size_t unused = static_cast<size_t>(kUsed * kWidth);
+      EXPECT_TRUE(std::equal(added[1].begin() + unused, added[1].end(), start[1].begin() + unused)) << kernel;
+      ++ran;
+    }
+  }
+  EXPECT_GE(ran, 4);
+}
 
 // A result in fp32 is not one of 16 bits made wider: it has bits that bf16 does not have, and rounds to the result in
 // bf16 that the same kernel writes.

@@ -172,27 +172,27 @@ def cross_attention() -> None:
 
 @case
 def several_groups_of_heads() -> None:
-    """Heads come in several messages where they are worth it, and are computed one by one where they are long."""
-    from flashwave.distributed import ring, work
+    """Heads come in several messages where they are worth it."""
+    from flashwave.distributed import ring
 
-    before = ring._LEAST_MESSAGE, work._MUCH
-    ring._LEAST_MESSAGE = work._MUCH = 1
+    before = ring._LEAST_MESSAGE
+    ring._LEAST_MESSAGE = 1
     try:
         for kind in ("ring", "allgather"):
             dense(kind, "everything", "zigzag")
             dense(kind, "causal", "zigzag", torch.bfloat16)
             packed(kind, "everything", "zigzag")
     finally:
-        ring._LEAST_MESSAGE, work._MUCH = before
+        ring._LEAST_MESSAGE = before
 
 
 @case
 def parts_of_shards() -> None:
     """Keys of long shards go round a ring in parts, and their gradients with them."""
-    from flashwave.distributed import ring, work
+    from flashwave.distributed import ring
 
-    before = ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP, work._MUCH
-    ring._LEAST_MESSAGE = ring._LEAST_PART = work._MUCH = 1
+    before = ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP
+    ring._LEAST_MESSAGE = ring._LEAST_PART = 1
     ring.KEY_STEP = 4  # of 6 or 12 tokens
     try:
         for layout in fd.LAYOUTS:
@@ -203,7 +203,7 @@ def parts_of_shards() -> None:
             dense("ring", "causal", "zigzag", dtype, heads_k=1)
         cross_attention()
     finally:
-        ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP, work._MUCH = before
+        ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP = before
 
 
 @case

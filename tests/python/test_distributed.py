@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 from types import SimpleNamespace
@@ -102,3 +103,29 @@ def test_parts_of_a_zigzag_shard_are_as_much_work_for_every_process(size, monkey
                 pairs = sum(key <= query for query in own for key in there)
                 work.setdefault((number, step), set()).add(pairs)
     assert all(len(pairs) == 1 for pairs in work.values()), work
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_calls_of_a_causal_ring_see_what_they_should_and_take_no_query_twice(size, layout):
+    from flashwave.distributed import work
+    from flashwave.distributed.layout import Span, spans
+
+    each = 7
+    rows = each * (2 if layout == "zigzag" else 1)
+    options = work.Options(None, None, 0, 0.0, 0.0, None, False)
+    shards = [spans(layout, rank, size, rows) for rank in range(size)]
+    parts = [(0, each), (0, 3), (3, each)]  # of each span of a shard: all of it, its first keys, its last keys
+    for own, there, (first, last) in itertools.product(shards, shards, parts):
+        length = last - first
+        keys = [Span(span.start + first, length, i * length) for i, span in enumerate(there)]
+        seen = torch.zeros(rows, length * len(there), dtype=torch.int)
+        used = torch.zeros(rows, dtype=torch.int)
+        for call in work._joined(own, keys, options):
+            used[call.queries] += 1
+            for i, j in itertools.product(range(rows)[call.queries], range(seen.shape[1])[call.keys]):
+                in_call = i - call.queries.start, j - call.keys.start
+                seen[i, j] += call.position_k + in_call[1] <= call.position_q + in_call[0]
+        at = [torch.cat([torch.arange(span.start, span.end) for span in which]) for which in (own, keys)]
+        assert seen.equal((at[1][None, :] <= at[0][:, None]).int())
+        assert used.max() <= 1

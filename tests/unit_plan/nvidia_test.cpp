@@ -563,6 +563,16 @@ TEST_F(NvidiaPlan, ResultsAreAddedByAKernelOfTheirOwn) {
   }
 }
 
+TEST_F(NvidiaPlan, GradientsAreNotAdded) {
+  Problem p = backward_problem();
+  p.a.flags |= FW_ACCUMULATE;
+  p.g.dq.dtype = p.g.dk.dtype = p.g.dv.dtype = FW_F32;
+  Plan plan;
+  const Status status = make_plan(p, hopper(), {}, &plan);
+  EXPECT_EQ(status.code, FW_UNSUPPORTED);
+  EXPECT_NE(status.message.find("adds to gradients"), std::string::npos) << status.message;
+}
+
 TEST_F(NvidiaPlan, PositionsThatAreMoreThanAWindowAreGeneric) {
   Problem p = forward_problem();
   p.a.flags = FW_POSITIONS;

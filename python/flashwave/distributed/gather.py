@@ -116,7 +116,7 @@ class _Gather(torch.autograd.Function):
         dsinks = torch.zeros_like(extras.sinks) if need_sinks else None
 
         def room(like: Tensor, needed: bool) -> Tensor | None:
-            return torch.empty(like.shape, dtype=exact, device=like.device) if needed else None
+            return torch.zeros(like.shape, dtype=exact, device=like.device) if needed else None
 
         own = _own_queries(request)
         for heads, heads_k, keys, values in _gathered(request, k, v, _groups(q, k, v)):
@@ -126,7 +126,7 @@ class _Gather(torch.autograd.Function):
             if dsinks is not None:
                 dsinks[heads] = work.sink_gradient(given, heads).to(dsinks.dtype)
             rooms = room(part, need_q), room(keys, need_k), room(values, need_v)
-            sums = Sums(*rooms, dslopes, dbias, fresh_q=True, fresh_k=True)
+            sums = Sums(*rooms, dslopes, dbias)
             work.add_gradients(given, _everything(request, keys), keys, values, heads, sums)
             if need_q:
                 dq[..., heads, :] = sums.dq

@@ -1,14 +1,14 @@
 """Ring attention: keys and values go round the group; each process attends to the shard it has while the next comes.
 
 Forward, a step: send the shard at hand on, receive the next, attend, add to the results by their log-sum-exps.
-Backward, a step: the same, and the gradients of the shard at hand, to which each process adds, go on with it.
+Backward, a step: the same, and the gradients of the shard at hand, to which each process adds, go on with it, and home.
 All of it for a few heads and, on CPUs, a part of the keys at a time, so that what is under way and what is summed in
 float32 stay small; and in memory that is used again, which an allocator would not give back in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -43,18 +43,22 @@ class _Buffers:
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
+        self._turn = 0
 
     def take(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        kept = self._kept.get(name)
-        if kept is None or kept.numel() < size:
-            kept = self._kept[name] = torch.empty(size, dtype=dtype, device=device)
-        return kept[:size]
+        kept, count = self._kept.get(name), size * dtype.itemsize
+        if kept is None or kept.numel() < count:
+            kept = self._kept[name] = torch.empty(count, dtype=torch.uint8, device=device)
+        return kept[:count].view(dtype)
 
-    def packed(self, part: _Part, k: Tensor, v: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The part of k and v in one buffer, so that a step is one message, and another one for what comes. room: for
-        the first."""
-        room = self.take("at hand", part.size, k.dtype, k.device) if room is None else room
-        at_hand = room.view(k.dtype)[: part.size]
+    def in_turns(self, name: str) -> str:
+        """The name of one of two, the other of which was asked for before."""
+        self._turn = 1 - self._turn
+        return f"{name} {self._turn}"
+
+    def packed(self, part: _Part, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of k and v in one buffer, so that a step is one message, and another one for what comes."""
+        at_hand = self.take("at hand", part.size, k.dtype, k.device)
         for to, tensor in zip(part.unpacked(at_hand), (k, v)):
             for row, piece in part.pieces(tensor):
                 to.narrow(part.axis, row, piece.shape[part.axis]).copy_(piece)
@@ -146,6 +150,7 @@ class _Ring(torch.autograd.Function):
         )
         dsinks = torch.zeros_like(request.extras.sinks) if need_sinks else None
         buffers = _Buffers()
+        finish: Callable[[], None] = _nothing
         for heads, heads_k in _groups(q, k, v):
             given = Given(
                 ctx.layout.own_queries,
@@ -159,7 +164,9 @@ class _Ring(torch.autograd.Function):
                 dsinks[heads] = work.sink_gradient(given, heads).to(dsinks.dtype)
             parts = k[..., heads_k, :], v[..., heads_k, :]
             own = [None if t is None else t[..., h, :] for t, h in ((dq, heads), (dk, heads_k), (dv, heads_k))]
-            _backward_heads(work, ctx.layout, given, *parts, heads, Sums(*own, dslopes, dbias), buffers)
+            sums = Sums(*own, dslopes, dbias)
+            finish = _backward_heads(work, ctx.layout, given, *parts, heads, sums, buffers, finish)
+        finish()
         extras = request.extras
         return (
             dq,
@@ -245,19 +252,29 @@ def _forward_heads(
 
 
 def _backward_heads(
-    work: Work, layout: _Shards, given: Given, k: Tensor, v: Tensor, heads: slice, results: Sums, buffers: _Buffers
-) -> None:
-    """Writes dq, dk and dv of these heads; adds to the other results."""
+    work: Work,
+    layout: _Shards,
+    given: Given,
+    k: Tensor,
+    v: Tensor,
+    heads: slice,
+    results: Sums,
+    buffers: _Buffers,
+    finish: Callable[[], None],
+) -> Callable[[], None]:
+    """Writes dq of these heads and adds to the results of all heads. dk and dv are written by what it returns; finish
+    is that of the heads before."""
     exact = exact_dtype(given.q)
     dq = results.dq
     if dq is not None and dq.dtype != exact:
         dq = buffers.take("dq", dq.numel(), exact, dq.device).view(dq.shape)
-    fresh = True
+    if dq is not None:
+        dq.zero_()
     for part in layout.parts(k, v):
-        _backward_part(work, layout, given, k, v, part, heads, Sums(dq, *results[1:5], fresh), buffers)
-        fresh = False
+        finish = _backward_part(work, layout, given, k, v, part, heads, results._replace(dq=dq), buffers, finish)
     if dq is not results.dq:
         results.dq.copy_(dq)
+    return finish
 
 
 def _backward_part(
@@ -270,46 +287,61 @@ def _backward_part(
     heads: slice,
     results: Sums,
     buffers: _Buffers,
-) -> None:
-    """Of a part of the shards' keys; k, v, dk and dv are the whole shard's."""
+    finish: Callable[[], None],
+) -> Callable[[], None]:
+    """Of a part of the shards' keys; k, v, dk and dv are the whole shard's. Gradients of the process' own keys stay;
+    those of others' go round with them, beginning with the next process, and home while the next part is computed."""
     exact, ring, steps = exact_dtype(given.q), layout.ring, layout.steps
     need_k, need_v = results.dk is not None, results.dv is not None
     travels = need_k or need_v
-    # Of the gradients that go round: what this process sends, or adds to, and what comes.
-    sums, other = (
-        buffers.take(name, part.size, exact, k.device) if travels and count < steps else None
-        for count, name in enumerate(("sums", "other sums"))
-    )
-    # Of two steps the first sends keys, and the second gradients.
-    at_hand, coming = buffers.packed(part, k, v, other if steps == 2 else None) if steps > 1 else (None, None)
+    at_hand, coming = buffers.packed(part, k, v) if steps > 1 else (None, None)
+    own: Tensor | None = None
+    sums: Tensor | None = None
     for step in range(steps):
         pending = exchange(ring, at_hand, 1, coming, -1) if step + 1 < steps else []
-        arriving: list[Any] = []
-        if travels and step > 0:
-            arriving = exchange(ring, sums, 1, other, -1)
-            sums, other = other, sums
-
-        def arrived(arriving: list[Any] = arriving) -> None:
-            """What others have found for these keys is here: it came while this process computed its part."""
-            wait(arriving)
-            arriving.clear()
-
+        arriving, others = [], None
+        if travels and step > 1:
+            others = buffers.take("others", part.size, exact, k.device)
+            arriving = exchange(ring, sums, 1, others, -1)
+        total = None
+        if travels:
+            name = buffers.in_turns("own") if step == 0 else f"sums {step % 2}"
+            total = buffers.take(name, part.size, exact, k.device).zero_()
         keys, values = part.own(k, v, at_hand) if step == 0 else part.unpacked(at_hand)
-        dk, dv = part.unpacked(sums) if travels else (None, None)
-        fresh = results.fresh_q and step == 0, step == 0
-        totals = Sums(results.dq, dk if need_k else None, dv if need_v else None, *results[3:5], *fresh, arrived)
+        dk, dv = part.unpacked(total) if travels else (None, None)
+        totals = results._replace(dk=dk if need_k else None, dv=dv if need_v else None)
         work.add_gradients(given, layout.keys_at(step, part), keys, values, heads, totals)
-        arrived()
+        if step == 0:
+            own = total
+            finish()  # the part before
+        else:
+            sums = total
+        wait(arriving)
+        if others is not None:  # what other processes found for these keys came while this one computed its part
+            sums.add_(others)
         wait(pending)
         at_hand, coming = coming, at_hand
     if not travels:
-        return
-    if steps > 1:  # home, from the last process that a shard was at
-        wait(exchange(ring, sums, 1 - steps, other, steps - 1))
-        sums = other
-    for gradient, total in zip(results[1:3], part.unpacked(sums)):
-        for row, piece in part.pieces(gradient) if gradient is not None else ():
-            piece.copy_(total.narrow(part.axis, row, piece.shape[part.axis]))
+        return _nothing
+    home: list[Any] = []
+    others = None
+    if steps > 1:  # from the last process that a shard was at
+        others = buffers.take("others", part.size, exact, k.device)
+        home = exchange(ring, sums, 1 - steps, others, steps - 1)
+
+    def write() -> None:
+        wait(home)
+        if others is not None:
+            own.add_(others)
+        for gradient, total in zip(results[1:3], part.unpacked(own)):
+            for row, piece in part.pieces(gradient) if gradient is not None else ():
+                piece.copy_(total.narrow(part.axis, row, piece.shape[part.axis]))
+
+    return write
+
+
+def _nothing() -> None:
+    """Where no gradients are on their way."""
 
 
 def _attend(request: Request) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ the rows and keys that see one another; sequences of a packed stream that lie wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,6 @@ Tensor = torch.Tensor
 # Trimmed keys begin at multiples of this, which is one of all kernels' tiles of keys on CPUs: so that a row meets the
 # tiles that it meets in a single process.
 KEY_STEP = 384
-_MUCH = 1 << 20  # bytes of q
 
 
 class Options(NamedTuple):
@@ -180,31 +179,38 @@ def _joined(queries: list[Span], keys: list[Span], options: Options) -> list[Cal
         return None
     if options.right is None:
         return [Call(slice(0, rows), slice(0, rows_k), 0, 0, 0)]
-    own = _rows_among(queries, keys)
-    if own is not None:
-        return [Call(slice(own, rows), slice(0, rows_k), own, own, 0)]
     found: list[Call] = []
     for span in queries:
-        if any(key.start < span.end and key.end > span.start for key in keys):
-            return None  # the diagonal runs through both
         seen = sum(key.length for key in keys if key.end <= span.start)
-        own = slice(span.row, span.row + span.length)
-        if found and found[-1].keys.stop == seen:
-            found[-1] = found[-1]._replace(queries=slice(found[-1].queries.start, own.stop))
-        elif seen:
-            found.append(Call(own, slice(0, seen), seen, 0, 0))  # behind all of them
-    return found
+        cut = [key for key in keys if key.start < span.end and key.end > span.start]
+        if len(cut) > 1 or any(key.start < span.start or key.end > span.end for key in cut):
+            return None
+        # Rows behind all the keys they see, then rows on the diagonal. Positions are counted among these keys.
+        first = span.row + cut[0].start - span.start if cut else span.row + span.length
+        found.append(Call(slice(span.row, first), slice(0, seen), seen, 0, 0))
+        if cut:
+            rows = slice(first, span.row + span.length)
+            found.append(Call(rows, slice(0, seen + cut[0].length), seen, 0, 0))
+    calls: list[Call] = []
+    for call in found:
+        if call.queries.start == call.queries.stop or call.keys.stop == 0:
+            continue
+        one = _one_call(calls[-1], call) if calls else None
+        calls[-1:] = [one] if one is not None else [*calls[-1:], call]
+    return calls
 
 
-def _rows_among(queries: list[Span], keys: list[Span]) -> int | None:
-    """The row of the shard that the first key is, if all keys are rows of it that follow one another."""
-
-    def row(key: Span) -> int | None:
-        inside = [span for span in queries if span.start <= key.start and key.end <= span.end]
-        return inside[0].row + key.start - inside[0].start - key.row if inside else None
-
-    first = row(keys[0])
-    return first if all(row(key) == first for key in keys) else None
+def _one_call(a: Call, b: Call) -> Call | None:
+    """Two causal calls as one, if its mask is theirs: its row i sees the first position_q + i + 1 of its keys."""
+    if a.queries.stop != b.queries.start or a.keys.stop > b.keys.stop:
+        return None
+    assert a.position_q is not None and b.position_q is not None
+    behind = a.position_q + a.queries.stop - a.queries.start  # where the first row of b would be
+    same_for_a = a.keys.stop == b.keys.stop or behind <= a.keys.stop
+    same_for_b = behind == b.position_q or min(behind, b.position_q) + 1 >= b.keys.stop
+    if not (same_for_a and same_for_b):
+        return None
+    return b._replace(queries=slice(a.queries.start, b.queries.stop), position_q=a.position_q)
 
 
 class Work:
@@ -214,7 +220,6 @@ class Work:
         """heads: of q in the whole problem; first_head: the one that the tensors' first is."""
         self.options, self.extras, self.sequences = options, extras, sequences
         self.heads, self.first_head = heads, first_head
-        self._rooms: dict[int, Tensor] = {}  # of gradients that are added, one after another
 
     @property
     def packed(self) -> bool:
@@ -366,59 +371,24 @@ class Work:
 
     def add_gradients(self, given: Given, there: list[Span], k: Tensor, v: Tensor, heads: slice, sums: Sums) -> None:
         """Adds the gradients that the keys of a shard give. dk and dv of the sums are of these keys."""
-        found = self.calls(given.spans, there)
-        axis = 0 if self.packed else 1
-        sums = sums.begun(found, given.q.shape[axis], k.shape[axis])
-        for call in found:
-            seen = -1
-            for some, shared in _at_a_time(given.q, k):
-                # Heads of q that share one of k add to the same sums: the first of them may find these without numbers.
-                part = sums.of_heads(some, shared)._replace(fresh_k=sums.fresh_k and shared.start != seen)
-                seen = shared.start
-                self._add_gradients(
-                    call, given.of_heads(some), there, k[..., shared, :], v[..., shared, :], heads, some, part
-                )
-
-    def _add_gradients(
-        self, call: Call, given: Given, there: list[Span], k: Tensor, v: Tensor, heads: slice, some: slice, sums: Sums
-    ) -> None:
-        """Of `some` of the heads `heads`: given, k, v and the sums are theirs."""
-        heads = slice(heads.start + some.start, heads.start + some.stop)
-        key_start = self.key_start(call, there)
-        problem = self.problem(call, given.q, k, v, key_start, heads)
-        if given.q.is_cpu and torch.get_num_threads() == 1:
-            problem = problem._replace(num_splits=1)  # parts of keys, each with sums of dq, are for several threads
-        dlse = None if given.dlse is None else self.row_lse(given.dlse, call)
-        out, dout = self.rows(given.out, call.queries, call), self.rows(given.dout, call.queries, call)
-        lse = self.row_lse(given.lse, call)
-        totals = [
-            None if total is None else self.rows(total, rows, call)
-            for total, rows in zip(sums[:3], (call.queries, call.keys, call.keys))
-        ]
-        fresh, like = (sums.fresh_q, sums.fresh_k, sums.fresh_k), (problem.q, problem.k, problem.v)
-        into = tuple([self._place(*four) for four in zip(range(3), totals, fresh, like)])
-        parts = pieces.gradients(problem, self.piece(call, heads), dout, dlse, out, lse, sums.needs(), into)
-        if totals[1] is not None or totals[2] is not None:
-            sums.arrived()
-        for total, is_fresh, part in zip(totals, fresh, parts):
-            if total is not None and part is not total:
-                total.copy_(part) if is_fresh else total.add_(part)
-        if parts[3] is not None:
-            sums.dslopes[self.slopes_range(call, heads)] += parts[3].to(sums.dslopes.dtype)
-        if parts[4] is not None:
-            sums.dbias[self.bias_ranges(call, key_start, heads)] += parts[4].to(sums.dbias.dtype)
-
-    def _place(self, which: int, total: Tensor | None, fresh: bool, like: Tensor) -> Tensor | None:
-        """Where a gradient is to be written: the sum itself, where it has no numbers yet, or memory to add it from."""
-        dtype = pieces.gradient_dtype(like)
-        if total is None or (fresh and total.dtype == dtype):
-            return total
-        if not like.is_cpu:
-            return None  # torch keeps a GPU's memory itself
-        size, room = like.numel(), self._rooms.get(which)
-        if room is None or room.numel() < size or room.dtype != dtype:
-            room = self._rooms[which] = torch.empty(size, dtype=dtype)
-        return room[:size].view(like.shape)
+        for call in self.calls(given.spans, there):
+            key_start = self.key_start(call, there)
+            problem = self.problem(call, given.q, k, v, key_start, heads)
+            if given.q.is_cpu and torch.get_num_threads() == 1:
+                problem = problem._replace(num_splits=1)  # parts of keys, each with sums of dq, are for several threads
+            dlse = None if given.dlse is None else self.row_lse(given.dlse, call)
+            out, dout = self.rows(given.out, call.queries, call), self.rows(given.dout, call.queries, call)
+            dq, dk, dv = (
+                None if total is None else self.rows(total, rows, call)
+                for total, rows in zip(sums, (call.queries, call.keys, call.keys))
+            )
+            needs = sums.dslopes is not None, sums.dbias is not None
+            given_rows = dout, dlse, out, self.row_lse(given.lse, call)
+            dslopes, dbias = pieces.add_gradients(problem, self.piece(call, heads), *given_rows, (dq, dk, dv), needs)
+            if dslopes is not None:
+                sums.dslopes[self.slopes_range(call, heads)] += dslopes.to(sums.dslopes.dtype)
+            if dbias is not None:
+                sums.dbias[self.bias_ranges(call, key_start, heads)] += dbias.to(sums.dbias.dtype)
 
     def sink_gradient(self, given: Given, heads: slice) -> Tensor:
         """- sum of exp(sink - lse) * delta over this process' rows."""
@@ -441,60 +411,15 @@ class Given(NamedTuple):
     out: Tensor
     lse: Tensor
 
-    def of_heads(self, heads: slice) -> Given:
-        """Of these heads alone."""
-        q, dout, out = self.q[..., heads, :], self.dout[..., heads, :], self.out[..., heads, :]
-        return Given(
-            self.spans, q, dout, None if self.dlse is None else self.dlse[..., heads, :], out, self.lse[..., heads, :]
-        )
-
 
 class Sums(NamedTuple):
-    """Gradients that calls add to; None where not needed."""
+    """Gradients that calls add to, in float32 or more; None where not needed."""
 
     dq: Tensor | None
     dk: Tensor | None
     dv: Tensor | None
     dslopes: Tensor | None  # of all heads
     dbias: Tensor | None
-    fresh_q: bool = False  # dq holds no numbers yet, nor, with fresh_k, do dk and dv
-    fresh_k: bool = False
-    arrived: Callable[[], None] = lambda: None  # waits until dk and dv may be added to
-
-    def needs(self) -> tuple[bool, ...]:
-        return tuple([part is not None for part in self[:5]])
-
-    def begun(self, found: list[Call], rows: int, rows_k: int) -> Sums:
-        """Zeros where there are no numbers yet, unless the only call writes all of them."""
-        alone = found[0] if len(found) == 1 else None
-        fresh_q = self.fresh_q and alone is not None and alone.queries == slice(0, rows)
-        fresh_k = self.fresh_k and alone is not None and alone.keys == slice(0, rows_k)
-        for tensor, was, now in (
-            (self.dq, self.fresh_q, fresh_q),
-            (self.dk, self.fresh_k, fresh_k),
-            (self.dv, self.fresh_k, fresh_k),
-        ):
-            if tensor is not None and was and not now:
-                tensor.zero_()
-        return self._replace(fresh_q=fresh_q, fresh_k=fresh_k)
-
-    def of_heads(self, heads: slice, heads_k: slice) -> Sums:
-        """dq, dk and dv of these heads alone."""
-        chosen = zip(self[:3], (heads, heads_k, heads_k))
-        return Sums(*[None if t is None else t[..., own, :] for t, own in chosen], *self[3:])
-
-
-def _at_a_time(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Heads of q whose gradients are computed together, and those of k that they share.
-
-    Of long sequences on a CPU one after another: what a call needs and gives is the smaller.
-    """
-    if not q.is_cpu or q.numel() * q.element_size() < _MUCH:
-        yield slice(0, q.shape[-2]), slice(0, k.shape[-2])
-        return
-    group = q.shape[-2] // k.shape[-2]
-    for head in range(q.shape[-2]):
-        yield slice(head, head + 1), slice(head // group, head // group + 1)
 
 
 def head_groups(heads: int, heads_k: int, bytes_of_a_head: int, least_bytes: int) -> list[tuple[slice, slice]]:

@@ -47,8 +47,12 @@ def backward(
     out: Tensor,
     lse: Tensor,
     results: Gradient6,
+    accumulate: bool = False,
 ) -> str:
-    """Writes gradients of q, k, v, alibi_slopes, bias and sinks, those of the first three of q's dtype or float32."""
+    """Writes gradients of q, k, v, alibi_slopes, bias and sinks, those of the first three of q's dtype or float32.
+
+    accumulate: those of the first three are added to what is there, which is float32.
+    """
     device = device_of(problem.q)
     shapes.check(problem)
     problem = readable(problem)
@@ -58,6 +62,7 @@ def backward(
     if dlse is not None:
         dlse = dlse.resolve_neg()
     attention = _filled(problem, piece)
+    attention.flags |= fw.ACCUMULATE * accumulate
     put_outputs(attention, out, lse, None)
     gradients = fill_gradients(dout, dlse, results)
     execution = Execution(problem.q)
