@@ -20,10 +20,12 @@ namespace flashwave {
 namespace {
 // clang-format off: the order is the order of definition
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/parts.h"
+#include "kernels/cpu/amx_isa.h"
 #include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/amx_fwd.h"
 #include "kernels/cpu/decode_tasks.h"

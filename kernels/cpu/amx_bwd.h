@@ -68,15 +68,15 @@ struct AmxBackwardTask {
   // ---- softmax -----------------------------------------------------------------------------------------------------
 
   // Weights of two keys, e and the gradient of their scores g, to where the products read them.
-  FW_INLINE void put_pair(int64_t at, int i, const __m512 (&e)[2][2], const __m512 (&g)[2][2]) {
-    __m512i grad[2];
+  FW_INLINE void put_pair(int64_t at, int i, const V (&e)[2][2], const V (&g)[2][2]) {
+    VU16x32 grad[2];
     FW_UNROLL for (int r = 0; r < 2; ++r) {
-      grad[r] = (__m512i)_mm512_cvtne2ps_pbh(g[r][1], g[r][0]);
-      _mm512_store_si512(mem.p + at + (2 * i + r) * kSide, (__m512i)_mm512_cvtne2ps_pbh(e[r][1], e[r][0]));
-      _mm512_store_si512(mem.ds + at + (2 * i + r) * kSide, grad[r]);
+      grad[r] = round_32<T>(g[r][0], g[r][1]);
+      store_32(mem.p + at + (2 * i + r) * kSide, round_32<T>(e[r][0], e[r][1]));
+      store_32(mem.ds + at + (2 * i + r) * kSide, grad[r]);
     }
-    _mm512_store_si512(mem.ds_pairs + at + i * kSide, _mm512_unpacklo_epi16(grad[0], grad[1]));
-    _mm512_store_si512(mem.ds_pairs + at + 512 + i * kSide, _mm512_unpackhi_epi16(grad[0], grad[1]));
+    store_32(mem.ds_pairs + at + i * kSide, interleave_low(grad[0], grad[1]));
+    store_32(mem.ds_pairs + at + 512 + i * kSide, interleave_high(grad[0], grad[1]));
   }
 
   // Plain scores, two keys against 32 queries at a time, as many after each product as keep pace with it.
@@ -87,7 +87,7 @@ struct AmxBackwardTask {
     const PanelRows& lanes;
     const int32_t key;
     const int64_t at;
-    const __m512 scale;
+    const V scale;
     int i = 0, skipped = 0, credit = 0;
     const int rate;  // in 1/256 of a pair
     static constexpr int kPairs = kSide / 2, kPair = 256, kStores = 4;
@@ -101,24 +101,20 @@ struct AmxBackwardTask {
           lanes(t.rows[t.first + u.row]),
           key(int32_t(t.key0) + u.key * kSide),
           at(t.weight_at(u)),
-          scale(_mm512_set1_ps(t.scale)),
+          scale(splat(t.scale)),
           rate(kPairs * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
 
     FW_INLINE void pair() {
-      __m512 e[2][2], g[2][2];
+      V e[2][2], g[2][2];
       FW_UNROLL for (int r = 0; r < 2; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
           const int x = (2 * i + r) * kSide + h * W;
-          __mmask16 seen = 0;
-          if (kMasked) {
-            const __m512i k = _mm512_set1_epi32(key + 2 * i + r);
-            seen = _mm512_cmple_epi32_mask((__m512i)load_i(lanes.first + h * W), k);
-            seen = _mm512_mask_cmpgt_epi32_mask(seen, (__m512i)load_i(lanes.last + h * W), k);
-          }
-          const __m512 score = _mm512_fmadd_ps(_mm512_load_ps(s + x), scale, _mm512_load_ps(neg_lse + h * W));
-          const __m512 d = _mm512_sub_ps(_mm512_load_ps(dp + x), _mm512_load_ps(delta + h * W));
+          LaneBits seen = 0;
+          if (kMasked) seen = lanes_around(key + 2 * i + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
+          const V score = fused(load(s + x), scale, load(neg_lse + h * W));
+          const V d = load(dp + x) - load(delta + h * W);
           e[r][h] = exp2_beside_tiles<kMasked>(score, seen);
-          g[r][h] = kMasked ? _mm512_maskz_mul_ps(seen, e[r][h], d) : _mm512_mul_ps(e[r][h], d);
+          g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
       }
       task.put_pair(at, i, e, g);
@@ -160,7 +156,7 @@ struct AmxBackwardTask {
       });
     }
     for (int i = 0; i < kSide / 2; ++i) {
-      __m512 e[2][2], g[2][2];
+      V e[2][2], g[2][2];
       for (int r = 0; r < 2; ++r) {
         for (int j = 0; j < NV; ++j) {
           const int k = 2 * i + r, x = k * kSide + j * W;
@@ -173,10 +169,10 @@ struct AmxBackwardTask {
           if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
           const V weight = zero_unless(seen, exp2_masked(log_prob));
           const V d_score = zero_unless(seen, weight * (load(dp + x) - load(delta + j * W)));
-          g[r][j] = (__m512)zero_unless(seen, d_score * (1.f - tanh_z * tanh_z));
+          g[r][j] = zero_unless(seen, d_score * (1.f - tanh_z * tanh_z));
           if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, mem.d_slope + unit * kSide);
           const V factor = p.dropout_threshold ? load(dropped(slot, k, j)) : splat(1.f);
-          e[r][j] = (__m512)(factor == 0.f ? V{} : weight * factor);
+          e[r][j] = factor == 0.f ? V{} : weight * factor;
         }
       }
       put_pair(weight_at(u), i, e, g);

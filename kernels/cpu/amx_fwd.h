@@ -90,7 +90,7 @@ struct AmxForwardTask {
     AmxRowState& state;
     const PanelRows& rows;
     const int32_t key;
-    const __m512 scale;
+    const V scale;
     int i = 0;
     const int end;
     int ready = 0;  // rows whose scores are in memory
@@ -105,7 +105,7 @@ struct AmxForwardTask {
           state(*j.state),
           rows(*j.rows),
           key(j.key + first_unit * kSide),
-          scale(_mm512_set1_ps(t.scale)),
+          scale(splat(t.scale)),
           end(units * kSide),
           rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
 
@@ -116,13 +116,12 @@ struct AmxForwardTask {
         const int32_t first_key = key + at / kSide * kSide;
         seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
       }
-      const __m512 base = _mm512_set1_ps(-state.m[r]);
-      const __m512 x0 = _mm512_fmadd_ps(_mm512_load_ps(s + at * kSide), scale, base);
-      const __m512 x1 = _mm512_fmadd_ps(_mm512_load_ps(s + at * kSide + 16), scale, base);
-      const __m512 e0 = exp2_beside_tiles<kMasked>(x0, __mmask16(seen));
-      const __m512 e1 = exp2_beside_tiles<kMasked>(x1, __mmask16(seen >> 16));
-      _mm512_store_si512(out + at * kSide, (__m512i)_mm512_cvtne2ps_pbh(e1, e0));
-      _mm512_store_ps(state.sum[r], _mm512_add_ps(_mm512_load_ps(state.sum[r]), _mm512_add_ps(e0, e1)));
+      const V base = splat(-state.m[r]);
+      const V x0 = fused(load(s + at * kSide), scale, base), x1 = fused(load(s + at * kSide + 16), scale, base);
+      const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
+      const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
+      store_32(out + at * kSide, round_32<T>(e0, e1));
+      store(state.sum[r], load(state.sum[r]) + (e0 + e1));
     }
     FW_INLINE void operator()(int) {
       if constexpr (kPace > 0) {
@@ -239,7 +238,6 @@ struct AmxForwardTask {
     if (p.position_k % kKeysPerPhilox != 0) return draw_kept_one_by_one();
     const uint32_t key0 = uint32_t(p.dropout_seed);
     const uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
-    const __m512i threshold = _mm512_set1_epi16(int16_t(p.dropout_threshold));
     const bool some = p.dropout_threshold <= 0xFFFF;
     VU lane_row, lane_group;
     FW_UNROLL for (int i = 0; i < W; ++i) lane_row[i] = uint32_t(i / 4), lane_group[i] = uint32_t(i % 4);
@@ -254,8 +252,8 @@ struct AmxForwardTask {
         const VPhilox random = philox(counter, query, batch_head, VU{} + uint32_t(p.dropout_offset), key0, key1);
         uint32_t kept[4] = {};
         FW_UNROLL for (int w = 0; w < 4; ++w) {
-          const uint32_t at_least = _mm512_cmpge_epu16_mask((__m512i)random.word[w], threshold);
-          FW_UNROLL for (int i = 0; i < 4; ++i) kept[i] |= _pdep_u32(at_least >> (8 * i), 0x03030303u << (2 * w));
+          const uint32_t at_least = at_least_32((VU16x32)random.word[w], uint16_t(p.dropout_threshold));
+          FW_UNROLL for (int i = 0; i < 4; ++i) kept[i] |= deposit_bits(at_least >> (8 * i), 0x03030303u << (2 * w));
         }
         for (int i = 0; i < 4; ++i) mem.kept[u * kSide + r + i] = some ? kept[i] : 0u;
       }
@@ -326,9 +324,9 @@ struct AmxForwardTask {
       const float* x = s_place(cur, u).at + r * kSide;
       V e[2];
       for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
-      __m512i weights = (__m512i)_mm512_cvtne2ps_pbh((__m512)e[1], (__m512)e[0]);
-      if (p.dropout_threshold) weights = _mm512_maskz_mov_epi16(mem.kept[u * kSide + r], weights);
-      _mm512_store_si512(out + u * kUnit + r * kSide, weights);
+      VU16x32 weights = round_32<T>(e[0], e[1]);
+      if (p.dropout_threshold) weights = keep_32(mem.kept[u * kSide + r], weights);
+      store_32(out + u * kUnit + r * kSide, weights);
     }
     store(state.sum[r], sum);
   }
@@ -387,19 +385,16 @@ struct AmxForwardTask {
       state.started = with_sink && p.sinks;
       state.few = false;
       for (int r = 0; r < kSide; ++r) {
-        __m512 squares = _mm512_setzero_ps();
-        for (int c = 0; c < dq; c += 32) {
-          const __m512bh x = (__m512bh)_mm512_load_si512(q + r * dq + c);
-          squares = _mm512_dpbf16_ps(squares, x, x);
-        }
-        store(state.sum[r], (V)squares);
+        V squares{};
+        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + r * dq + c));
+        store(state.sum[r], squares);
         state.m[r] = 0.f;
         state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
       }
       alignas(64) float squares[kSide];
       sums_of(state, squares);
       for (int r = 0; r < kSide; r += W) {
-        const V length = (V)_mm512_sqrt_ps((__m512)load(squares + r));
+        const V length = square_roots(load(squares + r));
         store_u(state.reach + r, length * (__builtin_fabsf(scale) * 1.01f));
       }
       __builtin_memset(state.sum, 0, sizeof state.sum);
