@@ -1,4 +1,4 @@
-// Forward attention in bf16 for up to 16 query rows on AMX tiles. Included by amx.cpp after amx_tile.h and
+// Forward attention in bf16 or fp16 for up to 16 query rows on AMX tiles. Included by amx.cpp after amx_tile.h and
 // decode_tasks.h.
 //
 //   S^T = K Q^T   A = 16 rows of K, where they lie in the cache; B = Q, packed once     queries in the lanes
@@ -6,8 +6,9 @@
 //
 // The time is that of reading K and V; what is left for each key is some 25 cycles, whether there is one row or 16.
 
+template <class Element>
 struct AmxDecodeTask {
-  using T = BFloat16;
+  using T = Element;
   using PerTask = TileScope;
   static constexpr bool kFetchesBlocks = false;
   const abi::Params& p;

@@ -1,4 +1,4 @@
-// Forward attention in bf16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
+// Forward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
 //
 // A job is 32 query rows against up to 2 or 4 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
 // (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
@@ -10,7 +10,7 @@
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
 // the first-level cache, only K and V stream (from the second, packed, 1024 keys at a time).
 //
-// P has the range of fp32, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
+// P is rounded to the type, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
 // that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it
 // does not prove so, or whose scores are modified, run by themselves with the online softmax (general_job).
 
@@ -23,15 +23,27 @@ struct AmxRowState {  // of one block of rows, in units of log2
 };
 static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
 
-// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of
-// the result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
+// Weights are rounded to the type, their sum is not. What that does to a mean of many values is far below the rounding
+// of the result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
 constexpr int kFewKeys = 4;
-constexpr float kWidestStart = 40.f;                         // |score| up to which m may start at 0
-constexpr float kWidestScore = 60.f;                         // score - m
-constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;  // 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120
+// How far the weights of a job may reach without a maximum, in powers of two, and the values that they may multiply.
+// bf16 has the range of fp32: 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120.
+template <class T>
+struct WeightRange {
+  static constexpr float kWidestStart = 40.f;  // |score| up to which m may start at 0
+  static constexpr float kWidestScore = 60.f;  // score - m
+  static constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;
+};
+// Those of fp16 stay normal numbers, from 2^-14 up, while m is 0; products take the smallest values as they are.
+template <>
+struct WeightRange<Half> {
+  static constexpr float kWidestStart = 14.f, kWidestScore = 14.f;
+  static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
+};
 
+template <class Element>
 struct AmxForwardTask {
-  using T = BFloat16;
+  using T = Element;
   struct Job {
     const uint16_t *q, *k, *v;
     float* o;
@@ -148,7 +160,7 @@ struct AmxForwardTask {
   FW_INLINE void scores(int first, int last, Between&& between) {
     const int dim = kDim ? kDim : dq;
     FW_NO_UNROLL for (int u = first; u < last; ++u) {
-      score_unit(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
+      score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
       open = s_place(cur, u);
     }
   }
@@ -159,10 +171,10 @@ struct AmxForwardTask {
     FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32;
       const Place o{prev.o + c, dim};
-      step_2x2<Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
+      step_2x2<T, Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
         a += kUnit, v += kSide * dim;
-        step_2x2<Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
+        step_2x2<T, Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
       }
       open = o;
     }
@@ -355,11 +367,11 @@ struct AmxForwardTask {
     for (int u = unit; u < unit + cur.units; ++u) {
       k_length = mem.k_length[u] > k_length ? mem.k_length[u] : k_length;
       const float v = mem.v_extent[u];
-      v_fits &= v == 0.f || (v >= kSmallestV && v <= kLargestV);
+      v_fits &= v == 0.f || (v >= WeightRange<T>::kSmallestV && v <= WeightRange<T>::kLargestV);
     }
     if (!v_fits) return false;
     AmxRowState& state = *cur.state;
-    const float widest = state.started ? kWidestScore : kWidestStart;
+    const float widest = state.started ? WeightRange<T>::kWidestScore : WeightRange<T>::kWidestStart;
     VI beyond{};
     for (int r = 0; r < kSide; r += W) {
       // "not <=", so that NaN is beyond, as is the infinity of a row that has seen nothing

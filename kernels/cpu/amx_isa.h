@@ -31,7 +31,11 @@ FW_INLINE void tile_store(void* p, int64_t bytes_apart) {
 }
 template <class T, int C, int A, int B>
 FW_INLINE void tile_multiply() {
-  _tile_dpbf16ps(C, A, B);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    _tile_dpbf16ps(C, A, B);
+  } else {
+    _tile_dpfp16ps(C, A, B);
+  }
 }
 
 #else
@@ -50,7 +54,11 @@ FW_INLINE void tile_store(void* p, int64_t bytes_apart) {
 }
 template <class T, int C, int A, int B>
 FW_INLINE void tile_multiply() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  } else {  // TDPFP16PS is VEX.128.F2.0F38.W0 5C; assemblers know it from binutils 2.40 on
+    asm volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~B & 15) << 3 | 3), "i"(0xC0 | C << 3 | A));
+  }
 }
 
 #endif

@@ -29,7 +29,7 @@ FW_INLINE float* quarter(Place p) {
 // 2 x 2 results (tiles 0..3) += A (4, 5) * B (6, 7). Where new results start, the old ones go to `done` first: a store
 // right after its product would hold up everything behind it. between(i) is called after product i: vector
 // instructions run beside a product only if they stand right behind it (NOTES.md).
-template <Start kStart, class Between>
+template <class T, Start kStart, class Between>
 FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes, const uint16_t* b, Place done,
                         Place from, Between&& between) {
   const auto start = [&](auto tile) __attribute__((always_inline)) {
@@ -41,18 +41,18 @@ FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes,
   tile_load<6>(b, 64);
   tile_load<4>(a0, a_bytes);
   start(std::integral_constant<int, 0>{});
-  tile_multiply<BFloat16, 0, 4, 6>();
+  tile_multiply<T, 0, 4, 6>();
   between(0);
   tile_load<7>(b + 512, 64);
   start(std::integral_constant<int, 1>{});
-  tile_multiply<BFloat16, 1, 4, 7>();
+  tile_multiply<T, 1, 4, 7>();
   between(1);
   tile_load<5>(a1, a_bytes);
   start(std::integral_constant<int, 2>{});
-  tile_multiply<BFloat16, 2, 5, 6>();
+  tile_multiply<T, 2, 5, 6>();
   between(2);
   start(std::integral_constant<int, 3>{});
-  tile_multiply<BFloat16, 3, 5, 7>();
+  tile_multiply<T, 3, 5, 7>();
   between(3);
 }
 FW_INLINE void store_2x2(Place to) {
@@ -63,12 +63,12 @@ FW_INLINE void store_2x2(Place to) {
 }
 
 // 32 rows of A (a, dim numbers apart) times B, summed over dim: one unit of scores.
-template <class Between>
+template <class T, class Between>
 FW_INLINE void score_unit(const uint16_t* a, const uint16_t* b, int dim, Place done, Between&& between) {
   const uint16_t* a1 = a + 16 * dim;
-  step_2x2<Start::kZero>(a, a1, dim * 2, b, done, {}, between);
+  step_2x2<T, Start::kZero>(a, a1, dim * 2, b, done, {}, between);
   FW_NO_UNROLL for (int c = 32; c < dim; c += 32) {
-    step_2x2<Start::kGoOn>(a + c, a1 + c, dim * 2, b + c * 32, {}, {}, between);
+    step_2x2<T, Start::kGoOn>(a + c, a1 + c, dim * 2, b + c * 32, {}, {}, between);
   }
 }
 
@@ -81,7 +81,8 @@ FW_INLINE uint32_t bits_between(int32_t first, int32_t last) {
 // ---- packing -------------------------------------------------------------------------------------------------------
 
 // Numbers [c, c + 32) of a row of n; beyond it, and of a null row, 0.
-FW_INLINE VU16x32 load_row(const BFloat16* row, int c, int n) {
+template <class T>
+FW_INLINE VU16x32 load_row(const T* row, int c, int n) {
   if (!row || c >= n) return VU16x32{};
   return n - c >= 32 ? load_32(row + c) : load_part_32(row + c, n - c);
 }
@@ -95,14 +96,16 @@ FW_INLINE void transpose_pairs(VU16x32 (&r)[16]) {
 }
 
 // 32 rows as A: [row][dim], dim = n padded.
-FW_NOINLINE void pack_rows(const BFloat16* const* rows, int n, int dim, uint16_t* out) {
+template <class T>
+FW_NOINLINE void pack_rows(const T* const* rows, int n, int dim, uint16_t* out) {
   for (int r = 0; r < kSide; ++r) {
     for (int c = 0; c < dim; c += 32) store_32(out + r * dim + c, load_row(rows[r], c, n));
   }
 }
 
 // 32 rows as B of a sum over their columns: [32 columns][16 rows][1 KiB]. Returns the largest length of a row squared.
-FW_NOINLINE float pack_transposed(const BFloat16* const* rows, int n, int dim, uint16_t* out) {
+template <class T>
+FW_NOINLINE float pack_transposed(const T* const* rows, int n, int dim, uint16_t* out) {
   V length{};
   for (int g = 0; g < kSide; g += 16) {
     V squares{};
@@ -112,7 +115,7 @@ FW_NOINLINE float pack_transposed(const BFloat16* const* rows, int n, int dim, u
       transpose_pairs(r);
       FW_UNROLL for (int i = 0; i < 16; ++i) {
         store_32(out + c * 32 + g * 32 + i * 32, r[i]);
-        squares = add_squares<BFloat16>(squares, r[i]);
+        squares = add_squares<T>(squares, r[i]);
       }
     }
     length = max_number(length, no_nan(squares));
@@ -120,10 +123,13 @@ FW_NOINLINE float pack_transposed(const BFloat16* const* rows, int n, int dim, u
   return largest_lane(length);
 }
 
+template <class T>
+constexpr uint16_t kInfinityBits = std::is_same_v<T, Half> ? 0x7C00 : 0x7F80;
+
 // 32 rows as B of a sum over the rows: [32 columns][2 tiles]. The columns of a pair of tiles are in the order in which
 // unpacking leaves them (ordered_columns). Returns the largest magnitude, infinity for NaN, if asked to.
-template <bool kExtent>
-FW_NOINLINE float pack_pairs(const BFloat16* const* rows, int n, int dim, uint16_t* out) {
+template <bool kExtent, class T>
+FW_NOINLINE float pack_pairs(const T* const* rows, int n, int dim, uint16_t* out) {
   VU16x32 top{};
   for (int j = 0; j < 16; ++j) {
     for (int c = 0; c < dim; c += 32) {
@@ -139,10 +145,11 @@ FW_NOINLINE float pack_pairs(const BFloat16* const* rows, int n, int dim, uint16
   store_32(t, top);
   uint16_t largest = 0;
   for (const uint16_t x : t) largest = x > largest ? x : largest;
-  return largest >= 0x7F80 ? kInf : to_float(BFloat16{largest});
+  return largest >= kInfinityBits<T> ? kInf : to_float(T{largest});
 }
 
 // 32 rows of [row][dim] -> [dim][row], as A of a sum over the rows. Returns the largest length of a row squared.
+template <class T>
 FW_NOINLINE float transpose_rows(const uint16_t* rows, int dim, uint16_t* out) {
   VU16x32 even;
   FW_UNROLL for (int i = 0; i < 32; ++i) even[i] = uint16_t(i < 16 ? 2 * i : 32 + 2 * (i - 16));
@@ -155,8 +162,8 @@ FW_NOINLINE float transpose_rows(const uint16_t* rows, int dim, uint16_t* out) {
     }
     FW_UNROLL for (int i = 0; i < 16; ++i) {
       const VU16x32 a = r[0][i], b = r[1][i];
-      squares[0] = add_squares<BFloat16>(squares[0], a);
-      squares[1] = add_squares<BFloat16>(squares[1], b);
+      squares[0] = add_squares<T>(squares[0], a);
+      squares[1] = add_squares<T>(squares[1], b);
       store_32(out + (c + 2 * i) * kSide, pick_32(a, even, b));
       store_32(out + (c + 2 * i + 1) * kSide, pick_32(a, even + 1, b));
     }
@@ -176,7 +183,7 @@ FW_INLINE void write_ordered(T* out, const float* x, int n, float factor) {
   for (int c = 0; c < n; c += 32) {
     V lo = load(x + c) * factor, hi = load(x + c + 16) * factor;
     ordered_columns(lo, hi);
-    if constexpr (std::is_same_v<T, BFloat16>) {
+    if constexpr (sizeof(T) == 2) {
       store_part_32(out + c, round_32<T>(lo, hi), n - c);
     } else {
       store_part(out + c, lo, n - c);
@@ -196,9 +203,9 @@ FW_INLINE void add_ordered(float* out, const float* x, int n, float factor, floa
 }
 
 // count (<= 32) rows from `at` on; null beyond.
-FW_INLINE void unit_pointers(const Scope& scope, const abi::Tensor& t, int64_t key, int64_t end,
-                             const BFloat16** rows) {
+template <class T>
+FW_INLINE void unit_pointers(const Scope& scope, const abi::Tensor& t, int64_t key, int64_t end, const T** rows) {
   for (int i = 0; i < kSide; ++i) {
-    rows[i] = key + i < end ? scope.key_pointer<const BFloat16>(t, key + i) : nullptr;
+    rows[i] = key + i < end ? scope.key_pointer<const T>(t, key + i) : nullptr;
   }
 }

@@ -36,7 +36,13 @@ FW_INLINE VU16x32 interleave_high(VU16x32 a, VU16x32 b) {
 
 template <class T>
 FW_INLINE VU16x32 round_32(V low, V high) {
-  return (VU16x32)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return (VU16x32)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  } else {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const __m256i first = _mm512_cvtps_ph((__m512)low, kNearest), second = _mm512_cvtps_ph((__m512)high, kNearest);
+    return (VU16x32)_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+  }
 }
 FW_INLINE void store_rounded(void* p, V x) {  // 16 numbers of bf16
   _mm256_storeu_si256(static_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh((__m512)x));
@@ -45,9 +51,16 @@ FW_INLINE void store_rounded(void* p, V x) {  // 16 numbers of bf16
 FW_INLINE V add_pair_products(V sum, VU16x32 a, VU16x32 b) {
   return (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
+// Lane i: sum + x[2i]^2 + x[2i + 1]^2.
 template <class T>
 FW_INLINE V add_squares(V sum, VU16x32 x) {
-  return add_pair_products(sum, x, x);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return add_pair_products(sum, x, x);
+  } else {
+    const V even = (V)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)x));
+    const V odd = (V)_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)x, 16)));
+    return sum + even * even + odd * odd;
+  }
 }
 
 // ---- bits of lanes -------------------------------------------------------------------------------------------------
