@@ -72,44 +72,54 @@ void spin_sse(int64_t n) {
 }
 
 // Four independent products of tiles. Random numbers: zeros run at a higher clock than any kernel's data ever will.
-void spin_amx(int64_t n) {
-  struct alignas(64) Config {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  };
-  struct alignas(64) Data {
-    uint16_t tile[4][512];
-    Data() {
-      uint32_t x = 1;
-      for (auto& numbers : tile) {
-        for (uint16_t& v : numbers) {
-          x = x * 1664525 + 1013904223;
-          v = uint16_t((x >> 16 & 0x80FF) | 0x3F00);  // bf16, |v| in 0.5 .. 2
-        }
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+struct alignas(64) TileData {
+  uint16_t tile[4][512];
+  TileData(uint16_t random, uint16_t fixed) {  // bits
+    uint32_t x = 1;
+    for (auto& numbers : tile) {
+      for (uint16_t& v : numbers) {
+        x = x * 1664525 + 1013904223;
+        v = uint16_t((x >> 16 & random) | fixed);
       }
     }
-  };
-  static const Config config;
-  static const Data data;
+  }
+};
+#define FW_SPIN_TILES(product)                                                                        \
+  asm volatile(                                                                                       \
+      "ldtilecfg %1\n"                                                                                \
+      "tileloadd 0(%2,%3,1),%%tmm4\n tileloadd 1024(%2,%3,1),%%tmm5\n"                                \
+      "tileloadd 2048(%2,%3,1),%%tmm6\n tileloadd 3072(%2,%3,1),%%tmm7\n"                             \
+      "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"                       \
+      ".p2align 5\n 1:\n" product " %%tmm6,%%tmm4,%%tmm0\n" product " %%tmm7,%%tmm4,%%tmm1\n" product \
+      " %%tmm6,%%tmm5,%%tmm2\n" product                                                               \
+      " %%tmm7,%%tmm5,%%tmm3\n"                                                                       \
+      "dec %0\n jnz 1b\n tilerelease\n"                                                               \
+      : "+r"(n)                                                                                       \
+      : "m"(config), "r"(data.tile), "r"(stride)                                                      \
+      : "cc", "memory")
+
+void spin_amx(int64_t n) {
+  static const TileConfig config;
+  static const TileData data(0x80FF, 0x3F00);  // |v| in 0.5 .. 2
   const int64_t stride = 64;
-  asm volatile(
-      "ldtilecfg %1\n"
-      "tileloadd 0(%2,%3,1),%%tmm4\n tileloadd 1024(%2,%3,1),%%tmm5\n"
-      "tileloadd 2048(%2,%3,1),%%tmm6\n tileloadd 3072(%2,%3,1),%%tmm7\n"
-      "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"
-      ".p2align 5\n 1:\n"
-      "tdpbf16ps %%tmm6,%%tmm4,%%tmm0\n tdpbf16ps %%tmm7,%%tmm4,%%tmm1\n"
-      "tdpbf16ps %%tmm6,%%tmm5,%%tmm2\n tdpbf16ps %%tmm7,%%tmm5,%%tmm3\n"
-      "dec %0\n jnz 1b\n tilerelease\n"
-      : "+r"(n)
-      : "m"(config), "r"(data.tile), "r"(stride)
-      : "cc", "memory");
+  FW_SPIN_TILES("tdpbf16ps");
+}
+void spin_amx_fp16(int64_t n) {
+  static const TileConfig config;
+  static const TileData data(0x87FF, 0x3800);  // |v| in 0.5 .. 2
+  const int64_t stride = 64;
+  FW_SPIN_TILES("tdpfp16ps");
 }
 
 double flops_per_turn(VectorWidth width) {
   switch (width) {
     case VectorWidth::kAmx:
+    case VectorWidth::kAmxFp16:
       return 4 * 16 * 16 * 32 * 2;
     case VectorWidth::kPairs:
       return 12 * 32 * 2;
@@ -126,6 +136,8 @@ void spin(VectorWidth width, int64_t turns) {
   switch (width) {
     case VectorWidth::kAmx:
       return spin_amx(turns);
+    case VectorWidth::kAmxFp16:
+      return spin_amx_fp16(turns);
     case VectorWidth::kPairs:
       return spin_pairs(turns);
     case VectorWidth::kAvx512:
@@ -195,10 +207,13 @@ uint64_t sum_of(const uint64_t* data, size_t count) {
   return total;
 }
 
+bool is_tiles(VectorWidth width) { return width == VectorWidth::kAmx || width == VectorWidth::kAmxFp16; }
+
 }  // namespace
 
 VectorWidth width_of_kernel(const std::string& kernel) {
 #if defined(__x86_64__)
+  if (kernel.starts_with("amx_fp16_")) return VectorWidth::kAmxFp16;
   if (kernel.starts_with("amx_")) return VectorWidth::kAmx;
   if (kernel.starts_with("zen4_fwd_") || kernel.starts_with("zen4_bwd_")) return VectorWidth::kPairs;
   if (kernel.starts_with("avx512_") || kernel.starts_with("zen4_")) return VectorWidth::kAvx512;
@@ -215,6 +230,8 @@ const char* width_name(VectorWidth width) {
   switch (width) {
     case VectorWidth::kAmx:
       return "AMX tiles, bf16";
+    case VectorWidth::kAmxFp16:
+      return "AMX tiles, fp16";
     case VectorWidth::kPairs:
       return "AVX512_BF16 products of pairs";
     case VectorWidth::kAvx512:
@@ -244,13 +261,13 @@ bool throttled(VectorWidth width, int threads, double gflops) {
   double& highest = best[size_t(width)];
   const double rate = gflops / std::max(threads, 1);
   highest = std::max(highest, rate);
-  return width == VectorWidth::kAmx && rate < kFullRate * highest;
+  return is_tiles(width) && rate < kFullRate * highest;
 }
 
 double peak_gflops(VectorWidth width, int threads) {
   if (width == VectorWidth::kNone || flops_per_turn(width) == 0) return 0;
   constexpr double kSeconds = 0.002;
-  const int64_t turns = width == VectorWidth::kAmx ? 10000 : 100000;  // some 0.3 ms either way
+  const int64_t turns = is_tiles(width) ? 10000 : 100000;  // some 0.3 ms either way
   std::vector<double> rate(size_t(std::max(threads, 1)), 0.0);
   on_threads(threads, [&](int t) {
     // The best of a few short bursts: one that was interrupted must not make the peak, and so our share, look better.

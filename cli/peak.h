@@ -7,10 +7,10 @@
 
 namespace flashwave::cli {
 
-enum class VectorWidth { kNone, kSse, kAvx2, kAvx512, kPairs, kAmx, kNeon, kCount };
+enum class VectorWidth { kNone, kSse, kAvx2, kAvx512, kPairs, kAmx, kAmxFp16, kNeon, kCount };
 
-// What a CPU kernel multiplies with, from its name: amx_..., zen4_... (pairs of bf16), avx512_..., avx2_..., else SSE.
-// On aarch64 all multiply with NEON; kNone on other machines.
+// What a CPU kernel multiplies with, from its name: amx_..., amx_fp16_..., zen4_... (pairs of bf16), avx512_...,
+// avx2_..., else SSE. On aarch64 all multiply with NEON; kNone on other machines.
 VectorWidth width_of_kernel(const std::string& kernel);
 const char* width_name(VectorWidth width);
 

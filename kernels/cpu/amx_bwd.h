@@ -1,4 +1,4 @@
-// Backward attention in bf16 on AMX tiles. Included by amx.cpp after amx_tile.h and gradients.h.
+// Backward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and gradients.h.
 //
 // Everything is transposed, as in bwd.h: keys are tile rows, queries are columns, so LSE and delta lie in the lanes.
 //
@@ -14,10 +14,18 @@ constexpr int kJobKeys = abi::kAmxBackwardKeys, kJobRows = abi::kAmxBackwardRows
 constexpr int kKeyUnits = kJobKeys / kSide, kRowUnits = kJobRows / kSide;
 constexpr float kLargestArgument = 0x1p20f;  // of exp2_beside_tiles, with room for LSE
 
+// Weights are at most 1, and those of many keys small: as fp16 they are kept 2^14 times as large, so that numbers below
+// 2^-28 alone are subnormal. Their gradients dS have no range of their own and get one: see gradient_factor().
+template <class T>
+constexpr int kWeightShift = std::is_same_v<T, Half> ? 14 : 0;
+template <class T>
+constexpr float kWeightFactor = float(1 << kWeightShift<T>);
+
 using abi::AmxBackwardScratch;
 
+template <class Element>
 struct AmxBackwardTask {
-  using T = BFloat16;
+  using T = Element;
   struct Unit {
     int key, row;  // unit of keys, of the job's rows
     bool masked;   // some row does not see some key
@@ -33,6 +41,7 @@ struct AmxBackwardTask {
   const int32_t split, splits;
   const int64_t chunk_rows;
   const float scale;
+  const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
   const bool modified;
   int64_t row0 = 0;  // of the chunk
   int units = 0;     // of its rows
@@ -52,7 +61,39 @@ struct AmxBackwardTask {
         splits(parts),
         chunk_rows(chunk),
         scale(params.softmax_scale * kLog2e),
+        ds_factor(std::is_same_v<T, Half> ? gradient_factor() : 1.f),
         modified(has_score_modifiers(params) || params.dropout_threshold) {}
+
+  // The largest length of a row squared.
+  template <class Row>
+  FW_INLINE static float largest_square(int64_t count, int n, Row&& row) {
+    float largest = 0.f;
+    for (int64_t i = 0; i < count; ++i) {
+      const T* x = row(i);
+      V squares{};
+      for (int c = 0; c < n; c += 32) squares = add_squares<T>(squares, load_row(x, c, n));
+      const float square = sum_lanes(squares);
+      largest = square > largest || square != square ? square : largest;
+    }
+    return largest;
+  }
+  // A power of two that brings dS into the range of fp16: |dS| = P |dP - delta|, where |dP| is at most |dO||V|. Where
+  // there is an infinity or a NaN, 1: dS will have it, too.
+  FW_NOINLINE float gradient_factor() const {
+    const float d_o =
+        largest_square(scope.rows, p.dim_v, [&](int64_t i) { return scope.row_pointer<const T>(p.d_o, i); });
+    const float v =
+        largest_square(scope.seq.keys, p.dim_v, [&](int64_t i) { return scope.key_pointer<const T>(p.v, i); });
+    float largest_delta = 0.f;
+    for (int64_t i = 0; i < scope.rows; ++i) {
+      const float x = __builtin_fabsf(row_delta<T>(p, scope, scope.query(i), scope.head(i)));
+      largest_delta = x > largest_delta || x != x ? x : largest_delta;
+    }
+    const float largest = __builtin_sqrtf(d_o) * __builtin_sqrtf(v) * scale_of_kept(p) + largest_delta;
+    if (!(largest > 0x1p-80f && largest < 0x1p80f)) return 1.f;
+    const uint32_t exponent = __builtin_bit_cast(uint32_t, largest) >> 23;  // largest is below 2^(exponent - 126)
+    return __builtin_bit_cast(float, (254u - exponent) << 23);              // and times this below 2
+  }
 
   FW_INLINE Place take_open() {
     const Place done = open.at ? open : Place{mem.junk, kSide};
@@ -68,15 +109,15 @@ struct AmxBackwardTask {
   // ---- softmax -----------------------------------------------------------------------------------------------------
 
   // Weights of two keys, e and the gradient of their scores g, to where the products read them.
-  FW_INLINE void put_pair(int64_t at, int i, const __m512 (&e)[2][2], const __m512 (&g)[2][2]) {
-    __m512i grad[2];
+  FW_INLINE void put_pair(int64_t at, int i, const V (&e)[2][2], const V (&g)[2][2]) {
+    VU16x32 grad[2];
     FW_UNROLL for (int r = 0; r < 2; ++r) {
-      grad[r] = (__m512i)_mm512_cvtne2ps_pbh(g[r][1], g[r][0]);
-      _mm512_store_si512(mem.p + at + (2 * i + r) * kSide, (__m512i)_mm512_cvtne2ps_pbh(e[r][1], e[r][0]));
-      _mm512_store_si512(mem.ds + at + (2 * i + r) * kSide, grad[r]);
+      grad[r] = round_32<T>(g[r][0], g[r][1]);
+      store_32(mem.p + at + (2 * i + r) * kSide, round_32<T>(e[r][0], e[r][1]));
+      store_32(mem.ds + at + (2 * i + r) * kSide, grad[r]);
     }
-    _mm512_store_si512(mem.ds_pairs + at + i * kSide, _mm512_unpacklo_epi16(grad[0], grad[1]));
-    _mm512_store_si512(mem.ds_pairs + at + 512 + i * kSide, _mm512_unpackhi_epi16(grad[0], grad[1]));
+    store_32(mem.ds_pairs + at + i * kSide, interleave_low(grad[0], grad[1]));
+    store_32(mem.ds_pairs + at + 512 + i * kSide, interleave_high(grad[0], grad[1]));
   }
 
   // Plain scores, two keys against 32 queries at a time, as many after each product as keep pace with it.
@@ -87,9 +128,10 @@ struct AmxBackwardTask {
     const PanelRows& lanes;
     const int32_t key;
     const int64_t at;
-    const __m512 scale;
+    const V scale, ds_factor;
     int i = 0, skipped = 0, credit = 0;
     const int rate;  // in 1/256 of a pair
+    static constexpr bool kScaled = std::is_same_v<T, Half>;
     static constexpr int kPairs = kSide / 2, kPair = 256, kStores = 4;
 
     FW_INLINE Softener(AmxBackwardTask& t, const Unit& u, int slot)
@@ -101,24 +143,22 @@ struct AmxBackwardTask {
           lanes(t.rows[t.first + u.row]),
           key(int32_t(t.key0) + u.key * kSide),
           at(t.weight_at(u)),
-          scale(_mm512_set1_ps(t.scale)),
+          scale(splat(t.scale)),
+          ds_factor(splat(t.ds_factor)),
           rate(kPairs * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
 
     FW_INLINE void pair() {
-      __m512 e[2][2], g[2][2];
+      V e[2][2], g[2][2];
       FW_UNROLL for (int r = 0; r < 2; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
           const int x = (2 * i + r) * kSide + h * W;
-          __mmask16 seen = 0;
-          if (kMasked) {
-            const __m512i k = _mm512_set1_epi32(key + 2 * i + r);
-            seen = _mm512_cmple_epi32_mask((__m512i)load_i(lanes.first + h * W), k);
-            seen = _mm512_mask_cmpgt_epi32_mask(seen, (__m512i)load_i(lanes.last + h * W), k);
-          }
-          const __m512 score = _mm512_fmadd_ps(_mm512_load_ps(s + x), scale, _mm512_load_ps(neg_lse + h * W));
-          const __m512 d = _mm512_sub_ps(_mm512_load_ps(dp + x), _mm512_load_ps(delta + h * W));
+          LaneBits seen = 0;
+          if (kMasked) seen = lanes_around(key + 2 * i + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
+          const V score = fused(load(s + x), scale, load(neg_lse + h * W));
+          const V gradient = load(dp + x);
+          const V d = kScaled ? fused(gradient, ds_factor, -load(delta + h * W)) : gradient - load(delta + h * W);
           e[r][h] = exp2_beside_tiles<kMasked>(score, seen);
-          g[r][h] = kMasked ? _mm512_maskz_mul_ps(seen, e[r][h], d) : _mm512_mul_ps(e[r][h], d);
+          g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
       }
       task.put_pair(at, i, e, g);
@@ -156,11 +196,11 @@ struct AmxBackwardTask {
       for_each_kept(p, lanes, k0, 0, kSide, [&](int k, int j, VI kept) __attribute__((always_inline)) {
         float* x = dp + k * kSide + j * W;
         store(x, zero_unless(kept, load(x) * keep));
-        store(dropped(slot, k, j), zero_unless(kept, splat(keep)));
+        store(dropped(slot, k, j), zero_unless(kept, splat(1.f)));
       });
     }
     for (int i = 0; i < kSide / 2; ++i) {
-      __m512 e[2][2], g[2][2];
+      V e[2][2], g[2][2];
       for (int r = 0; r < 2; ++r) {
         for (int j = 0; j < NV; ++j) {
           const int k = 2 * i + r, x = k * kSide + j * W;
@@ -169,20 +209,22 @@ struct AmxBackwardTask {
           V tanh_z{};
           const V score = modify_score(p, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
                                        p.bias.data ? mem.bias + x : nullptr, &tanh_z);
-          V log_prob = score + load(neg_lse + j * W);
+          V log_prob = score + (load(neg_lse + j * W) - float(kWeightShift<T>));
           if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
           const V weight = zero_unless(seen, exp2_masked(log_prob));
-          const V d_score = zero_unless(seen, weight * (load(dp + x) - load(delta + j * W)));
-          g[r][j] = (__m512)zero_unless(seen, d_score * (1.f - tanh_z * tanh_z));
-          if (p.d_slopes) add_slope_gradient(lanes, j, int32_t(k0) + k, d_score, mem.d_slope + unit * kSide);
-          const V factor = p.dropout_threshold ? load(dropped(slot, k, j)) : splat(1.f);
-          e[r][j] = (__m512)(factor == 0.f ? V{} : weight * factor);
+          const V d_score = zero_unless(seen, weight * (load(dp + x) * ds_factor - load(delta + j * W)));
+          g[r][j] = zero_unless(seen, d_score * (1.f - tanh_z * tanh_z) * kWeightFactor<T>);
+          if (p.d_slopes) {
+            add_slope_gradient(lanes, j, int32_t(k0) + k, d_score * (1.f / ds_factor), mem.d_slope + unit * kSide);
+          }
+          e[r][j] = weight * kWeightFactor<T>;
+          if (p.dropout_threshold) e[r][j] = load(dropped(slot, k, j)) == 0.f ? V{} : e[r][j];
         }
       }
       put_pair(weight_at(u), i, e, g);
     }
   }
-  // Where a unit keeps what dropout multiplies its weights by: the other slot's dP, which nobody needs by then.
+  // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.
   FW_INLINE float* dropped(int slot, int k, int j) const { return mem.dp[slot ^ 1] + k * kSide + j * W; }
 
   // ---- products ----------------------------------------------------------------------------------------------------
@@ -191,9 +233,9 @@ struct AmxBackwardTask {
   template <class Between>
   FW_INLINE void scores(const Unit& u, int slot, Between&& between) {
     const int64_t unit = first + u.row;
-    score_unit(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
+    score_unit<T>(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
     open = {mem.s[slot], kSide};
-    score_unit(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
+    score_unit<T>(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
     open = {mem.dp[slot], kSide};
   }
   template <bool kMasked, int kPace>
@@ -228,10 +270,10 @@ struct AmxBackwardTask {
   // results += sum over n units of A and B, each a distance apart.
   FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, Place results) {
     const auto nothing = [](int) {};
-    step_2x2<Start::kLoad>(a, a + 512, 64, b, take_open(), results, nothing);
+    step_2x2<T, Start::kLoad>(a, a + 512, 64, b, take_open(), results, nothing);
     FW_NO_UNROLL for (int i = 1; i < n; ++i) {
       a += a_next, b += b_next;
-      step_2x2<Start::kGoOn>(a, a + 512, 64, b, {}, {}, nothing);
+      step_2x2<T, Start::kGoOn>(a, a + 512, 64, b, {}, {}, nothing);
     }
     open = results;
   }
@@ -321,9 +363,9 @@ struct AmxBackwardTask {
       for (int i = 0; i < kSide; ++i) neg_lse[i] = -kLargestArgument, delta[i] = 0.f;
       scope.for_each_row(row, scope.panel_count(row), [&](int i, int64_t query, int32_t head) {
         // an empty row has -inf: P = 0
-        const float lse = *scope.pointer<const float>(p.lse, query, head), x = -in_log2(lse);
+        const float lse = *scope.pointer<const float>(p.lse, query, head), x = kWeightShift<T> - in_log2(lse);
         if (lse != -kInf) neg_lse[i] = x < -kLargestArgument ? -kLargestArgument : x;
-        delta[i] = row_delta<T>(p, scope, query, head);
+        delta[i] = row_delta<T>(p, scope, query, head) * ds_factor;
       });
     }
     __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
@@ -336,7 +378,7 @@ struct AmxBackwardTask {
       uint16_t* rows_of_k = mem.k + k * kSide * dq;
       unit_pointers(scope, p.k, key0 + k * kSide, scope.seq.keys, pointers);
       pack_rows(pointers, p.dim_qk, dq, rows_of_k);
-      mem.k_length[k] = __builtin_sqrtf(transpose_rows(rows_of_k, dq, mem.k_transposed + k * kSide * dq));
+      mem.k_length[k] = __builtin_sqrtf(transpose_rows<T>(rows_of_k, dq, mem.k_transposed + k * kSide * dq));
       unit_pointers(scope, p.v, key0 + k * kSide, scope.seq.keys, pointers);
       pack_rows(pointers, p.dim_v, dv, mem.v + k * kSide * dv);
     }
@@ -356,9 +398,10 @@ struct AmxBackwardTask {
     return packed;
   }
 
+  FW_INLINE float ds_unit() const { return 1.f / kWeightFactor<T> / ds_factor; }
   FW_INLINE void write_keys(const float* dk, const float* dv_out) {
-    if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale);
-    if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, 1.f);
+    if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale * ds_unit());
+    if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, scale_of_kept(p) / kWeightFactor<T>);
   }
   FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int pitch, int n, float factor) {
     in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
@@ -402,6 +445,9 @@ struct AmxBackwardTask {
         const bool seen = key_block(dk, dv_out);
         if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
       }
+      if constexpr (std::is_same_v<T, Half>) {
+        for (int64_t i = 0; i < int64_t{units} * kSide * dq; i += W) store(mem.dq + i, load(mem.dq + i) * ds_unit());
+      }
       for (int u = 0; u < units; ++u) {
         take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
       }
@@ -409,14 +455,15 @@ struct AmxBackwardTask {
   }
 };
 
+template <class T>
 void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
   const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<BFloat16>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
+  backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
     const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
-    AmxBackwardTask task(p, scope, mem, split, splits, chunk_rows);
+    AmxBackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
     task.run(take);
   });
 }

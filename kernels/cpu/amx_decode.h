@@ -1,4 +1,4 @@
-// Forward attention in bf16 for up to 16 query rows on AMX tiles. Included by amx.cpp after amx_tile.h and
+// Forward attention in bf16 or fp16 for up to 16 query rows on AMX tiles. Included by amx.cpp after amx_tile.h and
 // decode_tasks.h.
 //
 //   S^T = K Q^T   A = 16 rows of K, where they lie in the cache; B = Q, packed once     queries in the lanes
@@ -6,8 +6,9 @@
 //
 // The time is that of reading K and V; what is left for each key is some 25 cycles, whether there is one row or 16.
 
+template <class Element>
 struct AmxDecodeTask {
-  using T = BFloat16;
+  using T = Element;
   using PerTask = TileScope;
   static constexpr bool kFetchesBlocks = false;
   const abi::Params& p;
@@ -32,10 +33,10 @@ struct AmxDecodeTask {
     scope.panel_pointers(p.q, 0, pointers);
     scope.describe_panel(0, lanes);
     for (int c = 0; c < dq; c += 32) {
-      __m512i r[16];
+      VU16x32 r[16];
       FW_UNROLL for (int i = 0; i < 16; ++i) r[i] = load_row(pointers[i], c, p.dim_qk);
       transpose_pairs(r);
-      FW_UNROLL for (int i = 0; i < 16; ++i) _mm512_store_si512(mem.q + c * 16 + i * 32, r[i]);
+      FW_UNROLL for (int i = 0; i < 16; ++i) store_32(mem.q + c * 16 + i * 32, r[i]);
     }
     __builtin_memset(mem.o, 0, sizeof(float) * 16 * dv);
     if (with_sink && p.sinks) {
@@ -69,18 +70,18 @@ struct AmxDecodeTask {
     if (dq != p.dim_qk || !block.evenly_spaced(p, g)) {
       for (int j = 0; j < 16; ++j) {
         for (int c = 0; c < dq; c += 32) {
-          _mm512_store_si512(mem.k + j * dq + c, load_row(block.keys[g + j] + k_offset, c, p.dim_qk));
+          store_32(mem.k + j * dq + c, load_row(block.keys[g + j] + k_offset, c, p.dim_qk));
         }
       }
       a = mem.k, a_bytes = dq * 2;
     }
-    _tile_zero(0);
+    tile_zero<0>();
     FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
-      _tile_loadd(4, static_cast<const char*>(a) + c * 2, a_bytes);
-      _tile_loadd(6, mem.q + c * 16, 64);
-      _tile_dpbf16ps(0, 4, 6);
+      tile_load<4>(static_cast<const char*>(a) + c * 2, a_bytes);
+      tile_load<6>(mem.q + c * 16, 64);
+      tile_multiply<T, 0, 4, 6>();
     }
-    _tile_stored(0, mem.s + g * W, 64);
+    tile_store<0>(mem.s + g * W, 64);
   }
 
   // Scores -> weights, with the online softmax, and to where the product reads them.
@@ -121,9 +122,7 @@ struct AmxDecodeTask {
         FW_UNROLL for (int i = 0; i < W; ++i) x[h][i] = load(mem.s + (g + h * W + i) * W);
         transpose(x[h]);
       }
-      FW_UNROLL for (int r = 0; r < W; ++r) {
-        _mm512_store_si512(mem.p + g * 16 + r * kSide, (__m512i)_mm512_cvtne2ps_pbh((__m512)x[1][r], (__m512)x[0][r]));
-      }
+      FW_UNROLL for (int r = 0; r < W; ++r) store_32(mem.p + g * 16 + r * kSide, round_32<T>(x[0][r], x[1][r]));
     }
   }
   FW_INLINE void raise(V top) {
@@ -157,30 +156,30 @@ struct AmxDecodeTask {
     FW_NO_UNROLL for (int c = 0; c < dv; c += 64) {
       float* o = mem.o + c;
       const bool wide = c + 32 < dv;
-      _tile_loadd(0, o, ld);
-      _tile_loadd(1, o + 16, ld);
+      tile_load<0>(o, ld);
+      tile_load<1>(o + 16, ld);
       if (wide) {
-        _tile_loadd(2, o + 32, ld);
-        _tile_loadd(3, o + 48, ld);
+        tile_load<2>(o + 32, ld);
+        tile_load<3>(o + 48, ld);
       }
       FW_NO_UNROLL for (int g = 0; g < count; g += kSide) {
         const uint16_t* v = mem.v + g * dv + c * 32;
-        _tile_loadd(4, mem.p + g * 16, 64);
-        _tile_loadd(6, v, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, v + 512, 64);
-        _tile_dpbf16ps(1, 4, 7);
+        tile_load<4>(mem.p + g * 16, 64);
+        tile_load<6>(v, 64);
+        tile_multiply<T, 0, 4, 6>();
+        tile_load<7>(v + 512, 64);
+        tile_multiply<T, 1, 4, 7>();
         if (!wide) continue;
-        _tile_loadd(6, v + 1024, 64);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(7, v + 1536, 64);
-        _tile_dpbf16ps(3, 4, 7);
+        tile_load<6>(v + 1024, 64);
+        tile_multiply<T, 2, 4, 6>();
+        tile_load<7>(v + 1536, 64);
+        tile_multiply<T, 3, 4, 7>();
       }
-      _tile_stored(0, o, ld);
-      _tile_stored(1, o + 16, ld);
+      tile_store<0>(o, ld);
+      tile_store<1>(o + 16, ld);
       if (wide) {
-        _tile_stored(2, o + 32, ld);
-        _tile_stored(3, o + 48, ld);
+        tile_store<2>(o + 32, ld);
+        tile_store<3>(o + 48, ld);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Forward attention in bf16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
+// Forward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
 //
 // A job is 32 query rows against up to 2 or 4 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
 // (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
@@ -10,7 +10,7 @@
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
 // the first-level cache, only K and V stream (from the second, packed, 1024 keys at a time).
 //
-// P has the range of fp32, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
+// P is rounded to the type, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
 // that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it
 // does not prove so, or whose scores are modified, run by themselves with the online softmax (online_job).
 
@@ -23,15 +23,27 @@ struct AmxRowState {  // of one block of rows, in units of log2
 };
 static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
 
-// Weights are rounded to bf16, their sum is not. What that does to a mean of many values is far below the rounding of
-// the result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
+// Weights are rounded to the type, their sum is not. What that does to a mean of many values is far below the rounding
+// of the result, but a row of one key must give its value: there m has to be the maximum, so that the weight is 1.
 constexpr int kFewKeys = 4;
-constexpr float kWidestStart = 40.f;                         // |score| up to which m may start at 0
-constexpr float kWidestScore = 60.f;                         // score - m
-constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;  // 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120
+// How far the weights of a job may reach without a maximum, in powers of two, and the values that they may multiply.
+// bf16 has the range of fp32: 2^60 * 2^30 * 2^31 keys is in range, and so is 2^-120.
+template <class T>
+struct WeightRange {
+  static constexpr float kWidestStart = 40.f;  // |score| up to which m may start at 0
+  static constexpr float kWidestScore = 60.f;  // score - m
+  static constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;
+};
+// Those of fp16 stay normal numbers, from 2^-14 up, while m is 0; products take the smallest values as they are.
+template <>
+struct WeightRange<Half> {
+  static constexpr float kWidestStart = 14.f, kWidestScore = 14.f;
+  static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
+};
 
+template <class Element>
 struct AmxForwardTask {
-  using T = BFloat16;
+  using T = Element;
   struct Job {
     const uint16_t *q, *k, *v;
     float* o;
@@ -90,7 +102,7 @@ struct AmxForwardTask {
     AmxRowState& state;
     const PanelRows& rows;
     const int32_t key;
-    const __m512 scale;
+    const V scale;
     int i = 0;
     const int end;
     int ready = 0;  // rows whose scores are in memory
@@ -105,7 +117,7 @@ struct AmxForwardTask {
           state(*j.state),
           rows(*j.rows),
           key(j.key + first_unit * kSide),
-          scale(_mm512_set1_ps(t.scale)),
+          scale(splat(t.scale)),
           end(units * kSide),
           rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
 
@@ -116,13 +128,12 @@ struct AmxForwardTask {
         const int32_t first_key = key + at / kSide * kSide;
         seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
       }
-      const __m512 base = _mm512_set1_ps(-state.m[r]);
-      const __m512 x0 = _mm512_fmadd_ps(_mm512_load_ps(s + at * kSide), scale, base);
-      const __m512 x1 = _mm512_fmadd_ps(_mm512_load_ps(s + at * kSide + 16), scale, base);
-      const __m512 e0 = exp2_beside_tiles<kMasked>(x0, __mmask16(seen));
-      const __m512 e1 = exp2_beside_tiles<kMasked>(x1, __mmask16(seen >> 16));
-      _mm512_store_si512(out + at * kSide, (__m512i)_mm512_cvtne2ps_pbh(e1, e0));
-      _mm512_store_ps(state.sum[r], _mm512_add_ps(_mm512_load_ps(state.sum[r]), _mm512_add_ps(e0, e1)));
+      const V base = splat(-state.m[r]);
+      const V x0 = fused(load(s + at * kSide), scale, base), x1 = fused(load(s + at * kSide + 16), scale, base);
+      const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
+      const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
+      store_32(out + at * kSide, round_32<T>(e0, e1));
+      store(state.sum[r], load(state.sum[r]) + (e0 + e1));
     }
     FW_INLINE void operator()(int) {
       if constexpr (kPace > 0) {
@@ -149,7 +160,7 @@ struct AmxForwardTask {
   FW_INLINE void scores(int first, int last, Between&& between) {
     const int dim = kDim ? kDim : dq;
     FW_NO_UNROLL for (int u = first; u < last; ++u) {
-      score_unit(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
+      score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
       open = s_place(cur, u);
     }
   }
@@ -160,10 +171,10 @@ struct AmxForwardTask {
     FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32;
       const Place o{prev.o + c, dim};
-      step_2x2<Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
+      step_2x2<T, Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
         a += kUnit, v += kSide * dim;
-        step_2x2<Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
+        step_2x2<T, Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
       }
       open = o;
     }
@@ -239,7 +250,6 @@ struct AmxForwardTask {
     if (p.position_k % kKeysPerPhilox != 0) return draw_kept_one_by_one();
     const uint32_t key0 = uint32_t(p.dropout_seed);
     const uint32_t key1 = uint32_t(p.dropout_seed >> 32) ^ uint32_t(p.dropout_offset >> 32);
-    const __m512i threshold = _mm512_set1_epi16(int16_t(p.dropout_threshold));
     const bool some = p.dropout_threshold <= 0xFFFF;
     VU lane_row, lane_group;
     FW_UNROLL for (int i = 0; i < W; ++i) lane_row[i] = uint32_t(i / 4), lane_group[i] = uint32_t(i % 4);
@@ -254,8 +264,8 @@ struct AmxForwardTask {
         const VPhilox random = philox(counter, query, batch_head, VU{} + uint32_t(p.dropout_offset), key0, key1);
         uint32_t kept[4] = {};
         FW_UNROLL for (int w = 0; w < 4; ++w) {
-          const uint32_t at_least = _mm512_cmpge_epu16_mask((__m512i)random.word[w], threshold);
-          FW_UNROLL for (int i = 0; i < 4; ++i) kept[i] |= _pdep_u32(at_least >> (8 * i), 0x03030303u << (2 * w));
+          const uint32_t at_least = at_least_32((VU16x32)random.word[w], uint16_t(p.dropout_threshold));
+          FW_UNROLL for (int i = 0; i < 4; ++i) kept[i] |= deposit_bits(at_least >> (8 * i), 0x03030303u << (2 * w));
         }
         for (int i = 0; i < 4; ++i) mem.kept[u * kSide + r + i] = some ? kept[i] : 0u;
       }
@@ -326,9 +336,9 @@ struct AmxForwardTask {
       const float* x = s_place(cur, u).at + r * kSide;
       V e[2];
       for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
-      __m512i weights = (__m512i)_mm512_cvtne2ps_pbh((__m512)e[1], (__m512)e[0]);
-      if (p.dropout_threshold) weights = _mm512_maskz_mov_epi16(mem.kept[u * kSide + r], weights);
-      _mm512_store_si512(out + u * kUnit + r * kSide, weights);
+      VU16x32 weights = round_32<T>(e[0], e[1]);
+      if (p.dropout_threshold) weights = keep_32(mem.kept[u * kSide + r], weights);
+      store_32(out + u * kUnit + r * kSide, weights);
     }
     store(state.sum[r], sum);
   }
@@ -357,11 +367,11 @@ struct AmxForwardTask {
     for (int u = unit; u < unit + cur.units; ++u) {
       k_length = mem.k_length[u] > k_length ? mem.k_length[u] : k_length;
       const float v = mem.v_extent[u];
-      v_fits &= v == 0.f || (v >= kSmallestV && v <= kLargestV);
+      v_fits &= v == 0.f || (v >= WeightRange<T>::kSmallestV && v <= WeightRange<T>::kLargestV);
     }
     if (!v_fits) return false;
     AmxRowState& state = *cur.state;
-    const float widest = state.started ? kWidestScore : kWidestStart;
+    const float widest = state.started ? WeightRange<T>::kWidestScore : WeightRange<T>::kWidestStart;
     VI beyond{};
     for (int r = 0; r < kSide; r += W) {
       // "not <=", so that NaN is beyond, as is the infinity of a row that has seen nothing
@@ -387,19 +397,16 @@ struct AmxForwardTask {
       state.started = with_sink && p.sinks;
       state.few = false;
       for (int r = 0; r < kSide; ++r) {
-        __m512 squares = _mm512_setzero_ps();
-        for (int c = 0; c < dq; c += 32) {
-          const __m512bh x = (__m512bh)_mm512_load_si512(q + r * dq + c);
-          squares = _mm512_dpbf16_ps(squares, x, x);
-        }
-        store(state.sum[r], (V)squares);
+        V squares{};
+        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + r * dq + c));
+        store(state.sum[r], squares);
         state.m[r] = 0.f;
         state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
       }
       alignas(64) float squares[kSide];
       sums_of(state, squares);
       for (int r = 0; r < kSide; r += W) {
-        const V length = (V)_mm512_sqrt_ps((__m512)load(squares + r));
+        const V length = square_roots(load(squares + r));
         store_u(state.reach + r, length * (__builtin_fabsf(scale) * 1.01f));
       }
       __builtin_memset(state.sum, 0, sizeof state.sum);

@@ -37,9 +37,11 @@ struct WeightTile {
   FW_INLINE float* gradient(int k, int j) const { return ds_exact + k * kLd + j * W; }
 
 #if defined(FW_ZEN4)
-  FW_INLINE void put_weights(int k, const V (&e)[NV]) const { store(p + k * kQueryUnits, (V)round_32(e[0], e[1])); }
+  FW_INLINE void put_weights(int k, const V (&e)[NV]) const {
+    store(p + k * kQueryUnits, (V)round_32<BFloat16>(e[0], e[1]));
+  }
   FW_INLINE void put_gradients(int k, const V (&g)[kPer][NV]) const {
-    const VU16x32 one = round_32(g[0][0], g[0][1]), two = round_32(g[1][0], g[1][1]);
+    const VU16x32 one = round_32<BFloat16>(g[0][0], g[0][1]), two = round_32<BFloat16>(g[1][0], g[1][1]);
     store(ds + k * kQueryUnits, (V)one), store(ds + (k + 1) * kQueryUnits, (V)two);
     store(ds_units + k * kQueryUnits, Product::columns<0>(one, two));  // (k / kPer) * QB
     store(ds_units + k * kQueryUnits + W, Product::columns<1>(one, two));

@@ -110,9 +110,8 @@ struct DecodeMath<BFloat16> {
   using Weight = uint32_t;  // those of two keys
 
   FW_INLINE static float score_scale(const abi::Params& p) { return p.softmax_scale * kLog2e; }
-  FW_INLINE static V product(V sum, __m512i a, __m512i b) { return Product::add(sum, (V)a, (V)b); }
   FW_INLINE static void load_query(const abi::Params& p, const T* row, float* q) {
-    for (int c = 0; c < p.dim_qk; c += 32) _mm512_store_si512(q + c / 2, load_part_32(row + c, p.dim_qk - c));
+    for (int c = 0; c < p.dim_qk; c += 32) store_32(q + c / 2, load_part_32(row + c, p.dim_qk - c));
   }
 
   template <int R, bool kWhole>
@@ -121,9 +120,9 @@ struct DecodeMath<BFloat16> {
     constexpr int kKeys = W / R;
     FW_UNROLL for (int j = 0; j < kKeys; ++j) {
       const T* at = keys[j] + offset + c;
-      const __m512i k = kWhole ? load_32(at) : load_part_32(at, d - c);
+      const VU16x32 k = kWhole ? load_32(at) : load_part_32(at, d - c);
       FW_UNROLL for (int r = 0; r < R; ++r) {
-        sum[r * kKeys + j] = product(sum[r * kKeys + j], k, _mm512_load_si512(q + r * q_stride + c / 2));
+        sum[r * kKeys + j] = add_pair_products(sum[r * kKeys + j], k, load_aligned_32(q + r * q_stride + c / 2));
       }
     }
   }
@@ -131,8 +130,7 @@ struct DecodeMath<BFloat16> {
   // In place: the weights of `count` keys. Those past the end, up to a whole register, are 0 already.
   FW_INLINE static const uint32_t* weights(float* s, int count) {
     for (int k = 0; k < count; k += W) {
-      const __m256bh rounded = _mm512_cvtneps_pbh((__m512)load(s + k));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(s + k / 2), (__m256i)rounded);
+      store_rounded(s + k / 2, load(s + k));
     }
     return reinterpret_cast<const uint32_t*>(s);
   }
@@ -142,16 +140,16 @@ struct DecodeMath<BFloat16> {
   template <int R, int P, bool kWhole>
   FW_INLINE static void add_value(V (&sum)[R][2 * P], const uint32_t* weight, int stride, const T* const* values,
                                   int64_t offset, int j, int c, int d) {
-    __m512i x[2 * P];
+    VU16x32 x[2 * P];
     FW_UNROLL for (int i = 0; i < P; ++i) {
       const T *one = values[j] + offset + c + 32 * i, *two = values[j + 1] + offset + c + 32 * i;
-      const __m512i a = kWhole ? load_32(one) : load_part_32(one, d - c);
-      const __m512i b = kWhole ? load_32(two) : load_part_32(two, d - c);
-      x[2 * i] = _mm512_unpacklo_epi16(a, b), x[2 * i + 1] = _mm512_unpackhi_epi16(a, b);
+      const VU16x32 a = kWhole ? load_32(one) : load_part_32(one, d - c);
+      const VU16x32 b = kWhole ? load_32(two) : load_part_32(two, d - c);
+      x[2 * i] = interleave_low(a, b), x[2 * i + 1] = interleave_high(a, b);
     }
     FW_UNROLL for (int r = 0; r < R; ++r) {
-      const __m512i w = _mm512_set1_epi32(int32_t(weight[r * stride + j / 2]));
-      FW_UNROLL for (int i = 0; i < 2 * P; ++i) sum[r][i] = product(sum[r][i], x[i], w);
+      const VU16x32 w = (VU16x32)splat_i(int32_t(weight[r * stride + j / 2]));
+      FW_UNROLL for (int i = 0; i < 2 * P; ++i) sum[r][i] = add_pair_products(sum[r][i], x[i], w);
     }
   }
 

@@ -1,4 +1,4 @@
-// What products multiply. Included after vec.h.
+// What products multiply. Included after vec.h and, on Zen 4, isa.h.
 //
 // The operands are units of 32 bits along what is summed over: a number of fp32, or two of bf16 on CPUs that multiply
 // and add pairs of them as fast as single numbers (Zen 4). Sums are fp32. A unit of two takes half the instructions,
@@ -31,19 +31,10 @@ struct Singles {
 
 #if defined(FW_ZEN4)
 
-typedef uint16_t VU16x32 __attribute__((vector_size(64)));
-
-FW_INLINE __m512i load_32(const BFloat16* p) { return _mm512_loadu_si512(p); }
-// The first n of them, the rest 0.
-FW_INLINE __m512i load_part_32(const BFloat16* p, int n) {
-  return _mm512_maskz_loadu_epi16(n >= 32 ? 0xFFFFFFFFu : (1u << n) - 1, p);
-}
-FW_INLINE VU16x32 round_32(V low, V high) { return (VU16x32)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low); }
-
 // vdpbf16ps takes subnormal numbers as 0, as operands and as sums, and has no other mode.
 struct Pairs {
   static constexpr int kNumbers = 2;
-  FW_INLINE static V add(V sum, V a, V b) { return (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
+  FW_INLINE static V add(V sum, V a, V b) { return add_pair_products(sum, (VU16x32)a, (VU16x32)b); }
 
   // Queries are multiplied as they are: with the scale in them they would be rounded again.
   FW_INLINE static V start(V) { return V{}; }
@@ -56,7 +47,7 @@ struct Pairs {
     return (V)(((VU)of(0) >> 16) | (VU)of(1));
   }
   FW_INLINE static V rounded(const V (&x)[2]) {
-    return interleaved(round_32(x[0], x[1]), std::make_integer_sequence<int, 32>{});
+    return interleaved(round_32<BFloat16>(x[0], x[1]), std::make_integer_sequence<int, 32>{});
   }
   FW_INLINE static V keep(V unit, int i, VI keep) { return zero_unless(keep | (i ? 0xFFFF : ~0xFFFF), unit); }
 

@@ -24,6 +24,7 @@ namespace flashwave {
 namespace {
 // clang-format off: the order is the order of definition
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/rows.h"

@@ -18,9 +18,12 @@ enum Isa : uint32_t {
 #include "kernels/registry.def"
 };
 
+// Those whose kernels use tiles, which the operating system has to grant.
+inline constexpr uint32_t kIsaTiles = kIsaAmx | kIsaAmxFp16;
+
 // Those that kernels of CPUs are compiled for, on this kind of machine.
 #if defined(__x86_64__)
-inline constexpr uint32_t kCompiledCpuIsa = kIsaAvx2 | kIsaAvx512 | kIsaZen4 | kIsaAmx;
+inline constexpr uint32_t kCompiledCpuIsa = kIsaAvx2 | kIsaAvx512 | kIsaZen4 | kIsaTiles;
 #elif defined(__aarch64__)
 inline constexpr uint32_t kCompiledCpuIsa = kIsaNeon;
 #else

@@ -37,7 +37,7 @@ struct Shape {
         dim_v(int32_t(p.a.dim_v)) {}
 };
 
-bool on_tiles(const KernelRow& row) { return (row.isa & kIsaAmx) != 0; }
+bool on_tiles(const KernelRow& row) { return (row.isa & kIsaTiles) != 0; }
 
 abi::CpuTile tile_of(const KernelRow& row) {
   return abi::cpu_tile(row.tile_q, row.isa == kIsaNone || row.isa == kIsaAvx2 ? 16 : 32, row.isa == kIsaZen4 ? 2 : 1);

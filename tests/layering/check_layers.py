@@ -60,11 +60,15 @@ SWITCH, SWITCHED = "kernels/common/gpu.h", ("kernels/amd/gpu.h", "kernels/nvidia
 # Instructions have words, and only the headers of those words have assembly and builtins of an instruction set: a kernel
 # reads like its algorithm, and what a new architecture needs is in one place. CUDA's builtins have no prefix of their
 # own, so that every name that is reserved for compilers counts as one, unless it is known to be none.
-INSTRUCTION_HEADERS = ("isa.h", "gpu.h", "wgmma.h", "mma16.h", "vec.h")
-RESERVED = re.compile(r"\basm\b|\b__\w+|\batomic[A-Z]\w*|\b(?:thread|block|grid)(?:Idx|Dim)\b")
+INSTRUCTION_HEADERS = ("isa.h", "gpu.h", "wgmma.h", "mma16.h", "vec.h", "amx_isa.h")
+RESERVED = re.compile(
+    r"\basm\b|\b__\w+|\batomic[A-Z]\w*|\b(?:thread|block|grid)(?:Idx|Dim)\b"
+    r"|\b_(?:mm\d*|tile|pdep|pext|cvt\w*)_\w+"  # x86: intrinsics have one underscore, types of registers two
+    r"|\bv[a-z]\w*_[fpsu](?:8|16|32|64)\b"  # NEON
+)
 NO_INSTRUCTION = re.compile(
     r"__builtin_(?!amdgcn_|nontemporal_|ia32_|neon_)\w+"  # of every target
-    r"|__attribute__|__VA_ARGS__|__restrict|__is_same|__make_integer_seq|__bf16|__m\d+\w*|__mmask\d+"  # language, types
+    r"|__attribute__|__VA_ARGS__|__restrict|__is_same|__make_integer_seq|__bf16"  # language, types
     r"|__(?:global|shared|align|launch_bounds|grid_constant|cluster_dims)__"  # CUDA's declarations
     r"|__(?:clang|HIP|CUDA|CUDACC|AMDGCN|x86_64|aarch64|gfx\w+|GFX\d+)__"  # who compiles, and for what
 )

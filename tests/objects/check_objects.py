@@ -15,6 +15,7 @@ FILE of --objects lists the library's object files, one per line. CHECK is one o
 """
 
 import argparse
+import collections
 import os
 import re
 import sys
@@ -249,9 +250,10 @@ def check_tiles(options):
         if any(i.mnemonic.startswith(_TILE_PRODUCT) for i in f.instructions)
         and any(i.mnemonic == _BESIDE_PRODUCTS for i in f.instructions)
     )
+    products = collections.Counter(i.mnemonic for f in functions for i in f.instructions if i.mnemonic.startswith("tdp"))
     print(
-        "%s: %d places configure tiles, %d functions rely on them, %d have vectors beside tile products"
-        % (AMX, configured, len(inheriting), interleaved)
+        "%s: %d places configure tiles, %d functions rely on them, %d have vectors beside tile products; %s"
+        % (AMX, configured, len(inheriting), interleaved, " ".join("%d %s" % (n, p) for p, n in sorted(products.items())))
     )
     if not configured or not interleaved:
         problems.append("no tiles found; has the code or the compiler changed?")

@@ -23,7 +23,8 @@ namespace {
 // ------------------------------------------------------------------------------------------------------------ facts
 
 #if defined(__x86_64__)
-constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx, kZen4 = kBoth | kIsaZen4;
+constexpr uint32_t kBoth = kIsaAvx2 | kIsaAvx512, kAll = kBoth | kIsaAmx, kTiles = kBoth | kIsaTiles,
+                   kZen4 = kBoth | kIsaZen4;
 #endif
 
 TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
@@ -57,6 +58,9 @@ TEST(CpuInfo, LimitsTakeAwayAndNeverAdd) {
       {kZen4, "amx", kZen4},
       {kAll, "zen4", kBoth},
       {kBoth, "zen4", kBoth},
+      {kTiles, "amx_fp16", kTiles},
+      {kTiles, "amx", kAll},
+      {kAll, "amx_fp16", kAll},
 #elif defined(__aarch64__)
       {kIsaNeon, "neon", kIsaNeon},
       {kIsaNone, "neon", 0},
@@ -91,6 +95,7 @@ TEST(CpuInfo, FactsAreConsistent) {
   EXPECT_EQ(info.isa & ~detected_isa(), 0u);
   if (info.isa & kIsaAvx512) EXPECT_TRUE(info.isa & kIsaAvx2);
   if (info.isa & (kIsaZen4 | kIsaAmx)) EXPECT_TRUE(info.isa & kIsaAvx512);
+  if (info.isa & kIsaAmxFp16) EXPECT_TRUE(info.isa & kIsaAmx);
 }
 
 // The environment is read once, so each case needs a process of its own.
@@ -98,7 +103,7 @@ TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto code = [](uint32_t isa) {  // an exit code has 8 bits
     return (isa & kIsaAvx2 ? 1 : 0) | (isa & kIsaAvx512 ? 2 : 0) | (isa & kIsaAmx ? 4 : 0) | (isa & kIsaZen4 ? 8 : 0) |
-           (isa & kIsaNeon ? 16 : 0);
+           (isa & kIsaNeon ? 16 : 0) | (isa & kIsaAmxFp16 ? 32 : 0);
   };
   const auto exits_with_isa = [&](const char* limit) {
     setenv("FLASHWAVE_CPU_ISA", limit, 1);
@@ -111,9 +116,10 @@ TEST(CpuDeviceDeathTest, IsaEnvironmentVariable) {
   EXPECT_EXIT(exits_with_isa("portable"), testing::ExitedWithCode(0), "");
 #if defined(__x86_64__)
   EXPECT_EXIT(exits_with_isa("avx2"), testing::ExitedWithCode(code(isa & kIsaAvx2)), "");
-  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaZen4 | kIsaAmx})), "");
-  EXPECT_EXIT(exits_with_isa("zen4"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmx})), "");
-  EXPECT_EXIT(exits_with_isa("amx"), testing::ExitedWithCode(code(isa)), "");
+  EXPECT_EXIT(exits_with_isa("avx512"), testing::ExitedWithCode(code(isa & ~(kIsaZen4 | kIsaTiles))), "");
+  EXPECT_EXIT(exits_with_isa("zen4"), testing::ExitedWithCode(code(isa & ~kIsaTiles)), "");
+  EXPECT_EXIT(exits_with_isa("amx"), testing::ExitedWithCode(code(isa & ~uint32_t{kIsaAmxFp16})), "");
+  EXPECT_EXIT(exits_with_isa("amx_fp16"), testing::ExitedWithCode(code(isa)), "");
 #elif defined(__aarch64__)
   EXPECT_NE(isa, 0u);
   EXPECT_EXIT(exits_with_isa("neon"), testing::ExitedWithCode(code(isa)), "");

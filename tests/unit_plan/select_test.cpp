@@ -264,6 +264,21 @@ TEST(Select, TilesTakeBf16) {
   }
 }
 
+TEST(Select, TilesOfFp16TakeFp16) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaTiles);
+  Problem p = forward_problem(17), backward = backward_problem();
+  p.a.heads_q = p.a.heads_k;
+  set_dtype(p, FW_F16), set_dtype(backward, FW_F16);
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fp16_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_fp16_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth | kIsaAmx)), "avx512_fwd"));
+  p.a.seqlen_q = 16;
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fp16_decode"));
+  set_dtype(p, FW_BF16), set_dtype(backward, FW_BF16);
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_decode"));
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_bwd"));
+}
+
 TEST(Select, SaysThatTheOperatingSystemRefused) {
   DeviceInfo cpu = cpu_with(kBoth);
   cpu.refused_isa = kIsaAmx;

@@ -9,6 +9,7 @@
 
 #include "device/cpu/cpu_info.h"
 #include "device/cpu/thread_pool.h"
+#include "device/cpu/tiles.h"
 #include "kernels/abi/cpu_launch.h"
 
 namespace flashwave {
@@ -117,7 +118,9 @@ class CpuDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  uint32_t refused(uint32_t isa) override { return (isa & kIsaAmx) != 0 && !tiles_granted() ? kIsaAmx : kIsaNone; }
+  uint32_t refused(uint32_t isa) override {
+    return (isa & kIsaTiles) != 0 && !tiles_granted() ? kIsaTiles : uint32_t{kIsaNone};
+  }
 
   Status alloc(size_t bytes, void** pointer) override {
     *pointer = allocate(bytes);

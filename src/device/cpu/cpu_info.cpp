@@ -10,13 +10,13 @@
 #include <thread>
 
 #include "base/isa.h"
+#include "device/cpu/tiles.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 #if defined(__linux__)
 #include <sched.h>
-#include <sys/syscall.h>
 #endif
 
 namespace flashwave {
@@ -51,32 +51,6 @@ int64_t affinity_cores() {
   return std::thread::hardware_concurrency();
 }
 
-#if defined(__x86_64__) && defined(__linux__)
-
-// CPUID leaf 7: EDX bits 22 (AMX-BF16) and 24 (AMX-TILE); subleaf 1, EAX bit 5: AVX512_BF16. XCR0 bits 17 and 18: the
-// operating system saves tiles. Leaf 1Dh, which describes the tiles, is not asked: some hypervisors leave it zero, and
-// palette 1 is the only one there is (8 tiles of 16 rows of 64 bytes).
-bool has_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d >> 22 & 1) == 0 || (d >> 24 & 1) == 0 || (b >> 8 & 1) == 0) {
-    return false;
-  }
-  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a >> 5 & 1) == 0) return false;
-  unsigned low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low >> 17 & 3) == 3;
-}
-
-bool request_tiles() {
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM; Linux, arch/x86/xstate.rst
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
-#else
-[[maybe_unused]] bool has_amx() { return false; }
-bool request_tiles() { return false; }
-#endif
-
 // What a limit's word leaves at most: the instruction sets that kernels are compiled for on this kind of machine.
 struct Limit {
   std::string_view word;
@@ -89,6 +63,7 @@ constexpr Limit kLimits[] = {
     {"avx512", kIsaAvx2 | kIsaAvx512},
     {"zen4", kIsaAvx2 | kIsaAvx512 | kIsaZen4},
     {"amx", kIsaAvx2 | kIsaAvx512 | kIsaZen4 | kIsaAmx},
+    {"amx_fp16", kIsaAvx2 | kIsaAvx512 | kIsaZen4 | kIsaTiles},
 #elif defined(__aarch64__)
     {"neon", kIsaNeon},
 #endif
@@ -96,11 +71,6 @@ constexpr Limit kLimits[] = {
 static_assert(std::end(kLimits)[-1].most == kCompiledCpuIsa);
 
 }  // namespace
-
-bool tiles_granted() {
-  static const bool granted = request_tiles();  // a child process inherits what its parent was granted
-  return granted;
-}
 
 uint32_t detected_isa() {
   uint32_t isa = kIsaNone;
@@ -116,7 +86,7 @@ uint32_t detected_isa() {
       isa |= kIsaAvx512;
       if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd"))
         isa |= kIsaZen4;  // Intel's has half the rate
-      if (has_amx()) isa |= kIsaAmx;
+      isa |= tile_isa();
     }
   }
 #elif defined(__aarch64__)
@@ -155,6 +125,7 @@ std::string arch_name(uint32_t isa) {
 #else
   std::string base = "generic";
 #endif
+  if (isa & kIsaAmxFp16) return base + "+amx_fp16";
   if (isa & kIsaAmx) return base + "+amx";
   if (isa & kIsaAvx512) return base + "+avx512";
   if (isa & kIsaAvx2) return base + "+avx2";

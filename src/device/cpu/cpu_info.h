@@ -9,14 +9,10 @@ namespace flashwave {
 // Isa bits that the CPU has and the operating system saves on a context switch.
 uint32_t detected_isa();
 
-// Whether Linux lets this process use tiles. The first call asks: the answer holds for the rest of the process's life
-// and makes the signal frames of all its threads larger, so ask when there is work for tiles.
-bool tiles_granted();
-
 // detected, less what `limit` (one of limit_words(); nullptr or "" = no limit) leaves out. False if limit is none of
 // these; *offered is then all of detected.
 bool limited_isa(uint32_t detected, const char* limit, uint32_t* offered);
-std::string limit_words();  // "portable, avx2, avx512, zen4 or amx" on x86-64, "portable or neon" on aarch64
+std::string limit_words();  // "portable, avx2, avx512, zen4, amx or amx_fp16" on x86-64, "portable or neon" on aarch64
 
 std::string arch_name(uint32_t isa);  // "x86-64+avx2", "aarch64+neon"
 std::string cpu_brand();              // "AMD EPYC 7543 32-Core Processor"

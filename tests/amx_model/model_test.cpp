@@ -1,0 +1,186 @@
+// The model of the tile unit against plain sums, and what the kernels for fp16 on tiles do with numbers at the ends of
+// its range. `flashwave_amx_model check` runs the conformance suites on the model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/isa.h"
+#include "device/cpu/cpu_info.h"
+#include "flashwave/flashwave.h"
+#include "kernels/common/dtype.h"
+#include "tests/amx_model/words.h"
+
+namespace flashwave {
+namespace {
+
+class TileModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    if ((detected_isa() & kIsaAmxFp16) == 0) GTEST_SKIP() << "this CPU has no AVX512_BF16 or no BMI2";
+  }
+};
+using TileModelDeathTest = TileModel;
+
+uint16_t bits(bool fp16, float x) { return fp16 ? from_float<Half>(x).bits : from_float<BFloat16>(x).bits; }
+
+// Small integers: no sum is rounded, so that every order of summation gives the same.
+TEST_F(TileModel, ProductsAreExactSums) {
+  for (const bool fp16 : {false, true}) {
+    std::mt19937 random(7);
+    float a[16][32], b[32][16], c[16][16], expected[16][16];
+    uint16_t a_bits[16][32], b_bits[16][16][2];
+    for (auto& row : a) {
+      for (float& x : row) x = float(int(random() % 17) - 8);
+    }
+    for (auto& row : b) {
+      for (float& x : row) x = float(int(random() % 17) - 8) / 4;
+    }
+    for (int m = 0; m < 16; ++m) {
+      for (int n = 0; n < 16; ++n) {
+        c[m][n] = expected[m][n] = float(m - n);
+        for (int k = 0; k < 32; ++k) expected[m][n] += a[m][k] * b[k][n];
+      }
+      for (int k = 0; k < 32; ++k) a_bits[m][k] = bits(fp16, a[m][k]), b_bits[k / 2][m][k % 2] = bits(fp16, b[k][m]);
+    }
+    model_product(fp16, a_bits[0], b_bits[0][0], c[0]);
+    for (int m = 0; m < 16; ++m) {
+      for (int n = 0; n < 16; ++n) EXPECT_EQ(c[m][n], expected[m][n]) << fp16 << " " << m << " " << n;
+    }
+  }
+}
+
+// Intel SDM: TDPBF16PS takes subnormal numbers as 0, TDPFP16PS does not; both flush sums.
+TEST_F(TileModel, SubnormalNumbers) {
+  uint16_t a[16][32] = {}, b[16][16][2] = {};
+  float c[16][16] = {};
+  b[0][0][0] = bits(false, 1.f);
+  a[0][0] = 0x0040, a[1][0] = bits(false, 0x1p-126f);  // 2^-127 and the smallest normal number of bf16
+  model_product(false, a[0], b[0][0], c[0]);
+  EXPECT_EQ(c[0][0], 0.f);
+  EXPECT_EQ(c[1][0], 0x1p-126f);
+  b[0][0][0] = bits(true, 1.f);
+  a[0][0] = 0x0001, a[1][0] = 0;
+  c[0][0] = 0.f, c[1][0] = 0x1p-127f;
+  model_product(true, a[0], b[0][0], c[0]);
+  EXPECT_EQ(c[0][0], 0x1p-24f);
+  EXPECT_EQ(c[1][0], 0.f);
+}
+
+TEST_F(TileModelDeathTest, WhatTheUnitRefusesEndsTheProgram) {
+  EXPECT_DEATH(model_product_without_configuration(), "nobody configured");
+  EXPECT_DEATH(model_product_of_other_sizes(), "cannot be multiplied");
+  EXPECT_DEATH(model_configuration_twice(), "configured twice");
+}
+
+// ---- fp16 --------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kQueries = 90, kKeys = 150, kDim = 64;
+
+// Forward and backward with queries, values and dO times powers of two; the gradients in fp32.
+struct Results {
+  std::vector<float> lse, dq, dk, dv;
+  std::vector<uint16_t> o;
+  std::string forward, backward;
+};
+Results attention(float q_scale, float v_scale, float d_o_scale, const char* forward_kernel = nullptr,
+                  const char* backward_kernel = nullptr) {
+  std::mt19937 random(3);
+  const auto numbers = [&](int64_t rows, float scale) {
+    std::vector<uint16_t> x(size_t(rows * kDim));
+    for (uint16_t& n : x) n = bits(true, float(int(random() % 33) - 16) / 8 * scale);
+    return x;
+  };
+  const auto of = [](auto& x, fw_dtype dtype, int64_t columns) {
+    fw_tensor t{};
+    t.data = x.data(), t.dtype = dtype;
+    t.stride[0] = int64_t(x.size()), t.stride[1] = t.stride[2] = columns, t.stride[3] = 1;
+    return t;
+  };
+  std::vector<uint16_t> q = numbers(kQueries, q_scale), k = numbers(kKeys, 1), v = numbers(kKeys, v_scale);
+  std::vector<uint16_t> d_o = numbers(kQueries, d_o_scale);
+  Results r{std::vector<float>(kQueries),
+            std::vector<float>(q.size()),
+            std::vector<float>(k.size()),
+            std::vector<float>(v.size()),
+            std::vector<uint16_t>(q.size()),
+            "",
+            ""};
+  fw_attention a;
+  fw_gradients g;
+  fw_exec exec;
+  fw_report report{};
+  fw_attention_init(&a, sizeof a), fw_gradients_init(&g, sizeof g), fw_exec_init(&exec, sizeof exec);
+  report.struct_size = sizeof report, exec.report = &report;
+  a.batch = a.heads_q = a.heads_k = 1, a.seqlen_q = kQueries, a.seqlen_k = kKeys, a.dim_qk = a.dim_v = kDim;
+  a.q = of(q, FW_F16, kDim), a.k = of(k, FW_F16, kDim), a.v = of(v, FW_F16, kDim), a.o = of(r.o, FW_F16, kDim);
+  a.lse = of(r.lse, FW_F32, 1), a.lse.stride[3] = 0;
+  g.d_o = of(d_o, FW_F16, kDim), g.dq = of(r.dq, FW_F32, kDim), g.dk = of(r.dk, FW_F32, kDim);
+  g.dv = of(r.dv, FW_F32, kDim);
+  fw_device* device = nullptr;
+  EXPECT_EQ(fw_device_open("cpu", &device), FW_OK);
+  exec.force_kernel = forward_kernel;
+  EXPECT_EQ(fw_forward(device, &a, &exec), FW_OK) << fw_last_error();
+  r.forward = report.kernel;
+  exec.force_kernel = backward_kernel;
+  EXPECT_EQ(fw_backward(device, &a, &g, &exec), FW_OK) << fw_last_error();
+  r.backward = report.kernel;
+  return r;
+}
+
+void expect_multiples(const std::vector<float>& x, const std::vector<float>& y, float factor) {
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(x[i] * factor, y[i]) << i;
+}
+float largest_difference(const std::vector<float>& x, const std::vector<float>& y) {
+  float largest = 0;
+  for (size_t i = 0; i < x.size(); ++i)
+    largest = std::max(largest, std::isfinite(x[i]) ? std::fabs(x[i] - y[i]) : INFINITY);
+  return largest;
+}
+float largest(const std::vector<float>& x) { return largest_difference(x, std::vector<float>(x.size())); }
+
+class AmxFp16 : public TileModel {};
+
+// dS = P (dP - delta) has the range of dO times V, which is not that of fp16: dP is 2^28 in one of these and 2^-24 in
+// another. It is made to fit by a power of two, so that not a bit of the gradients depends on it.
+TEST_F(AmxFp16, GradientsAreMultiplesOfDO) {
+  const Results one = attention(1, 1, 1);
+  ASSERT_TRUE(one.backward.starts_with("amx_fp16_bwd")) << one.backward;
+  for (const float factor : {0x1p-12f, 0x1p-3f, 0x1p12f}) {
+    const Results other = attention(1, 1, factor);
+    expect_multiples(one.dq, other.dq, factor);
+    expect_multiples(one.dk, other.dk, factor);
+    expect_multiples(one.dv, other.dv, factor);
+  }
+  const Results large = attention(1, 0x1p12f, 0x1p12f);
+  expect_multiples(one.dv, large.dv, 0x1p12f);
+  EXPECT_TRUE(std::isfinite(largest(large.dk)));
+  EXPECT_GT(largest(large.dk), 0.f);
+}
+
+// Scores of hundreds, where |q||k| proves nothing and the maximum is taken.
+TEST_F(AmxFp16, LargeScores) {
+  for (const float scale : {0.f, 1.f, 64.f, 1024.f}) {
+    const Results tiles = attention(scale, 1, 1);
+    ASSERT_TRUE(tiles.forward.starts_with("amx_fp16_fwd")) << tiles.forward;
+    ASSERT_TRUE(tiles.backward.starts_with("amx_fp16_bwd")) << tiles.backward;
+    const Results fp32 = attention(scale, 1, 1, "avx512_fwd_m32n96", "avx512_bwd_m32n96");
+    EXPECT_LT(largest_difference(tiles.lse, fp32.lse), 1e-4f * (1 + largest(fp32.lse) / 16)) << scale;
+    for (const auto& [of_tiles, of_fp32] :
+         {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {
+      EXPECT_LT(largest_difference(*of_tiles, *of_fp32), 2e-3f * largest(*of_fp32) + 1e-6f) << scale;
+    }
+    for (size_t i = 0; i < tiles.o.size(); ++i) {
+      ASSERT_NEAR(to_float(Half{tiles.o[i]}), to_float(Half{fp32.o[i]}), 2e-3f) << scale << " " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashwave
