@@ -32,12 +32,14 @@ template <class T>
 struct WeightRange {
   static constexpr float kWidestStart = 40.f;  // |score| up to which m may start at 0
   static constexpr float kWidestScore = 60.f;  // score - m
+  static constexpr float kAbove = 0.f;         // how far above the largest score m lies, where a maximum is taken
   static constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;
 };
-// Those of fp16 stay normal numbers, from 2^-14 up, while m is 0; products take the smallest values as they are.
+// Those of fp16 are normal numbers from 2^-14 up, and end at 2^16. So that jobs after the first pass without a maximum,
+// that of the first is taken for a little more than it is. Products take the smallest values as they are.
 template <>
 struct WeightRange<Half> {
-  static constexpr float kWidestStart = 14.f, kWidestScore = 14.f;
+  static constexpr float kWidestStart = 14.f, kWidestScore = 15.9f, kAbove = 2.f;
   static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
 };
 
@@ -321,8 +323,9 @@ struct AmxForwardTask {
       store(x, score);
       top = max(top, score);
     }
+    const float above = general || state.few ? 0.f : WeightRange<T>::kAbove;
     float largest = state.m[r];
-    for (int i = 0; i < W; ++i) largest = top[i] > largest ? top[i] : largest;
+    for (int i = 0; i < W; ++i) largest = top[i] + above > largest ? top[i] + above : largest;
     if (largest != state.m[r]) {
       const V alpha = splat(__builtin_exp2f(state.m[r] - largest));
       float* o = cur.o + r * dv;
