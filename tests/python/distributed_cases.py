@@ -191,9 +191,9 @@ def parts_of_shards() -> None:
     """Keys of long shards go round a ring in parts, and their gradients with them."""
     from flashwave.distributed import ring
 
-    before = ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP
+    before = ring._LEAST_MESSAGE, ring._LEAST_PART, ring._ROWS_STEP
     ring._LEAST_MESSAGE = ring._LEAST_PART = 1
-    ring.KEY_STEP = 4  # of 6 or 12 tokens
+    ring._ROWS_STEP = 4  # of 6 or 12 tokens
     try:
         for layout in fd.LAYOUTS:
             for feature in FEATURES:
@@ -203,7 +203,7 @@ def parts_of_shards() -> None:
             dense("ring", "causal", "zigzag", dtype, heads_k=1)
         cross_attention()
     finally:
-        ring._LEAST_MESSAGE, ring._LEAST_PART, ring.KEY_STEP = before
+        ring._LEAST_MESSAGE, ring._LEAST_PART, ring._ROWS_STEP = before
 
 
 @case

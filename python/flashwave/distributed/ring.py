@@ -18,14 +18,16 @@ import torch.distributed as dist
 from ..autograd import no_jvp
 from .call import Request, exchange, give_back, read_request, wait
 from .layout import Ring, Span, spans
-from .work import KEY_STEP, Given, Sums, Work, calls, exact_dtype, head_groups
+from .work import Given, Sums, Work, calls, exact_dtype, head_groups
 
 Tensor = torch.Tensor
 
 _LEAST_MESSAGE = 1 << 20  # bytes: below this latency counts
 _LEAST_WORK_ON_GPU = 1 << 16  # rows of all heads of a group: fewer do not fill a GPU
-_PARTS_ON_CPU = 2  # of a shard's keys; more of them take longer: each packs the queries again
+# Parts of a shard's keys on CPUs: more of them take less memory and longer, as each packs the queries again.
+_PARTS_FORWARD, _PARTS_BACKWARD = 2, 3
 _LEAST_PART = 1 << 17  # bytes
+_ROWS_STEP = 64  # rows of a part are a multiple of it
 
 
 def _groups(q: Tensor, k: Tensor, v: Tensor) -> list[tuple[slice, slice]]:
@@ -58,11 +60,8 @@ class _Buffers:
 
     def packed(self, part: _Part, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The part of k and v in one buffer, so that a step is one message, and another one for what comes."""
-        at_hand = self.take("at hand", part.size, k.dtype, k.device)
-        for to, tensor in zip(part.unpacked(at_hand), (k, v)):
-            for row, piece in part.pieces(tensor):
-                to.narrow(part.axis, row, piece.shape[part.axis]).copy_(piece)
-        return at_hand, self.take("coming", part.size, k.dtype, k.device)
+        at_hand, coming = (self.take(f"keys {i}", part.size, k.dtype, k.device) for i in range(2))
+        return part.pack(k, v, at_hand), coming
 
 
 class _Part:
@@ -86,6 +85,13 @@ class _Part:
             length = piece.stop - piece.start
             yield row, tensor.narrow(self.axis, piece.start, length)
             row += length
+
+    def pack(self, k: Tensor, v: Tensor, buffer: Tensor) -> Tensor:
+        """Those of k and v into a buffer, so that a step is one message."""
+        for to, tensor in zip(self.unpacked(buffer), (k, v)):
+            for row, piece in self.pieces(tensor):
+                to.narrow(self.axis, row, piece.shape[self.axis]).copy_(piece)
+        return buffer
 
     def own(self, k: Tensor, v: Tensor, at_hand: Tensor | None) -> tuple[Tensor, Tensor]:
         """Those of k and v, where they lie if that is in one piece, else in the buffer."""
@@ -190,19 +196,22 @@ class _Shards:
         self._layout, self._rows_k = request.layout, request.k.shape[self._axis]
         self.own_queries = spans(request.layout, self.ring.rank, self.ring.size, request.q.shape[self._axis])
 
-    def parts(self, k: Tensor, v: Tensor) -> list[_Part]:
-        """Rows of these keys that go round together. With a causal mask a part has keys of both ends of a zigzag shard:
-        then all processes have as much to do with it, and none waits for another."""
-        whole = [_Part((slice(0, self._rows_k),), self._axis, k, v)]
+    def whole(self, k: Tensor, v: Tensor) -> _Part:
+        return _Part((slice(0, self._rows_k),), self._axis, k, v)
+
+    def parts(self, k: Tensor, v: Tensor, most: int) -> list[_Part]:
+        """Rows of these keys that go round together, on CPUs in so many parts. With a causal mask a part has keys of
+        both ends of a zigzag shard: then all processes have as much to do with it, and none waits for another."""
+        whole = [self.whole(k, v)]
         if self.packed or not k.is_cpu or k.numel() == 0 or self.steps == 1:
             return whole
-        count = min(_PARTS_ON_CPU, (k.numel() + v.numel()) * k.element_size() // _LEAST_PART)
+        count = min(most, (k.numel() + v.numel()) * k.element_size() // _LEAST_PART)
         if count < 2:
             return whole
         lots = []
         for span in spans(self._layout, self.ring.rank, self.ring.size, self._rows_k):
             each = -(-span.length // count)
-            each = max(min(-(-each // KEY_STEP) * KEY_STEP, span.length), 1)
+            each = max(min(-(-each // _ROWS_STEP) * _ROWS_STEP, span.length), 1)
             ends = [*range(span.row, span.row + span.length, each), span.row + span.length]
             lots.append([slice(a, b) for a, b in zip(ends, ends[1:])])
         together = (tuple(piece for piece in pieces if piece is not None) for pieces in zip_longest(*lots))
@@ -222,6 +231,30 @@ class _Shards:
         return found
 
 
+def _in_turn(layout: _Shards, k: Tensor, v: Tensor, buffers: _Buffers) -> Iterator[tuple[_Part, int, Tensor, Tensor]]:
+    """Keys and values in the order in which they are attended to, and the step at which they are here: the own shard,
+    as a whole, then parts of the others', each of which comes while the one before is at hand."""
+    turns = [(part, step) for part in layout.parts(k, v, _PARTS_FORWARD) for step in range(1, layout.steps)]
+
+    def begin(turn: int, at_hand: str | None) -> tuple[list[Any], str | None]:
+        """Sends what is at hand on or, with a new part, that of the own shard; what to wait for, and where it comes."""
+        if turn == len(turns):
+            return [], None
+        part, step = turns[turn]
+        one, other = [name for name in ("keys 0", "keys 1", "keys 2") if name != at_hand][:2]
+        buffer = {name: buffers.take(name, part.size, k.dtype, k.device) for name in (one, other)}
+        sent = part.pack(k, v, buffer[one]) if step == 1 else buffers.take(at_hand, part.size, k.dtype, k.device)
+        return exchange(layout.ring, sent, 1, buffer[other], -1), other
+
+    pending, coming = begin(0, None)
+    yield layout.whole(k, v), 0, k, v
+    for turn, (part, step) in enumerate(turns):
+        wait(pending)
+        at_hand = coming
+        pending, coming = begin(turn + 1, at_hand)
+        yield part, step, *part.unpacked(buffers.take(at_hand, part.size, k.dtype, k.device))
+
+
 def _forward_heads(
     work: Work,
     layout: _Shards,
@@ -238,14 +271,8 @@ def _forward_heads(
     total = out if out.dtype == exact else buffers.take("out", out.numel(), exact, q.device).view(out.shape)
     total.zero_()  # rows that no call meets
     lse.fill_(-torch.inf)
-    for part in layout.parts(k, v):
-        at_hand, coming = buffers.packed(part, k, v) if layout.steps > 1 else (None, None)
-        for step in range(layout.steps):
-            pending = exchange(layout.ring, at_hand, 1, coming, -1) if step + 1 < layout.steps else []
-            keys, values = part.own(k, v, at_hand) if step == 0 else part.unpacked(at_hand)
-            work.add(layout.own_queries, q, layout.keys_at(step, part), keys, values, heads, total, lse)
-            wait(pending)
-            at_hand, coming = coming, at_hand
+    for part, step, keys, values in _in_turn(layout, k, v, buffers):
+        work.add(layout.own_queries, q, layout.keys_at(step, part), keys, values, heads, total, lse)
     work.add_sinks(total, lse, heads)
     if total is not out:
         out.copy_(total)
@@ -270,7 +297,7 @@ def _backward_heads(
         dq = buffers.take("dq", dq.numel(), exact, dq.device).view(dq.shape)
     if dq is not None:
         dq.zero_()
-    for part in layout.parts(k, v):
+    for part in layout.parts(k, v, _PARTS_BACKWARD):
         finish = _backward_part(work, layout, given, k, v, part, heads, results._replace(dq=dq), buffers, finish)
     if dq is not results.dq:
         results.dq.copy_(dq)
