@@ -149,7 +149,7 @@ FW_INLINE void for_each_part(const PanelRows& panel, int64_t k0, TileRange t, Bo
 
 FW_INLINE bool has_score_modifiers(const abi::Params& p) { return p.softcap > 0 || p.alibi_slopes || p.bias.data; }
 
-// A bias times log2(e), where what is finite stays finite: see kernels/common/score.h.
+// A bias times log2(e), finite as in kernels/common/score.h, but by no fused product: that calls libm on plain x86-64.
 FW_INLINE V in_log2(V x) {
   const V scaled = x * kLog2e, least = x * 0x1p-26f - kLargest;
   return scaled < least ? least : scaled;  // NaN stays NaN
