@@ -5,7 +5,8 @@
 //   header   128 bytes, 0 when the main kernel starts: what its workgroups count
 //   block    lse     tile_q floats: LSE in units of log2, +inf where a row sees no key or does not exist
 //            delta   tile_q floats: rowsum(d_o * o) - d_lse
-//            turn    128 bytes, of which the first int counts the tiles of keys that have added to dQ
+//            turn    128 bytes, of which the first int counts the tiles of keys that have added to dQ, and the second
+//                    (Hopper) those that have begun to
 //            dq      tile_q * dim floats, in the order of the main kernel's registers (AMD GPUs: as rows, and, where
 //                    workgroups have sums of their own, Schedule::splits times a part of the dim)
 //
@@ -26,6 +27,7 @@ constexpr int64_t backward_block_bytes(int64_t tile_q, int64_t dim) {
 }
 constexpr int64_t backward_delta_at(int64_t tile_q) { return tile_q * 4; }
 constexpr int64_t backward_turn_at(int64_t tile_q) { return tile_q * 8; }
+constexpr int64_t backward_begun_at(int64_t tile_q) { return tile_q * 8 + 4; }
 constexpr int64_t backward_dq_at(int64_t tile_q) { return tile_q * 8 + kBackwardTurnBytes; }
 
 // Where the order of sums is fixed, waves that have the same columns of dQ add to sums of their own (AMD's data centre

@@ -70,7 +70,7 @@ enum Needs : uint32_t {
   // Sums of dQ in any order; with FW_DETERMINISTIC one workgroup after the other has the tiles of keys of a head, and
   // it takes heads enough to keep the GPU busy, unless the kernel is forced by name.
   kOrdersByHeads = 1u << 23,
-  // Not a need: the kernel waits by itself for the one before it in a call, so that it can be started sooner.
+  // Not a need: the kernel waits by itself for the one before it, so that it can be started sooner.
   kStartsEarly = 1u << 24,
   // Nor this: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,

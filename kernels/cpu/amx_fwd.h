@@ -323,7 +323,7 @@ struct AmxForwardTask {
       store(x, score);
       top = max(top, score);
     }
-    const float above = general || state.few ? 0.f : WeightRange<T>::kAbove;
+    const float above = modified || state.few ? 0.f : WeightRange<T>::kAbove;
     float largest = state.m[r];
     for (int i = 0; i < W; ++i) largest = top[i] + above > largest ? top[i] + above : largest;
     if (largest != state.m[r]) {

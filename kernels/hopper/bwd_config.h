@@ -60,7 +60,8 @@ struct BackwardConfig {
                             kQFree = kQFull + 8 * kQStages, kDoFull = kQFree + 8 * kQStages,
                             kDoFree = kDoFull + 8 * kDoStages, kDsFull = kDoFree + 8 * kDoStages,
                             kDsFree = kDsFull + 32, kInFull = kDsFree + 16, kTaskFull = kInFull + 16,
-                            kTaskFree = kTaskFull + 16, kEnd = kTaskFree + 16;
+                            kTaskFree = kTaskFull + 16, kMayAdd = kTaskFree + 16, kAdded = kMayAdd + 16,
+                            kTold = kAdded + 16, kFirst = kTold + 16, kEnd = kFirst + 8;
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= 232448);
 

@@ -1,4 +1,5 @@
-// The warpgroup of dQ (bwd.h).
+// The warpgroup of dQ (bwd.h). Single CTAs: the first tile of keys to come to a block of queries stores its part of the
+// sums, the others add theirs (BackwardProducer::let_add).
 #pragma once
 
 #include "kernels/hopper/bwd_producer.h"
@@ -35,10 +36,6 @@ struct QueryGradients {
       const BackwardTask task = load_backward_task(wait_backward_task<C>(here, n));
       if (uniform(task.key) < 0) break;
       if (uniform(task.blocks) > 0) tile(task);
-      if constexpr (C::kAlone) {
-        store_zeros(task, 0, task.blocks > 0 ? task.first_query_block * C::kTileQ : 0);
-        store_zeros(task, task.blocks > 0 ? (task.first_query_block + task.blocks) * C::kTileQ : 0, task.queries);
-      }
       release_backward_task<C>(n);
     }
   }
@@ -82,18 +79,6 @@ struct QueryGradients {
     ++tile_count;
   }
 
-  // dQ of queries that see no key.
-  FW_METHOD void store_zeros(const BackwardTask& task, int first, int end) const {
-    if (!p.dq.data) return;
-    const Sequence seq = sequence_of(p, task.batch);
-    const int units = p.dim_qk / 8, group = p.heads_q / p.heads_k;
-    for (int g = 0; g < group; ++g) {
-      for (int i = thread; i < (end - first) * units; i += kWarpgroup) {
-        const int64_t to = query_offset(p.dq, seq, first + i / units, task.head * group + g) + i % units * 8;
-        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.dq.data) + to) = make_uint4(0, 0, 0, 0);
-      }
-    }
-  }
   // 64 columns from `column` on of 64 queries, straight from registers: the four lanes that share a row exchange their
   // columns for 8 in a row each.
   FW_METHOD void store_piece(const BackwardTask& task, int block, int head, int column) const {
@@ -121,7 +106,8 @@ struct QueryGradients {
     const uint64_t ds = operand(C::kDs, 16) + slot * (C::kDsBytes / 16), in = operand(C::kIn, 16);
     const uint64_t k = operand(C::kK, C::kBoxBytes), own_k = k + (C::kPair ? slot : k_slot) * (C::kKeyBytes / 16),
                    other_k = k + (slot ^ 1) * (C::kKeyBytes / 16);
-    int* const turn = reinterpret_cast<int*>(at + abi::backward_turn_at(C::kTileQ));
+    const uint32_t count_slot = block_count / C::kCtas & 1, count_parity = block_count / C::kCtas >> 1 & 1;
+    bool first = false;  // to come to this block
     float* const to = reinterpret_cast<float*>(at + abi::backward_dq_at(C::kTileQ)) + thread * 4;
     // In order: the keys of CTA 0 first, whichever of the pair does it. Otherwise this CTA's own, which are there
     // first.
@@ -171,22 +157,33 @@ struct QueryGradients {
         store_piece(task, block, head, piece * 64);
         continue;
       }
-      if (piece == 0 && in_order) {
+      if constexpr (!C::kPair) {
+        if (piece == 0) {
+          barrier_wait(here + C::kMayAdd + 8 * count_slot, count_parity);
+          first = uniform(load_shared(here + C::kFirst + 4 * count_slot)) != 0;
+        }
+      } else if (piece == 0 && in_order) {
+        const int* const turn = reinterpret_cast<const int*>(at + abi::backward_turn_at(C::kTileQ));
         if (thread == 0) wait_until_equal(turn, turn_of<C>(p, task, block));
         named_sync(1, kWarpgroup);
       }
       // A burst of these would fill the load/store queue and delay the loads of the other warpgroups.
       const uint32_t start = clock_now();
       FW_UNROLL for (int j = 0; j < 8; ++j) {
-        add_to_memory(to + (piece * 8 + j) * 512, sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+        float* const at_sum = to + (piece * 8 + j) * 512;
+        if (!C::kPair && first) {
+          *reinterpret_cast<float4*>(at_sum) = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+        } else {
+          add_to_memory(at_sum, sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+        }
         while (clock_now() - start < (j + 1) * C::kPace) {
         }
       }
     }
-    if (in_order && !C::kAlone) {
-      memory_fence();
-      named_sync(1, kWarpgroup);
-      if (thread == 0) raise(turn);
+    if (!C::kAlone && (!C::kPair || in_order)) {
+      if constexpr (C::kPair) barrier_wait(here + C::kTold + 8 * count_slot, count_parity ^ 1);
+      wave_barrier();
+      if (thread % 32 == 0) barrier_arrive(here + C::kAdded + 8 * count_slot);
     }
   }
 };

@@ -17,6 +17,8 @@ FW_DEVICE void start_barriers(uint32_t here) {
     barrier_init(here + C::kDsFull + i, 4), barrier_init(here + C::kDsFull + 16 + i, 4);
     barrier_init(here + C::kDsFree + i, 1), barrier_init(here + C::kInFull + i, 1);
     barrier_init(here + C::kTaskFull + i, 1), barrier_init(here + C::kTaskFree + i, kTaskReaders<C>);
+    barrier_init(here + C::kMayAdd + i, 1), barrier_init(here + C::kAdded + i, kWarpgroup / kWave);
+    barrier_init(here + C::kTold + i, 1);
   }
   for (uint32_t i = 0; i < C::kVSlots; ++i)
     barrier_init(here + C::kVFull + 8 * i, 1), barrier_init(here + C::kVFree + 8 * i, 2);
@@ -43,9 +45,15 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
   if (warpgroup == 0) {
     give_registers<C::kCopyRegisters>();
     BackwardProducer<C> producer(args, maps, rank);
-    if (wave_index() == 0) producer.run(reinterpret_cast<uint32_t*>(args.shared), args.schedule.in_order != 0);
-    if (C::kPair && wave_index() == 1) producer.send(0);
-    if (C::kPair && wave_index() == 2) producer.send(1);
+    const bool in_order = args.schedule.in_order != 0;
+    if (wave_index() == 0) producer.run(reinterpret_cast<uint32_t*>(args.shared), in_order);
+    if constexpr (C::kPair) {
+      if (wave_index() == 1) producer.send(0);
+      if (wave_index() == 2) producer.send(1);
+    } else if constexpr (!C::kAlone) {
+      if (wave_index() == 2) producer.let_add(in_order);
+    }
+    if (!C::kAlone && wave_index() == 3) producer.tell(in_order);
   } else if (warpgroup == 3) {
     give_registers<C::kDqRegisters>();
     QueryGradients<C>(args, rank).run();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/abi/backward_blocks.h"
+#include "kernels/common/key_tiles.h"
 #include "kernels/common/score.h"
 #include "kernels/common/sequence.h"
 #include "kernels/hopper/isa.h"
@@ -28,11 +29,13 @@ struct BackwardFrame {
     return args.shared + abi::kBackwardHeaderBytes + (block * args.params.heads_q + task.head) * kBlockBytes;
   }
 
-  // lse and delta of each row, and sums of 0. A sequence without queries has a block that the tiles of its keys may
-  // read. The sums come first: nothing is waited for in between.
+  // lse and delta of each row, sums of 0 where the first tile does not store its own, and dQ of queries that see no key.
+  // A sequence without queries has a block that the tiles of its keys may read. The sums come first: nothing is waited
+  // for in between.
   FW_METHOD static void prepare(const GpuArguments& args) {
     const Params& p = args.params;
     let_next_start();
+    wait_for_kernel_before();
     if (task_index() >= args.schedule.tasks) return;
     if (task_index() == 0 && thread_index() == 0) *reinterpret_cast<uint32_t*>(args.shared) = 0;  // tiles taken
     const FrameTask task(p, task_index(), kTileQ);
@@ -40,12 +43,13 @@ struct BackwardFrame {
     const int first = task.block * kTileQ;
     if (task.block > 0 && first >= seq.queries) return;
     char* const block = block_of(args, task);
-    if (args.schedule.dq_columns > 0) {  // else the main kernel writes dQ itself
+    if (args.schedule.dq_columns > 0) {
       float4* const dq = reinterpret_cast<float4*>(block + abi::backward_dq_at(kTileQ)) + thread_index();
       FW_UNROLL for (int i = 0; i < kTileQ * kDim / 4 / kThreads; ++i) dq[i * kThreads] = make_float4(0, 0, 0, 0);
     }
     constexpr int kLanes = kDim / 8, kRows = kThreads / kLanes;  // lanes of a row, rows at a time
     const int column = thread_index() % kLanes * 8;
+    const bool unseen = no_key_seen(p, seq, first);
     FW_UNROLL for (int i = 0; i < kTileQ / kRows; ++i) {
       const int in_block = i * kRows + thread_index() / kLanes, row = first + in_block;
       float sum = 0.f;
@@ -63,6 +67,9 @@ struct BackwardFrame {
               Element::low(a[j]) * Element::low(b[j]) + Element::high(a[j]) * Element::high(b[j]);
         }
       }
+      if (unseen && p.dq.data && row < seq.queries && column < p.dim_qk)
+        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.dq.data) + query_offset(p.dq, seq, row, task.head) +
+                                  column) = make_uint4(0, 0, 0, 0);
       FW_UNROLL for (int apart = 1; apart < kLanes; apart *= 2) sum += exchange(sum, apart);
       if (thread_index() % kLanes != 0) continue;
       float lse = -kInf;
@@ -74,7 +81,7 @@ struct BackwardFrame {
       numbers[0] = lse == -kInf ? kInf : in_log2(lse);
       numbers[kTileQ] = row < seq.queries ? sum : 0.f;
     }
-    if (thread_index() == 0) *reinterpret_cast<int*>(block + abi::backward_turn_at(kTileQ)) = 0;
+    if (thread_index() == 0) *reinterpret_cast<int2*>(block + abi::backward_turn_at(kTileQ)) = make_int2(0, 0);
   }
 
   // The gradient of a head's sink: each row gives it - e^(sink - lse) delta. A task is a head; the same order of sums
@@ -105,17 +112,18 @@ struct BackwardFrame {
     p.d_sinks[task.head] = sum;
   }
 
-  // dQ in rows from the order of the registers, scaled. kTransposed: the main kernel forms dQ^T.
+  // dQ in rows from the order of the registers, scaled. kTransposed: the main kernel forms dQ^T. The last blocks go
+  // first: the L2 cache still has their sums.
   template <bool kTransposed>
   FW_METHOD static void finish(const GpuArguments& args) {
     __shared__ __align__(16) uint16_t tile[kTileQ][kDim + 8];
     const Params& p = args.params;
     wait_for_kernel_before();
     if (task_index() >= args.schedule.tasks) return;
-    const FrameTask task(p, task_index(), kTileQ);
+    const FrameTask task(p, args.schedule.tasks - 1 - task_index(), kTileQ);
     const Sequence seq = sequence_of(p, task.batch);
     const int first = task.block * kTileQ;
-    if (first >= seq.queries) return;
+    if (first >= seq.queries || no_key_seen(p, seq, first)) return;
     const float scale = p.softmax_scale;
     // A warpgroup's order: 512 floats hold 8 columns of 64 rows, four to a thread (wgmma.h).
     const int thread = thread_index() % kWarpgroup, half = thread_index() / kWarpgroup;
@@ -143,6 +151,10 @@ struct BackwardFrame {
   }
 
  private:
+  // By the queries of the block from `first` on, of which no tile of keys takes notice then.
+  FW_METHOD static bool no_key_seen(const Params& p, const Sequence& seq, int first) {
+    return key_tiles(edges_of(p, seq), int32_t(seq.keys), first, first + kTileQ, kTileQ).end == 0;
+  }
   FW_METHOD static uint4 eight(const abi::Tensor& t, const Sequence& seq, int row, int head, int column) {
     return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(t.data) + query_offset(t, seq, row, head) +
                                            column);

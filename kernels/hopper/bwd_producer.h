@@ -28,16 +28,16 @@ FW_DEVICE void release_backward_task(uint32_t n) {
     }
   }
 }
-// Warps that take tasks: 12 that compute, those that draw random numbers, and in a pair two that send in each CTA and
-// the second producer.
+// Warps that take tasks: 12 that compute, one that tells and one that lets add, or in a pair two that send, in each CTA,
+// and the second producer.
 template <class C>
-inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 2) + 1 : 12;
+inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 1 + 2) + 1 : 12 + (C::kAlone ? 0 : 2);
 
 template <class C>
 struct BackwardProducer {
   const Params& p;
   const TensorMaps& maps;
-  const char* blocks;  // kernels/abi/backward_blocks.h
+  char* const blocks;  // kernels/abi/backward_blocks.h
   const uint32_t rank, here;
   const bool first_lane;
   Ring<C::kQStages> q_ring;
@@ -53,7 +53,7 @@ struct BackwardProducer {
 
   // taken: tasks of all clusters after the first of each; 0 when the kernel starts.
   FW_METHOD void run(uint32_t* taken, bool in_order) {
-    const KeyTileOrder order(p, C::kPairKeys, C::kAlone ? 1 : 0, in_order);
+    const KeyTileOrder order(p, C::kPairKeys, in_order);
     uint32_t index = uint32_t(block_index_x()) / C::kCtas;
     for (uint32_t n = 0;; ++n) {
       BackwardTask task;
@@ -98,8 +98,71 @@ struct BackwardProducer {
     }
   }
 
+  // Single CTAs: lets the warpgroup of dQ add to block after block of queries, and says whether it is the first there:
+  // then it stores, so that nobody has to clear the sums. The others wait until that is done, or in order for their
+  // turn. Asked for before dQ is there: the answers of the L2 cache take as long as the products. Who has begun with a
+  // block was let to the one before, so that it waits for nobody.
+  FW_METHOD void let_add(bool in_order) const {
+    for_own_blocks([&](const BackwardTask& task, int block, char* at, uint32_t n) {
+      const uint32_t slot = n & 1;
+      barrier_wait(here + C::kTold + 8 * slot, (n >> 1 & 1) ^ 1);
+      if (!first_lane) return;
+      const int* const turn = reinterpret_cast<const int*>(at + abi::backward_turn_at(C::kTileQ));
+      int before;
+      if (in_order) {
+        before = turn_of<C>(p, task, block);
+        wait_until_equal(turn, before);
+      } else {
+        before = int(fetch_add(reinterpret_cast<uint32_t*>(at + abi::backward_begun_at(C::kTileQ)), 1));
+        if (before > 0) wait_until_not_0(turn);
+      }
+      store_shared(here + C::kFirst + 4 * slot, before == 0);
+      barrier_arrive(here + C::kMayAdd + 8 * slot);
+    });
+  }
+  // Tells the other CTAs what the warpgroup of dQ has added: in order everything, else that the first is there, which
+  // only single CTAs need. Here, since the fence takes as long as the products.
+  FW_METHOD void tell(bool in_order) const {
+    if (C::kPair && !in_order) {
+      for_own_blocks([](const BackwardTask&, int, char*, uint32_t) {});
+      return;
+    }
+    for_own_blocks([&](const BackwardTask&, int, char* at, uint32_t n) {
+      const uint32_t slot = n & 1;
+      barrier_wait(here + C::kAdded + 8 * slot, n >> 1 & 1);
+      if (!first_lane) return;
+      if (in_order || load_shared(here + C::kFirst + 4 * slot)) {
+        memory_fence();
+        raise(reinterpret_cast<int*>(at + abi::backward_turn_at(C::kTileQ)));
+      }
+      barrier_arrive(here + C::kTold + 8 * slot);
+    });
+  }
+
  private:
   uint32_t tiles = 0;  // with something to copy
+
+  // visit(task, block, its place in memory, number) for every block of queries whose dQ this CTA forms.
+  template <class Visit>
+  FW_METHOD void for_own_blocks(Visit&& visit) const {
+    uint32_t count = 0;
+    for (uint32_t n = 0;; ++n) {
+      const BackwardTask task = load_backward_task(wait_backward_task<C>(here, n));
+      release_backward_task<C>(n);
+      if (task.key < 0) break;
+      const int group = p.heads_q / p.heads_k;
+      for (int g = 0; g < group; ++g) {
+        for (int i = 0; i < task.blocks; ++i, ++count) {
+          if (C::kPair && (count & 1) != rank) continue;
+          const int block = task.first_query_block + i;
+          visit(task, block,
+                blocks + (int64_t{task.first_block + block} * p.heads_q + task.head * group + g) * C::kBlockBytes,
+                count / C::kCtas);
+          wave_barrier();
+        }
+      }
+    }
+  }
 
   FW_METHOD void publish(const BackwardTask& t, uint32_t n) const {
     const uint32_t slot = n & 1, at = C::kTasks + C::kTaskBytes * slot;

@@ -64,10 +64,9 @@ struct KeyTileOrder {
   const bool backwards;
   uint32_t tiles, columns, together;  // columns: pairs of sequence and head
 
-  // least: tiles of a column, even if it has no keys.
-  FW_METHOD KeyTileOrder(const Params& params, int keys, uint32_t least, bool in_order)
+  FW_METHOD KeyTileOrder(const Params& params, int keys, bool in_order)
       : p(params), tile_keys(keys), backwards(in_order && params.window_right < abi::kNoWindow) {
-    tiles = max((uint32_t(p.seqlen_k) + tile_keys - 1) / tile_keys, least);
+    tiles = (uint32_t(p.seqlen_k) + tile_keys - 1) / tile_keys;
     columns = uint32_t(p.heads_k) * uint32_t(p.batch);
     together = 1;
     if (p.window_right < abi::kNoWindow) {

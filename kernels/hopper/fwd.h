@@ -546,11 +546,14 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
       barrier_init(C::kBiasFull + 8 * i, 1), barrier_init(C::kBiasFree + 8 * i, C::kConsumers * kWarpgroup / kWave);
     barrier_init(C::kAsk, 1);
     barrier_init_done();
+    prefetch_map(maps.q), prefetch_map(maps.k), prefetch_map(maps.v), prefetch_map(maps.o);
   }
   if constexpr (C::kSumByMma) {
     for (int i = thread_index(); i < 512; i += C::kThreads) store_shared(C::kOnes + 4 * i, C::Element::kOnes);
     async_proxy_fence();
   }
+  let_next_start();
+  wait_for_kernel_before();
   workgroup_barrier();
   if (warpgroup == 0) {
     give_registers<C::kProducerRegisters>();

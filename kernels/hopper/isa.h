@@ -130,6 +130,10 @@ FW_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::
 // Ordinary writes to shared memory before this are seen by TMA and wgmma after it ("Async proxy").
 FW_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// What a tensor map says comes from memory at its first use: soon is better.
+FW_DEVICE void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // "Data Movement and Conversion Instructions: Tensor copy". Coordinates as in kernels/abi/tensor_maps.h.
 // L2 eviction priorities, as createpolicy makes them.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictLast = 0x14F0000000000000;
@@ -243,6 +247,13 @@ FW_DEVICE float4 load_shared_floats(uint32_t at) {
 // 16 bytes per lane of fp32 sums made in the L2 cache; nothing comes back.
 FW_DEVICE void add_to_memory(float* to, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+// As wait_until_equal.
+FW_DEVICE void wait_until_not_0(const int* counter) {
+  int x;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+  } while (x == 0);
 }
 FW_DEVICE uint32_t clock_now() {
   uint32_t x;

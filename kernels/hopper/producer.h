@@ -23,8 +23,9 @@ struct Producer {
   FW_METHOD Producer(const GpuArguments& args, const TensorMaps& tensor_maps)
       : p(args.params), schedule(args.schedule), maps(tensor_maps), lane(lane_index()) {}
 
-  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts, and not there where each has one at
-  // most. Packed: tasks are few, and go by number.
+  // taken: tasks of all CTAs after the first of each; 0 when the kernel starts, and not there where they are few. Those
+  // go by number, to and fro: with a mask the longest go first, and who had the longest of one round has the shortest
+  // of the next. Packed: by number, too, all in one direction (store_part).
   FW_METHOD void tasks_and_queries(uint32_t* taken) const {
     const int tile_queries = C::kConsumers * head_rows<C>(schedule);
     const uint32_t parts = C::kPacked ? schedule.splits : 1;
@@ -55,8 +56,10 @@ struct Producer {
       load_queries(task, n);
       // The next one is asked for when its queries can come in time, not sooner: the CTAs are to end together.
       barrier_wait(C::kAsk, n & 1);
-      if (C::kPacked || !taken) {
+      if (C::kPacked) {
         index += grid_size_x();
+      } else if (!taken) {
+        index = (n + 1) * grid_size_x() + (n & 1 ? block_index_x() : grid_size_x() - 1 - block_index_x());
       } else {
         if (lane == 0) index = grid_size_x() + fetch_add(taken, 1);
         index = from_lane(index, 0);

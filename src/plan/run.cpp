@@ -66,7 +66,7 @@ class Workspace {
 
 Status launch(Device& device, const KernelRow& row, const abi::Params& params, const abi::Schedule& schedule,
               LaunchOptions options) {
-  options.early = options.early && (row.needs & kStartsEarly) != 0;
+  options.early = (row.needs & kStartsEarly) != 0 && schedule.zeroed_bytes == 0;  // else it follows what clears them
   if ((row.needs & (kNeedsTensorMaps | kNeedsGradientMaps)) == 0) return device.launch(row, params, schedule, options);
   const TensorMapDescriptions maps = describe_tensor_maps(row, params);
   options.tensor_maps = maps.used();
@@ -114,12 +114,10 @@ Status run_kernels(Device& device, const Problem& problem, const Plan& plan, cha
   if (plan.scratch_bytes > 0) how.scratch = at + plan.kernel_bytes;
   for (const Step& step : plan.before) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
-    how.early = true;
   }
   if (Status status = launch(device, *plan.selection.row, params, plan.schedule, how); !status.ok()) {
     return status;
   }
-  how.early = true;
   for (const Step& step : plan.after) {
     if (Status status = launch(device, *step.row, params, step.schedule, how); !status.ok()) return status;
   }

@@ -20,6 +20,7 @@ constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 64;
 
 constexpr int32_t kCounterBytes = 64;
+constexpr int64_t kMostRounds = 8, kShortKeys = 1024;  // of blocks of queries that go by number
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -177,7 +178,7 @@ abi::Schedule key_tiles(const Problem& problem, const DeviceInfo& device, const 
   const int64_t tiles = std::max<int64_t>(ceil_div(a.seqlen_k, row.tile_k) * a.heads_k * a.batch, 1);
   abi::Schedule s = one_part(problem, row.tile_q, workgroups * std::min(tiles, device.compute_units / workgroups));
   s.in_order = problem.deterministic();
-  s.dq_columns = static_cast<int16_t>(writes_dq(row) ? 0 : row.max_dim_qk);
+  s.dq_columns = static_cast<int16_t>(row.work == Work::kKeyPairs ? row.max_dim_qk : 0);  // to clear
   const int64_t rows = problem.varlen_q() ? a.total_q : a.seqlen_q;
   s.workspace_bytes = abi::backward_bytes(a.batch, a.heads_q, rows, problem.varlen_q(), row.tile_q, row.max_dim_qk);
   return s;
@@ -285,7 +286,9 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
     case Work::kPersistent: {
       const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
       abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
-      if (blocks > s.tasks) s.zeroed_bytes = s.workspace_bytes = kCounterBytes;  // the next block to take
+      // The next block to take. Few that are short go by number: to clear a counter is a launch of its own, 2 us.
+      const bool few = blocks <= kMostRounds * s.tasks && a.seqlen_k <= kShortKeys && !problem.varlen_q();
+      if (blocks > s.tasks && !few) s.zeroed_bytes = s.workspace_bytes = kCounterBytes;
       return s;
     }
     case Work::kPackedSplits:

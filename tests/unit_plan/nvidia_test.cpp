@@ -231,16 +231,14 @@ TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
   EXPECT_EQ(chosen(p, hopper()), "ampere_bwd_bf16_d64_m64n64_modified");
 }
 
-// One tile has all keys of a head: nothing is added to dQ in memory, and nothing has to be finished.
+// One tile has all keys of a head, in ragged batches too: nothing is added to dQ in memory.
 TEST_F(NvidiaPlan, BackwardOfFewKeysWritesDqAtOnce) {
   Plan plan;
   Problem p = backward_of(128, 64);
   p.a.seqlen_q = 1000;
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
   EXPECT_EQ(std::string_view(plan.selection.row->name), "hopper_bwd_bf16_d64_m64n128_short");
-  EXPECT_EQ(plan.schedule.dq_columns, 0);
-  ASSERT_EQ(plan.before.size(), 1u);
-  EXPECT_EQ(plan.before[0].schedule.dq_columns, 0) << "no sums to clear";
+  EXPECT_EQ(plan.before.size(), 1u);
   EXPECT_TRUE(plan.after.empty());
   p.a.dropout_p = 0.1f;
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
@@ -249,9 +247,7 @@ TEST_F(NvidiaPlan, BackwardOfFewKeysWritesDqAtOnce) {
 
   p.a.seqlen_k = 129;
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
-  EXPECT_EQ(plan.schedule.dq_columns, 64);
-  ASSERT_EQ(plan.after.size(), 1u);
-  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d64_m64");
+  EXPECT_EQ(std::string_view(plan.selection.row->name), "hopper_bwd_bf16_d64_m64n128_modified");
 }
 
 TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
@@ -263,25 +259,21 @@ TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
   }
 }
 
-TEST_F(NvidiaPlan, BackwardIsPreparedAndFinished) {
+// Whoever adds the last to the sums of a block of queries writes its dQ: there is no pass after the kernel.
+TEST_F(NvidiaPlan, BackwardIsPrepared) {
   Plan plan;
   Problem p = backward_of(300, 128);
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
   ASSERT_EQ(plan.before.size(), 1u);
-  ASSERT_EQ(plan.after.size(), 1u);
+  EXPECT_TRUE(plan.after.empty());
   EXPECT_EQ(std::string_view(plan.before[0].row->name), "hopper_bwd_prepare_bf16_d128_m64");
-  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d128_m64");
   EXPECT_EQ(plan.before[0].schedule.tasks, 5 * p.a.heads_q * p.a.batch) << "blocks of 64 queries";
   EXPECT_EQ(plan.before[0].schedule.zeroed_bytes, 0);
   EXPECT_EQ(plan.schedule.zeroed_bytes, 0) << "the pass before clears the counter";
   EXPECT_TRUE(plan.selection.row->needs & kStartsEarly);
-  EXPECT_TRUE(plan.after[0].row->needs & kStartsEarly);
-  EXPECT_FALSE(plan.before[0].row->needs & kStartsEarly) << "it would not wait for the call before";
+  EXPECT_TRUE(plan.before[0].row->needs & kStartsEarly);
   const int64_t block = 64 * 8 + 128 + 64 * 128 * 4;
   EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 5 * block * p.a.heads_q * p.a.batch);
-  p.g.dq = {};
-  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
-  EXPECT_TRUE(plan.after.empty()) << "nobody asks for dQ";
 }
 
 TEST_F(NvidiaPlan, BackwardOfPairsFillsTheGpuWithPairs) {
@@ -365,6 +357,14 @@ TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   problem = forward_problem(20);
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.tasks, 8) << "no more than there are blocks";
+  problem = forward_problem(128);
+  problem.a.batch = 50;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.tasks, 132);
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 0) << "few and short, they go by number";
+  problem.a.batch = 500;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
 }
 
 // The kernel shares the keys of unequal sequences out itself, and splits are reported all the same.
