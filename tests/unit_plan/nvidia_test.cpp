@@ -197,6 +197,14 @@ TEST_F(NvidiaPlan, BackwardByPairsWhereTilesAreLongOrSumsAreInOrder) {
   ASSERT_NE(forced.row, nullptr) << "it can make them in order, too";
   EXPECT_TRUE(gpu_schedule(ordered, hopper(), *forced.row).in_order);
   EXPECT_FALSE(gpu_schedule(backward_of(129, 64), hopper(), *forced.row).in_order);
+  ordered.a.flags |= FW_CAUSAL;
+  EXPECT_EQ(chosen(ordered, hopper()), "hopper_bwd_bf16_d64_m128n128") << "with a mask they end one after the other";
+  Problem window = backward_of(8192, 128);
+  window.a.heads_q = window.a.heads_k;
+  window.a.flags |= FW_CAUSAL;
+  EXPECT_EQ(chosen(window, hopper()), pair);
+  window.a.window_left = 1024;
+  EXPECT_EQ(chosen(window, hopper()), single) << "few queries see a tile of keys";
 }
 
 TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
