@@ -29,9 +29,9 @@ struct BackwardFrame {
     return args.shared + abi::kBackwardHeaderBytes + (block * args.params.heads_q + task.head) * kBlockBytes;
   }
 
-  // lse and delta of each row, sums of 0 where the first tile does not store its own, and dQ of queries that see no key.
-  // A sequence without queries has a block that the tiles of its keys may read. The sums come first: nothing is waited
-  // for in between.
+  // lse and delta of each row, sums of 0 where the first tile does not store its own, and dQ of queries that see no
+  // key. A sequence without queries has a block that the tiles of its keys may read. The sums come first: nothing is
+  // waited for in between.
   FW_METHOD static void prepare(const GpuArguments& args) {
     const Params& p = args.params;
     let_next_start();

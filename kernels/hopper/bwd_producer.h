@@ -28,8 +28,8 @@ FW_DEVICE void release_backward_task(uint32_t n) {
     }
   }
 }
-// Warps that take tasks: 12 that compute, one that tells and one that lets add, or in a pair two that send, in each CTA,
-// and the second producer.
+// Warps that take tasks: 12 that compute, one that tells and one that lets add, or in a pair two that send, in each
+// CTA, and the second producer.
 template <class C>
 inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 1 + 2) + 1 : 12 + (C::kAlone ? 0 : 2);
 

@@ -131,9 +131,7 @@ FW_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::
 FW_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // What a tensor map says comes from memory at its first use: soon is better.
-FW_DEVICE void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
+FW_DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 // "Data Movement and Conversion Instructions: Tensor copy". Coordinates as in kernels/abi/tensor_maps.h.
 // L2 eviction priorities, as createpolicy makes them.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictLast = 0x14F0000000000000;

@@ -20,7 +20,7 @@ constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 64;
 
 constexpr int32_t kCounterBytes = 64;
-constexpr int64_t kMostRounds = 8, kShortKeys = 1024;  // of blocks of queries that go by number
+constexpr int64_t kMostRounds = 8, kShortKeys = 1024, kShortMasked = 256;  // of blocks of queries that go by number
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -286,8 +286,9 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
     case Work::kPersistent: {
       const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
       abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
-      // The next block to take. Few that are short go by number: to clear a counter is a launch of its own, 2 us.
-      const bool few = blocks <= kMostRounds * s.tasks && a.seqlen_k <= kShortKeys && !problem.varlen_q();
+      // The next block to take. Few that are short and alike go by number: to clear a counter is a launch of its own.
+      const int64_t short_keys = features_of(problem) & kMask ? kShortMasked : kShortKeys;
+      const bool few = blocks <= kMostRounds * s.tasks && a.seqlen_k <= short_keys && !problem.varlen_q();
       if (blocks > s.tasks && !few) s.zeroed_bytes = s.workspace_bytes = kCounterBytes;
       return s;
     }

@@ -102,10 +102,15 @@ bool has_bias_map(const fw_attention& a) {
 // Made for tiles of keys that few rows see: a mask hides most of them.
 Reason long_columns(const KernelRow& row, const Problem& problem) {
   if ((row.needs & kPrefersShortColumns) == 0) return {};
-  if (problem.deterministic()) return {Reason::kAnyOrder};
+  const bool masked = (features_of(problem) & kMask) != 0;
+  if (problem.deterministic() && !masked) return {Reason::kAnyOrder};
   const fw_attention& a = problem.a;
-  const int64_t limit = int64_t{row.max_seqlen_q} * (features_of(problem) & kMask ? 4 : 1);
-  return too_large("seqlen_q * heads_q / heads_k", a.seqlen_q * problem.group(), limit, Reason::kMadeForLess);
+  // Of a window, no more queries than this see a tile.
+  const int64_t right = problem.causal() ? 0 : a.window_right;
+  const int64_t seen = a.window_left >= 0 && right >= 0 ? a.window_left + right + row.tile_k : a.seqlen_q;
+  const int64_t limit = int64_t{row.max_seqlen_q} * (masked ? 4 : 1);
+  return too_large("seqlen_q * heads_q / heads_k", std::min(seen, a.seqlen_q) * problem.group(), limit,
+                   Reason::kMadeForLess);
 }
 
 Reason rows_too_far_apart(const KernelRow& row, const Problem& problem) {

@@ -212,6 +212,14 @@ TEST_F(NvidiaPlan, BackwardByPairsWhereTilesAreLongOrSumsAreInOrder) {
   ASSERT_NE(forced.row, nullptr) << "it can make them in order, too";
   EXPECT_TRUE(gpu_schedule(ordered, hopper(), *forced.row).in_order);
   EXPECT_FALSE(gpu_schedule(backward_of(129, 64), hopper(), *forced.row).in_order);
+  ordered.a.flags |= FW_CAUSAL;
+  EXPECT_EQ(chosen(ordered, hopper()), "hopper_bwd_bf16_d64_m128n128") << "with a mask they end one after the other";
+  Problem window = backward_of(8192, 128);
+  window.a.heads_q = window.a.heads_k;
+  window.a.flags |= FW_CAUSAL;
+  EXPECT_EQ(chosen(window, hopper()), pair);
+  window.a.window_left = 1024;
+  EXPECT_EQ(chosen(window, hopper()), single) << "few queries see a tile of keys";
 }
 
 TEST_F(NvidiaPlan, BackwardWithScoreModifiersHasItsKernels) {
@@ -259,21 +267,28 @@ TEST_F(NvidiaPlan, BackwardTakesRowsThatTensorMapsTake) {
   }
 }
 
-// Whoever adds the last to the sums of a block of queries writes its dQ: there is no pass after the kernel.
-TEST_F(NvidiaPlan, BackwardIsPrepared) {
+TEST_F(NvidiaPlan, BackwardIsPreparedAndFinished) {
   Plan plan;
   Problem p = backward_of(300, 128);
   ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
   ASSERT_EQ(plan.before.size(), 1u);
-  EXPECT_TRUE(plan.after.empty());
+  ASSERT_EQ(plan.after.size(), 1u);
   EXPECT_EQ(std::string_view(plan.before[0].row->name), "hopper_bwd_prepare_bf16_d128_m64");
+  EXPECT_EQ(std::string_view(plan.after[0].row->name), "hopper_bwd_finish_bf16_d128_m64");
+  EXPECT_EQ(plan.before[0].schedule.dq_columns, 0) << "no sums to clear: the first tile stores its own";
   EXPECT_EQ(plan.before[0].schedule.tasks, 5 * p.a.heads_q * p.a.batch) << "blocks of 64 queries";
   EXPECT_EQ(plan.before[0].schedule.zeroed_bytes, 0);
   EXPECT_EQ(plan.schedule.zeroed_bytes, 0) << "the pass before clears the counter";
   EXPECT_TRUE(plan.selection.row->needs & kStartsEarly);
   EXPECT_TRUE(plan.before[0].row->needs & kStartsEarly);
+  EXPECT_TRUE(plan.after[0].row->needs & kStartsEarly);
   const int64_t block = 64 * 8 + 128 + 64 * 128 * 4;
   EXPECT_EQ(plan.schedule.workspace_bytes, 128 + 5 * block * p.a.heads_q * p.a.batch);
+  p.g.dq = {};
+  ASSERT_TRUE(make_plan(p, hopper(), {}, &plan).ok());
+  EXPECT_TRUE(plan.after.empty()) << "nobody asks for dQ";
+  ASSERT_TRUE(make_plan(backward_of(8192, 128), hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.before[0].schedule.dq_columns, 128) << "pairs add to sums that were cleared";
 }
 
 TEST_F(NvidiaPlan, BackwardOfPairsFillsTheGpuWithPairs) {
@@ -349,6 +364,7 @@ TEST_F(NvidiaPlan, RowsWithoutMachineCodeAreNotChosen) {
 
 TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   Problem problem = forward_problem(8192);
+  problem.a.seqlen_k = 8192;
   Plan plan;
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.tasks, 132);
@@ -362,6 +378,13 @@ TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.tasks, 132);
   EXPECT_EQ(plan.schedule.zeroed_bytes, 0) << "few and short, they go by number";
+  problem.a.seqlen_q = problem.a.seqlen_k = 512;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 0);
+  problem.a.flags |= FW_CAUSAL;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 64) << "a mask makes them unequal";
+  problem = forward_problem(128);
   problem.a.batch = 500;
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.zeroed_bytes, 64);
