@@ -2,11 +2,12 @@
 """flashwave.distributed: measured on this machine with a process for each of some threads, and worked out for GPUs.
 
   bench/distributed_scaling.py measure [--worlds 1 2] [--seqlens 8192 16384] [--json F] [--plot F.svg]
+  bench/distributed_scaling.py plot F.json... --plot F.svg
   bench/distributed_scaling.py plan [--plot FOLDER]
 
 `measure` times forward and backward of one causal sequence with gloo, one thread to a process, against one process;
 times are wall clock, and beside it the CPU time of the busiest process, which other programs on the machine disturb
-less. `plan` is arithmetic: docs/distributed.md says with which numbers.
+less. `plot` draws what several runs found. `plan` is arithmetic: docs/distributed.md says with which numbers.
 """
 
 from __future__ import annotations
@@ -200,21 +201,35 @@ def _plot_measured(table: list[dict], heads: Heads, path: Path) -> None:
 
     shown = [row for row in table if row["world"] > 1]
     categories = sorted({(row["tokens"], row["dtype"], row["world"]) for row in shown})
-    series = {}
-    for name in _NAMES:
-        by_place = {(r["tokens"], r["dtype"], r["world"]): r["speed_up_cpu"] for r in shown if r["name"] == name}
-        series[name] = tuple(by_place.get(place) for place in categories)
-    chart = svg.Chart(
-        "Causal forward, one thread to a process, against one process",
-        f"speed-up by the CPU time of the busiest process; {heads.q} heads, {heads.k} of k and v, dim {heads.dim}",
-        "tokens, dtype, processes",
-        "speed-up",
-        tuple(f"{tokens // 1024}k {dtype} x{world}" for tokens, dtype, world in categories),
-        series,
-        1.0,
-    )
+    charts = []
+    for title, figure in (("forward", "speed_up"), ("backward", "backward_speed_up")):
+        series = {}
+        for name in _NAMES:
+            by_place = {(r["tokens"], r["dtype"], r["world"]): r[figure] for r in shown if r["name"] == name}
+            if by_place:
+                series[name] = tuple(by_place.get(place) for place in categories)
+        charts.append(
+            svg.Chart(
+                f"Causal {title}, one thread to a process, against one process",
+                f"speed-up by wall clock; {heads.q} heads, {heads.k} of k and v, dim {heads.dim}",
+                "tokens, dtype, processes",
+                "speed-up",
+                tuple(f"{tokens // 1024}k {dtype} x{world}" for tokens, dtype, world in categories),
+                series,
+                1.0,
+            )
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(svg.draw(chart))
+    path.write_text(svg.grid(charts, 2))
+
+
+def plot(arguments: argparse.Namespace) -> int:
+    found = [json.loads(file.read_text()) for file in arguments.files]
+    heads = {Heads(**one["heads"]) for one in found}
+    if len(heads) > 1:
+        raise SystemExit(f"the files are of different heads: {heads}")
+    _plot_measured([row for one in found for row in one["rows"]], heads.pop(), arguments.plot)
+    return 0
 
 
 # ------------------------------------------------------------------------------------------------------------ planning
@@ -350,10 +365,13 @@ def main(argv: list[str] | None = None) -> int:
     measuring.add_argument("--repeats", type=int, default=3)
     measuring.add_argument("--json", type=Path)
     measuring.add_argument("--plot", type=Path)
+    drawing = commands.add_parser("plot")
+    drawing.add_argument("files", type=Path, nargs="+")
+    drawing.add_argument("--plot", type=Path, required=True)
     planning = commands.add_parser("plan")
     planning.add_argument("--plot", type=Path)
     arguments = parser.parse_args(argv)
-    return measure(arguments) if arguments.command == "measure" else plan(arguments)
+    return {"measure": measure, "plot": plot, "plan": plan}[arguments.command](arguments)
 
 
 if __name__ == "__main__":

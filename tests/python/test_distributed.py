@@ -93,7 +93,7 @@ def test_parts_of_a_zigzag_shard_are_as_much_work_for_every_process(size, monkey
         shards = ring._Shards.__new__(ring._Shards)
         shards.ring, shards.steps, shards.packed = SimpleNamespace(rank=rank, size=size), size, False
         shards._axis, shards._layout, shards._rows_k = 1, "zigzag", rows
-        parts = shards.parts(keys, keys, 2)
+        parts = shards.parts(keys, keys)
         assert len(parts) == 2 and sum(part.size for part in parts) == 2 * keys.numel()
         own = [span.start + i for span in spans("zigzag", rank, size, rows) for i in range(span.length)]
         for number, part in enumerate(parts):
