@@ -29,7 +29,7 @@ SCALARS_IN_LANES = [
     (r" cdna1?_bwd_\w*_modified$", 32),
     (r" cdna_bwd_head_", 16),  # between the kernels that it is made of
     (r" cdna_bwd_dkdv_\w*_d192", 12),
-    # By the shared modifiers: 6 while all types of bias had one address; around the tile's products, not in their loop.
+    # 6 before it had the shared modifiers, 16 queries at a time. A few at the start and the end of a tile, none in between.
     (r"^gfx90[8a] cdna_bwd_dbias$", 9),
     (r" \w+_bwd_d(bias|slopes)$", 6),
     (r"^gfx908 cdna1_bwd_dq_", 3),
