@@ -74,8 +74,8 @@ enum Needs : uint32_t {
   kStartsEarly = 1u << 24,
   // Nor this: the largest seqlen_q is what the kernel is made for; it takes more where only slower ones are left.
   kPrefersFewQueries = 1u << 6,
-  // Nor this: made for at most max_seqlen_q rows that see a tile of keys, four times as many with a mask, and without one
-  // for sums in any order; it takes more, and makes them in order, where it is forced by name.
+  // Nor this: made for at most max_seqlen_q rows that see a tile of keys, four times as many with a mask, and without
+  // one for sums in any order; it takes more, and makes them in order, where it is forced by name.
   kPrefersShortColumns = 1u << 15,
   // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
   kPrefersSeveralRows = 1u << 13,

@@ -76,6 +76,34 @@ def test_many_streams_at_once():
         assert torch.equal(out, expected[number % len(samples)])
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_kernel_that_starts_early_waits_for_what_is_before_it(dim):
+    """Behind a copy, a clearing of memory and its own kind, on a stream and in a graph: kernels that are started before
+    the last one has ended read what that has written."""
+    q, k, v = (normal(4, 300, 8, dim) for _ in range(3))
+    x, filled = torch.empty_like(q), torch.empty(1 << 20, device="cuda")
+
+    def chain():
+        filled.zero_()
+        x.copy_(q)
+        first = flashwave.flash_attn_func(x, k, v)
+        filled.zero_()
+        out = flashwave.flash_attn_func(flashwave.flash_attn_func(first, k, v), k, v)
+        x.zero_()
+        return out
+
+    expected = q
+    for _ in range(3):
+        expected = flashwave.flash_attn_func(expected, k, v)
+        torch.cuda.synchronize()
+    assert torch.equal(chain(), expected)
+    graph, out = captured(chain)
+    for _ in range(20):
+        out.zero_()
+        graph.replay()
+        assert torch.equal(out, expected)
+
+
 # -------------------------------------------------------------------------------------------------------------- graphs
 
 
