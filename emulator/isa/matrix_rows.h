@@ -72,9 +72,7 @@ struct PairSums {
   static PairSums all(Pair value) { return {_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<i32>(value.bits)))}; }
   void store(void* to) const { _mm512_storeu_ps(to, v); }
   // Adds the product of the high halves, rounds, adds that of the low ones, rounds.
-  void add_product(PairSums a, PairSums b) {
-    v = _mm512_dpbf16_ps(v, (__m512bh)a.v, (__m512bh)b.v);
-  }
+  void add_product(PairSums a, PairSums b) { v = _mm512_dpbf16_ps(v, (__m512bh)a.v, (__m512bh)b.v); }
 };
 #elif EMU_MATRIX_AVX2
 struct Floats {

@@ -62,7 +62,7 @@ void multiply_as_hardware(Wave& w, const Instruction& in, const float* a, const 
 // All blocks of 16x16 or 32x32. Offsets: k_offsets of the numbers, or of pairs of them.
 template <class F, int M, int Blocks, size_t K, class T, class Rows>
 inline void multiply_blocks(Wave& w, const Instruction& in, const T* a, const T* b, const std::array<int, K>& offsets,
-                     const Rows& c) {
+                            const Rows& c) {
   constexpr int kRows = kTileRows<M>;
   const u16 destination = in.operand[0].reg;
   for (int block = 0; block < Blocks; ++block) {

@@ -365,9 +365,10 @@ struct Backward : BackwardTask<T, C> {
 #else
         xt[t][d] = operand(lds + C::kXt, operand_base(lane), t * kSteps + column + d);
 #endif
-        hold(xt[t][d]);
       }
     }
+    // Behind all loads: to hold one is to wait for it.
+    FW_UNROLL for (int t = 0; t < kDaSteps; ++t) { FW_UNROLL for (int d = 0; d < kDaColumns; ++d) hold(xt[t][d]); }
   }
   template <int kHalf>
   FW_METHOD Fragment ds_transposed(uint32_t from, int t) const {

@@ -127,8 +127,8 @@ class Launch:
 
 
 class BackwardLaunch:
-    """Two query heads that share a key head, if the kernel takes that; a mask as above. LSE and delta are made up: only
-    waits matter."""
+    """Two query heads (or `heads`) that share a key head, if the kernel takes that; a mask as above. LSE and delta are
+    made up: only waits matter."""
 
     def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ragged=False, padded=False, ordered=False, **more):
         self.row, self.queries, self.keys, self.window = row, queries, keys, window
@@ -137,6 +137,7 @@ class BackwardLaunch:
         self.softcap, self.dropout = more.pop("softcap", 0.0), more.pop("dropout", 0.0)
         self.narrower = more.pop("narrower", 0)  # columns less than the kernel is for
         self.unwanted = more.pop("unwanted", ())  # gradients that nobody asks for
+        self.heads = more.pop("heads", 2)
         assert not more
 
     def bits(self, x):
@@ -151,30 +152,29 @@ class BackwardLaunch:
         if whole:  # those whose queries pass by tiles of keys sum dQ over the tiles
             passing, kept = min(row.tile_q, HEAD_BLOCK), self.queries
             sums = row.tile_q < row.seqlen_q and self.keys > row.tile_k
-        key_heads = 2 if whole else 1
-        args = Arguments(
-            window_left=self.window[0], window_right=self.window[1], batch=1, heads_q=2, heads_k=key_heads, splits=1
-        )
+        heads_q, key_heads = self.heads, self.heads if whole else 1
+        args = Arguments(window_left=self.window[0], window_right=self.window[1], batch=1, splits=1)
+        args.heads_q, args.heads_k = heads_q, key_heads
         dim = (min(row.dim_qk, 128) if scores else row.dim_qk) - self.narrower
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
         args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
         args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
-        args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * 2
+        args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * heads_q
         if self.ordered:  # kOrdersByHeads: one workgroup has all keys; waves with the same columns have their own sums
             args.in_order, args.tasks = 1, 1
             args.splits = row.threads // 64 * 32 // (64 if row.dim_qk <= 64 else 128)
         args.dq_columns = row.dim_qk * args.splits if sums else 0
         for name in ("q", "o", "d_o", "dq", "k", "v", "dk", "dv"):
-            heads, length = (2, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
+            heads, length = (heads_q, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
             array = self.bits(rng.standard_normal((length, heads * dim)))
             strides = (I64 * 4)(array.size, heads * dim, dim, 1)
             address = 0 if name in self.unwanted else session.buffer(array).address
             setattr(args, name, Tensor(address, strides, self.dtype, length))
         self.set_lengths(session, args)
-        lse = session.buffer(np.full((self.queries, 2), 0.5, np.float32))
-        args.lse = Tensor(lse.address, (I64 * 4)(2 * self.queries, 2, 1, 1), FLOAT, self.queries)
+        lse = session.buffer(np.full((self.queries, heads_q), 0.5, np.float32))
+        args.lse = Tensor(lse.address, (I64 * 4)(heads_q * self.queries, heads_q, 1, 1), FLOAT, self.queries)
         block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
-        blocks = np.full(32 + (-(-self.queries // passing) + self.ragged) * 2 * block // 4, -0.5, np.float32)
+        blocks = np.full(32 + (-(-self.queries // passing) + self.ragged) * heads_q * block // 4, -0.5, np.float32)
         if scores:  # kernels/abi/score_gradients.h: one sum for both heads; or parts, the last floats of the memory
             kind = np.float32 if self.bias == FLOAT else np.uint16
             entries = session.buffer(np.zeros((self.queries, self.keys), kind))
@@ -231,6 +231,10 @@ class Subject(mutation.Subject):
                     BackwardLaunch(row, few - 3, few - 3, **everything),  # a head that is one tile
                     BackwardLaunch(row, 2 * few + 5, 2 * few + 5, narrower=24, **everything),
                     BackwardLaunch(row, 2 * few, 2 * few, unwanted=("dq", "dk", "dv"), **everything),
+                    # An odd number of tiles, of which the last one has code of its own on RDNA4.
+                    BackwardLaunch(row, 3 * few, 3 * few, heads=1),
+                    BackwardLaunch(row, 2 * few + 5, 2 * few + 5, heads=1, narrower=24, **everything),
+                    BackwardLaunch(row, few - 3, few - 3, heads=1, **everything),
                 ]
             if "kOrdersByHeads" in row.needs:
                 self.runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True))
