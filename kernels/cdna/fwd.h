@@ -373,7 +373,8 @@ struct Forward {
       static_cast<float*>(p.lse.data)[query_offset(p.lse, seq, first_query + query, head)] = end.lse;
     if (p.o.dtype == abi::kF32) return store_floats(p, seq, inverse, query < rows);
     const Buffer out = wave_buffer(p.o, seq, p.dim_v);
-    const uint32_t row = query * uint32_t(p.o.stride[1] * 2) + 16 * half;
+    // Lanes past the last query would write over it where there is one alone, whose stride may be 0.
+    const uint32_t row = query < rows ? query * uint32_t(p.o.stride[1] * 2) + 16 * half : kNowhere;
     FW_UNROLL for (int g = 0; g < 2 * C::kBlocks; ++g) {
       const int column = 16 * g + 8 * half;
       U32x4 x;
