@@ -91,9 +91,7 @@ def gradients(
             return results
         except Unsupported:
             pass
-    backend = _torch()
-    settings = backend.settings_of(p.q)
-    return backend.torch_backward(p, dout, dlse, out, lse, (*needs, False), piece=piece, **settings)[:5]
+    return _by_operations(p, piece, dout, dlse, out, lse, needs)
 
 
 def add_gradients(
@@ -126,12 +124,17 @@ def add_gradients(
             return dslopes, dbias
         except Unsupported:
             pass
-    backend = _torch()
-    settings = backend.settings_of(p.q)
-    wanted = (*[total is not None for total in sums], *needs, False)
-    *parts, dslopes, dbias = backend.torch_backward(p, dout, dlse, out, lse, wanted, piece=piece, **settings)[:5]
+    wanted = (*[total is not None for total in sums], *needs)
+    *parts, dslopes, dbias = _by_operations(p, piece, dout, dlse, out, lse, wanted)
     _add_up(sums, parts)
     return dslopes, dbias
+
+
+def _by_operations(problem: Problem, piece: Piece | None, *given: Any) -> tuple[Tensor | None, ...]:
+    """`gradients` by PyTorch operations. given: its arguments from dout on."""
+    backend, (*tensors, needs) = _torch(), given
+    settings = backend.settings_of(problem.q)
+    return backend.torch_backward(problem, *tensors, (*needs, False), piece=piece, **settings)[:5]
 
 
 def _add_up(sums: Sequence[Tensor | None], parts: Sequence[Tensor | None]) -> None:
