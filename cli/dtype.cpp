@@ -1,5 +1,6 @@
 #include "dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -16,14 +17,18 @@ uint16_t bf16_bits(float value) {
 
 float bf16_value(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
+// 2^exponent, for normal numbers. std::ldexp and std::ilogb give the same, but are calls, one for each element.
+float power_of_two(int exponent) { return std::bit_cast<float>(uint32_t(exponent + 127) << 23); }
+int exponent_of(float normal) { return int(std::bit_cast<uint32_t>(normal) >> 23) - 127; }  // not negative
+
 // By arithmetic: scale so that one unit in the last place is 1, round with the current (nearest even) mode, scale back.
 uint16_t f16_bits(float value) {
   const uint16_t sign = std::signbit(value) ? 0x8000u : 0u;
   if (std::isnan(value)) return uint16_t(sign | 0x7E00u);
   const float magnitude = std::fabs(value);
   if (magnitude >= 65520.0f) return uint16_t(sign | 0x7C00u);
-  int exponent = magnitude < 0x1p-14f ? -14 : std::ilogb(magnitude);
-  const float units = std::nearbyint(std::ldexp(magnitude, 10 - exponent));  // 0..2048
+  const int exponent = magnitude < 0x1p-14f ? -14 : exponent_of(magnitude);
+  const float units = std::nearbyint(magnitude * power_of_two(10 - exponent));  // 0..2048
   // A full 2048 carries into the exponent field by itself; subnormals (units < 1024) have field 0.
   const uint32_t field = exponent == -14 && units < 1024.0f ? 0u : uint32_t(exponent + 15);
   return uint16_t(sign | ((field << 10) + uint32_t(units) - (field ? 1024u : 0u)));
@@ -35,9 +40,9 @@ float f16_value(uint16_t bits) {
   if (field == 31) {
     magnitude = fraction ? std::bit_cast<float>(0x7F800000u | (uint32_t(fraction) << 13)) : HUGE_VALF;
   } else if (field == 0) {
-    magnitude = std::ldexp(float(fraction), -24);
+    magnitude = float(fraction) * 0x1p-24f;
   } else {
-    magnitude = std::ldexp(float(fraction + 1024), field - 25);
+    magnitude = float(fraction + 1024) * power_of_two(field - 25);
   }
   return bits & 0x8000u ? -magnitude : magnitude;
 }
@@ -106,15 +111,17 @@ uint32_t poison_bits(fw_dtype type) {
   }
 }
 
-bool is_poison(const void* element, fw_dtype type) {
+void fill_poison(size_t count, fw_dtype type, void* elements) {
   if (type == FW_F32) {
-    uint32_t bits;
-    std::memcpy(&bits, element, 4);
-    return bits == poison_bits(type);
+    std::fill_n(static_cast<uint32_t*>(elements), count, poison_bits(type));
+  } else {
+    std::fill_n(static_cast<uint16_t*>(elements), count, uint16_t(poison_bits(type)));
   }
-  uint16_t bits;
-  std::memcpy(&bits, element, 2);
-  return bits == poison_bits(type);
+}
+
+bool is_poison(const void* elements, size_t index, fw_dtype type) {
+  if (type == FW_F32) return static_cast<const uint32_t*>(elements)[index] == poison_bits(type);
+  return static_cast<const uint16_t*>(elements)[index] == poison_bits(type);
 }
 
 }  // namespace flashwave::cli

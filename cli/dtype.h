@@ -20,6 +20,7 @@ void load(const void* bytes, size_t count, fw_dtype type, float* values);
 
 // A NaN no kernel produces by itself: outputs are filled with it, so an element never written is recognised.
 uint32_t poison_bits(fw_dtype type);
-bool is_poison(const void* element, fw_dtype type);
+void fill_poison(size_t count, fw_dtype type, void* elements);
+bool is_poison(const void* elements, size_t index, fw_dtype type);
 
 }  // namespace flashwave::cli

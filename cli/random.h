@@ -26,9 +26,11 @@ class Random {
       return spare_;
     }
     const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform())), angle = 6.283185307179586 * uniform();
-    spare_ = float(radius * std::sin(angle));
+    double sine, cosine;
+    sincos(angle, &sine, &cosine);  // glibc's: half the time of two calls, the same numbers
+    spare_ = float(radius * sine);
     has_spare_ = true;
-    return float(radius * std::cos(angle));
+    return float(radius * cosine);
   }
 
  private:

@@ -185,10 +185,9 @@ Staged::~Staged() {
 
 void Staged::poison(TensorId id) {
   const fw_dtype type = geometry_.dtype_of(id, data_dtype_);
-  const size_t count = size_t(geometry_.elements[id]), size = dtype_size(type);
-  const uint32_t bits = poison_bits(type);
-  std::vector<std::byte> bytes(count * size);
-  for (size_t i = 0; i < count; ++i) std::memcpy(&bytes[i * size], &bits, size);  // little endian: the low bytes
+  const size_t count = size_t(geometry_.elements[id]);
+  std::vector<std::byte> bytes(count * dtype_size(type));
+  fill_poison(count, type, bytes.data());
   upload_raw(id, bytes);
 }
 
@@ -232,14 +231,14 @@ Readback Staged::read(TensorId id) const {
   const View& v = geometry_.view[id];
   const fw_dtype type = geometry_.dtype_of(id, data_dtype_);
   const std::vector<std::byte> bytes = download_raw(v.buffer);
+  std::vector<float> values(size_t(geometry_.elements[v.buffer]));
+  load(bytes.data(), values.size(), type, values.data());
   Readback out;
   out.value.reserve(size_t(v.count()));
   out.untouched.reserve(size_t(v.count()));
   for_each_element(v, [&](size_t at, int64_t, int64_t) {
-    float value;
-    load(&bytes[at * dtype_size(type)], 1, type, &value);
-    out.value.push_back(value);
-    out.untouched.push_back(is_poison(&bytes[at * dtype_size(type)], type));
+    out.value.push_back(values[at]);
+    out.untouched.push_back(is_poison(bytes.data(), at, type));
   });
   return out;
 }
@@ -389,13 +388,30 @@ void describe_problem(const Geometry& g, fw_dtype data_dtype, AddressOf address,
   grad->d_slopes = floats(kDSlopes);
 }
 
-fw_report run_problem(const Staged& staged, bool backward, const RunOptions& options) {
-  fw_report report{};
-  report.struct_size = sizeof report;
+namespace {
+
+fw_exec make_exec(const RunOptions& options) {
   fw_exec exec;
   fw_exec_init(&exec, sizeof exec);
   exec.num_threads = int32_t(options.threads);
   exec.force_kernel = options.kernel.empty() ? nullptr : options.kernel.c_str();
+  return exec;
+}
+
+}  // namespace
+
+void plan_problem(const Staged& staged, bool backward, const RunOptions& options) {
+  const fw_exec exec = make_exec(options);
+  size_t workspace;
+  require(fw_workspace_size(staged.device(), &staged.attention(), backward ? &staged.gradients() : nullptr, &exec,
+                            &workspace),
+          backward ? "fw_backward" : "fw_forward");
+}
+
+fw_report run_problem(const Staged& staged, bool backward, const RunOptions& options) {
+  fw_report report{};
+  report.struct_size = sizeof report;
+  fw_exec exec = make_exec(options);
   exec.report = &report;
   const std::string what = backward ? "fw_backward" : "fw_forward";
   require(backward ? fw_backward(staged.device(), &staged.attention(), &staged.gradients(), &exec)

@@ -83,6 +83,8 @@ struct RunOptions {
   std::string kernel;  // empty = the library chooses
   int64_t threads = 0;
 };
+// Throws the LibraryError that run_problem would, if the library refuses the problem; touches no data.
+void plan_problem(const Staged& staged, bool backward, const RunOptions& options);
 // Runs fw_forward, or fw_backward if `backward`, and waits. Throws LibraryError. Returns what ran.
 fw_report run_problem(const Staged& staged, bool backward, const RunOptions& options);
 
