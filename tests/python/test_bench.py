@@ -442,6 +442,37 @@ def test_the_cost_of_a_call(tmp_path, capsys):
     assert "torch.ops.flashwave.forward" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("tiles", [False, True], ids=["no tiles", "tiles"])
+def test_gates_of_cpus(tiles, tmp_path, capsys):
+    """On a tool that says what it is told: which gates are asked, and that one that is missed is said."""
+    script, tool = load_script("bench/cpu_gates.py"), tmp_path / "flashwave"
+    tool.write_text(
+        f"""#!{sys.executable}
+import json, sys
+words = dict(word.split("=") for word in sys.argv[2:] if "=" in word)
+if sys.argv[1] == "explain":
+    print(json.dumps({{"kernel": words["kernel"]}}) if {tiles} else "")
+    sys.exit({0 if tiles else 1})
+fraction = 0.79 if "page" in words else 0.9
+answer = dict(ok=True, fault="", throttled_samples=0, ms_p50=10 / int(words["threads"]), gflops=100.0)
+print(json.dumps({{**answer, "ratio_p50": 0.41, "kv_gbs": 20 * fraction, "read_gbs": 20.0}}))
+"""
+    )
+    tool.chmod(0o755)
+    path = tmp_path / "gates.json"
+    assert script.main([f"--tool={tool}", "--only=loop,threads,split"]) == (1 if tiles else 0)
+    assert script.main([f"--tool={tool}", "--only=loop,decode,threads,split", f"--json={path}"]) == 1
+    met = {gate["name"]: gate["met"] for gate in json.loads(path.read_text())["gates"]}
+    missed = {"decode of a loop that reads, pages of 16"}
+    if tiles:
+        missed |= {"of the bare loop, d 128, 4096 keys", "of the bare loop, d 128, 8192 keys"}
+    assert {name for name, ok in met.items() if not ok} == missed
+    assert len(met) == (6 + 4 + 4 if tiles else 6)
+    assert "pages of 16" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        script.main([f"--tool={tool}", "--only=peace"])
+
+
 def test_report_of_the_script_for_gpus(tmp_path):
     script = load_script("bench/cuda_vs_sdpa.py")
     results = [
