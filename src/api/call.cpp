@@ -202,7 +202,7 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   if (fast_rounding_wanted(on_amd)) problem.a.flags |= FW_FAST_ROUNDING;
   problem.bf16_products = bf16_products_wanted(on_amd);
   // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
-  return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
+  return choose_threads(flops_of(problem, false) < kSingleThreadedFlops, call);
 }
 
 Status plan_call(const Call& call, Reasons reasons, Plan* plan) {
