@@ -142,8 +142,9 @@ def flash_attn_func(
         try:
             if _any_autocast():
                 q, k, v = autocast(q, k, v)
-            if softmax_scale is None and window_size == (-1, -1) and type(softcap) is float and not (softcap or dropout_p):
-                return plain(q, k, v, None, True if causal else False)
+            numbers = (softmax_scale is None or type(softmax_scale) is float) and type(softcap) is float
+            if numbers and window_size == (-1, -1) and not (softcap or dropout_p):
+                return plain(q, k, v, softmax_scale, bool(causal))
             mask = mask_of(softmax_scale, causal, window_size, softcap)
             if not dropout_p:
                 return dense(q, k, v, mask)
