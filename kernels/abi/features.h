@@ -79,6 +79,9 @@ enum Needs : uint32_t {
   kPrefersShortColumns = 1u << 15,
   // Nor this: made for more than kVeryFewRows rows; forced by name it takes fewer.
   kPrefersSeveralRows = 1u << 13,
+  // Nor this: made for more than kFewRows rows, which fill no more than half of its vectors; forced by name it takes
+  // fewer.
+  kPrefersManyRows = 1u << 27,
   // Nor this: made for blocks of queries too few to fill the GPU; forced by name it takes any number.
   kPrefersFewBlocks = 1u << 20,
   // Nor this: made for at most kFewRows rows, or kVeryFewRows of head dims above 128, where the GPU has a kernel by
@@ -90,7 +93,7 @@ enum Needs : uint32_t {
 };
 
 inline constexpr float kLeastScale = 1e-30f;           // see kTakesLseByScale: the quotient fits fp32
-inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefersFewRows, kPrefersSeveralRows
+inline constexpr int kFewRows = 16, kVeryFewRows = 4;  // see kNeedsFewRows, kPrefers...Rows
 
 // How the work of a GPU kernel is cut into workgroups (src/plan/schedule_gpu.cpp).
 enum class Work : uint8_t {

@@ -165,19 +165,20 @@ struct GroupPanels {
 };
 
 // acc[column panel][NK][NQ] += A[keys][QB] * columns[column panel][QB][NQ], rows by units, for each group of MR keys
-// over the rows that see it. One panel of columns stays in the first-level cache while the groups pass over it. The
-// rows of a block are summed up before they are added: one chain of fp32 additions over all rows loses 3 times as much
-// (NOTES.md).
-FW_NOINLINE void accumulate_keys(const float* a, const float* columns, int width, const GroupPanels& seen, float* acc) {
+// over the rows that see it, of which there are `units` in all. One panel of columns stays in the first-level cache
+// while the groups pass over it. The rows of a block are summed up before they are added: one chain of fp32 additions
+// over all rows loses 3 times as much (NOTES.md).
+FW_NOINLINE void accumulate_keys(const float* a, const float* columns, int width, const GroupPanels& seen, int units,
+                                 float* acc) {
   constexpr int kPanelUnits = NQ / kPer;
   for (int c = 0; c < width; c += NQ, columns += kQueryUnits * NQ, acc += NK * NQ) {
     for (int g = 0; g < NK / MR; ++g) {
       if (seen.from[g] >= seen.to[g]) continue;
+      const int from = seen.from[g] * kPanelUnits, to = seen.to[g] * kPanelUnits;
       V tile[MR][NV];
       clear(tile);
-      multiply_tile<MR, kQueryUnits, 1, NQ>(tile, a + g * MR * kQueryUnits + seen.from[g] * kPanelUnits,
-                                            columns + seen.from[g] * kPanelUnits * NQ,
-                                            (seen.to[g] - seen.from[g]) * kPanelUnits);
+      multiply_tile<MR, kQueryUnits, 1, NQ>(tile, a + g * MR * kQueryUnits + from, columns + from * NQ,
+                                            (to < units ? to : units) - from);
       add_tile<MR, NQ>(acc + g * MR * NQ, tile);
     }
   }
@@ -234,8 +235,8 @@ struct BackwardTask {
         const int64_t slot = one_slot ? 0 : kb / splits;
         float *dk = mem.dk + slot * mem.dk_block, *dv = mem.dv + slot * mem.dv_block;
         if (one_slot) {
-          __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
-          __builtin_memset(dv, 0, mem.dv_block * sizeof(float));
+          clear_block(kb * NK, mem.q_width, dk);
+          clear_block(kb * NK, mem.v_width, dv);
         }
         const bool seen = key_block(kb * NK, dk, dv);
         if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
@@ -246,6 +247,16 @@ struct BackwardTask {
         take(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride, order, mem.d_slope + i * NQ);
       }
     }
+  }
+
+  // The accumulators of the keys at k0 that exist: of a short sequence few of a block.
+  FW_INLINE void clear_block(int64_t k0, int width, float* acc) const {
+    const int64_t keys = round_up(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : int64_t{NK}, int64_t{MR});
+    if (keys == NK) {
+      __builtin_memset(acc, 0, int64_t{NK} * width * sizeof(float));
+      return;
+    }
+    for (int c = 0; c < width; c += NQ) __builtin_memset(acc + c * NK, 0, keys * NQ * sizeof(float));
   }
 
   FW_INLINE float* q_panel(int i) const { return mem.q_panels + int64_t{i} * NQ * units_of(p.dim_qk); }
@@ -357,8 +368,10 @@ struct BackwardTask {
     }
     const int64_t block = int64_t{first} / kPanelsPerBlock * kQueryUnits;
     const float *q_columns = mem.q_columns + block * mem.q_width, *do_columns = mem.do_columns + block * mem.v_width;
-    accumulate_keys(mem.p, do_columns, mem.v_width, seen, dv);
-    accumulate_keys(mem.ds, q_columns, mem.q_width, seen, dk);
+    const int64_t rest = scope.rows - row0 - int64_t{first} * NQ;
+    const int units = units_of(int(rest < n * NQ ? rest : n * NQ));
+    accumulate_keys(mem.p, do_columns, mem.v_width, seen, units, dv);
+    accumulate_keys(mem.ds, q_columns, mem.q_width, seen, units, dk);
   }
 
   FW_INLINE void write_keys(int64_t k0, const float* dk, const float* dv) {

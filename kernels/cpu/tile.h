@@ -170,12 +170,12 @@ FW_NOINLINE void pack_strips(const T* const* rows, int count, int n, const Strip
   }
 }
 
-// count rows -> [ceil(n/NQ)][ld units][NQ]: panels of columns, the B side of a product over the rows. Rows past count,
-// up to ld units, are zeros.
+// count rows -> [ceil(n/NQ)][ld units][NQ]: panels of columns, the B side of a product over the rows. Rows past count
+// are zeros up to a multiple of NQ, which is as far as products read.
 template <class T>
 FW_NOINLINE void pack_columns(const T* const* rows, int count, int n, int ld, float* out) {
   const int width = round_up(n, NQ);  // the last panel may be half empty
-  for (int r = 0; r < ld * kPer; r += kPer, out += NQ) {
+  for (int r = 0; r < round_up(count, NQ); r += kPer, out += NQ) {
     for (int c = 0; c < width; c += W) {
       const auto of = [&](int i) __attribute__((always_inline)) {
         const T* row = r + i < count ? rows[r + i] : nullptr;

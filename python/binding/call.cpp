@@ -1,11 +1,13 @@
 #include "call.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
+#include <string_view>
 
 int32_t flashwave_torch_steering = 0;
 
@@ -68,6 +70,17 @@ bool is_set(const char* name) {
   return value != nullptr && value[0] != '\0';
 }
 
+// Whether any variable that steered() asks for may be set: one look at the environment in place of one for each.
+bool environment_steers() {
+  if (environ == nullptr) return false;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if ((*variable)[0] != 'F') continue;
+    const std::string_view text(*variable);
+    if (text.starts_with("FLASH_ATTENTION_") || text.starts_with("FLASHWAVE_BACKEND=")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool load(void* handle) {
@@ -85,6 +98,12 @@ void fail(int status, const std::string& text) {
 
 void torch_check(AOTITorchError error) {
   if (error != 0) fail(FW_INTERNAL_ERROR, "a function of torch's C ABI failed");
+}
+
+void* data_of(const Tensor& tensor) {
+  void* data = nullptr;
+  torch_check(aoti_torch_get_data_ptr(tensor.get(), &data));
+  return data;
 }
 
 View::View(const Tensor& tensor) {
@@ -166,6 +185,7 @@ void fill(const Tensor& tensor, float value) {
 
 bool steered(bool on_cpu) {
   if (std::atomic_ref(flashwave_torch_steering).load(std::memory_order_relaxed) != 0) return true;
+  if (!environment_steers()) return false;
   if (is_set("FLASHWAVE_BACKEND") || is_set("FLASH_ATTENTION_DEBUG")) return true;
   return !on_cpu && is_set("FLASH_ATTENTION_TRITON_AMD_ENABLE");
 }

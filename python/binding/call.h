@@ -32,6 +32,8 @@ bool load(void* handle);  // of dlopen; false if a function is missing
 [[noreturn]] void fail(int status, const std::string& text);
 void torch_check(AOTITorchError error);
 
+void* data_of(const Tensor& tensor);
+
 // What a call needs of a tensor, by C calls of which none goes through the dispatcher.
 struct View {
   void* data = nullptr;

@@ -199,6 +199,15 @@ fw_tensor rows(const View& view) {
   return t;
 }
 
+fw_tensor new_rows(const Tensor& made, const View& like) {
+  fw_tensor t{.data = data_of(made), .stride = {}, .dtype = library_dtype(like.dtype), .reserved = 0};
+  for (int64_t i = like.rank - 1, step = 1; i >= 0; --i) {
+    t.stride[4 - like.rank + i] = step;
+    step *= like.sizes[i] > 1 ? like.sizes[i] : 1;
+  }
+  return t;
+}
+
 fw_tensor pairs(const View& view) {
   fw_tensor t{.data = view.data, .stride = {}, .dtype = library_dtype(view.dtype), .reserved = 0};
   for (int64_t i = 0; i < 4; ++i) t.stride[i] = view.sizes[i] == 1 ? 0 : view.strides[i];

@@ -58,6 +58,8 @@ bool put_table(const View& table, const View& q, fw_tensor* to);
 
 // (batch, seq, head, dim); a packed tensor has no batch.
 fw_tensor rows(const View& view);
+// The same of a tensor that empty_like(like) has made.
+fw_tensor new_rows(const Tensor& made, const View& like);
 // Of (batch, head, query, key), where an extent of 1 broadcasts.
 fw_tensor pairs(const View& view);
 

@@ -108,9 +108,9 @@ std::array<Tensor, 6> backward_elsewhere(Inputs in, Incoming given, bool refused
   return results;
 }
 
-// Whether the forward's results are what the library reads.
-bool put_results(const Incoming& given, Problem* problem) {
-  const View out(given.out), lse(given.lse), dout(given.dout);
+// Whether the forward's results, and the gradient of out, are what the library reads.
+bool put_results(const Incoming& given, const View& dout, Problem* problem) {
+  const View out(given.out), lse(given.lse);
   const View& q = problem->q;
   const bool fits = out.rank == q.rank && dout.rank == q.rank && lse.rank + 1 == q.rank && out.dtype == q.dtype &&
                     dout.dtype == q.dtype && lse.dtype == aoti_torch_dtype_float32() && out.rows_are_dense() &&
@@ -129,7 +129,7 @@ Gradients new_gradients(const Inputs& in, const Problem& p, int64_t needs, fw_gr
   const auto rows_of = [&](size_t place, int64_t need, const View& like, const MaybeTensor& offsets, fw_tensor* to) {
     if ((needs & need) == 0) return;
     made[place] = empty_like(like);
-    *to = rows(View(made[place]));
+    *to = new_rows(made[place], like);
     if (!p.all_rows_used(offsets, like)) fill(made[place], 0);
   };
   rows_of(0, kNeedQ, p.q, in.cu_seqlens_q, &g->dq);
@@ -157,12 +157,12 @@ bool asks_for_what_is_there(const Inputs& in, int64_t needs) {
 
 // With nothing for the gradients that are not needed.
 std::pair<Gradients, Path> backward_by_library(const Inputs& in, const Incoming& given, Problem* problem) {
-  problem->ok = problem->ok && put_results(given, problem) && asks_for_what_is_there(in, given.needs);
+  const View dout(given.dout);
+  problem->ok = problem->ok && put_results(given, dout, problem) && asks_for_what_is_there(in, given.needs);
   if (!problem->ok) return {Gradients{}, Path::kElsewhere};
   fw_gradients g;
   library.gradients_init(&g, sizeof g);
   MaybeTensor copy;
-  const View dout(given.dout);
   if (!dout.rows_are_dense()) copy = dense_copy(given.dout);  // the gradient of a sum is one number, repeated
   g.d_o = rows(copy ? View(*copy) : dout);
   if (given.dlse) {

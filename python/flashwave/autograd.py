@@ -133,13 +133,15 @@ class _Gradients(_Function):
         pass
 
 
-def _gradients(ctx: Any, problem: Problem, dout: Tensor | None, dlse: Any, out: Tensor, lse: Tensor, needs: tuple):
+def _gradients(
+    asked: str | None, problem: Problem, dout: Tensor | None, dlse: Any, out: Tensor, lse: Tensor, needs: tuple
+) -> Any:
     if dout is None and dlse is None:
         return (None,) * len(NAMES_OF_GRADIENTS)
     if dout is None:
         dout = torch.zeros_like(out)
-    if ctx.backend is not None:
-        with backend(ctx.backend):  # the backward may run elsewhere: in another thread, outside a `with`
+    if asked is not None:
+        with backend(asked):  # the backward may run elsewhere: in another thread, outside a `with`
             return _computed(problem, dout, dlse, out, lse, needs)
     return _computed(problem, dout, dlse, out, lse, needs)
 
@@ -156,36 +158,75 @@ def _computed(problem: Problem, dout: Tensor, dlse: Tensor | None, out: Tensor, 
     return [result if needed else None for result, needed in zip(results, needs)]
 
 
-class _Dense(torch.autograd.Function):
-    """`_Attention` of q, k and v with a mask and dropout at most, in half the time; not for torch.func."""
+class _Plain(torch.autograd.Function):
+    """`_Attention` of q, k and v with a mask at most, in half the time; not for torch.func.
+
+    The last input is (scale, packed mask, backend): one tuple, since autograd looks at each input.
+    """
 
     jvp = staticmethod(no_jvp)
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scalars: tuple) -> Tensor:  # type: ignore[override]
-        out, lse = (_plain_lse if len(scalars) == 2 else _dense_lse)(q, k, v, *scalars)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.scalars, ctx.backend = scalars, chosen()
+        out, lse = _plain_lse(q, k, v, scalars[0], scalars[1])
+        ctx.to_save = q, k, v, out, lse  # save_for_backward, without its frame
+        if scalars != _USUAL:  # else the node needs no dictionary: see below
+            ctx.scalars = scalars
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple:  # type: ignore[override]
         q, k, v, out, lse = ctx.saved_tensors
-        needs, scalars = ctx.needs_input_grad, ctx.scalars
-        if ctx.backend is None and needs[0] and needs[1] and needs[2] and not _grad_enabled():
-            try:
-                backward = _plain_backward if len(scalars) == 2 else _dense_backward
-                results = backward(dout, out, lse, q, k, v, *scalars)
-            except RuntimeError as error:
-                raise_for(error)
-        else:
-            problem = operators.packed_problem(q, k, v, *scalars)
-            results = _gradients(ctx, problem, dout, None, out, lse, (*needs[:3], False, False, False))
-        return results[0], results[1], results[2], None
+        scale, packed, asked = ctx.scalars
+        if asked is not None or ctx.needs_input_grad != _ALL_THREE or _grad_enabled():
+            return _gradients_of_packed(ctx, dout, q, k, v, out, lse)
+        try:
+            dq, dk, dv = _plain_backward(dout, out, lse, q, k, v, scale, packed)
+        except RuntimeError as error:
+            raise_for(error)
+        return dq, dk, dv, None
+
+
+class _Dense(torch.autograd.Function):
+    """`_Plain` with softcap and dropout, whose numbers stand before the backend."""
+
+    jvp = staticmethod(no_jvp)
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scalars: tuple) -> Tensor:  # type: ignore[override]
+        out, lse = _dense_lse(q, k, v, *scalars[:-1])
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.scalars = scalars
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple:  # type: ignore[override]
+        q, k, v, out, lse = ctx.saved_tensors
+        *scalars, asked = ctx.scalars
+        if asked is not None or ctx.needs_input_grad != _ALL_THREE or _grad_enabled():
+            return _gradients_of_packed(ctx, dout, q, k, v, out, lse)
+        try:
+            dq, dk, dv = _dense_backward(dout, out, lse, q, k, v, *scalars)
+        except RuntimeError as error:
+            raise_for(error)
+        return dq, dk, dv, None
+
+
+_USUAL = (None, 0, None)  # of _Plain: the default scale, no mask, no backend asked for
+_ALL_THREE = (True, True, True, False)  # of q, k and v, and no gradient of what is no tensor
+
+
+def _gradients_of_packed(ctx: Any, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple:
+    """The backward of `_Plain` and `_Dense` by the operator that takes everything."""
+    *scalars, asked = ctx.scalars
+    needs = *ctx.needs_input_grad[:3], False, False, False
+    problem = operators.packed_problem(q, k, v, *scalars)
+    return (*_gradients(asked, problem, dout, None, out, lse, needs)[:3], None)
 
 
 # What autograd calls of a node: our function at once, where torch's own looks for it in three frames.
-_Dense._backward_cls.apply = _Dense.backward
+_Plain._backward_cls.apply, _Dense._backward_cls.apply = _Plain.backward, _Dense.backward
+_Plain._backward_cls.scalars = _USUAL
 
 
 class _Attention(_Function):
@@ -204,7 +245,7 @@ class _Attention(_Function):
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, _: Any) -> tuple:
         *tensors, out, lse = ctx.saved_tensors
         needs = tuple([bool(ctx.needs_input_grad[place]) for place in DIFFERENTIABLE])
-        results = _gradients(ctx, Problem(*tensors, *ctx.scalars), dout, dlse, out, lse, needs)
+        results = _gradients(ctx.backend, Problem(*tensors, *ctx.scalars), dout, dlse, out, lse, needs)
         gradients: list = [None] * (_SCALARS + 1)
         for place, gradient in zip(DIFFERENTIABLE, results):
             gradients[place] = gradient
@@ -214,28 +255,41 @@ class _Attention(_Function):
 # -------------------------------------------------------------------------------------------------------------- calls
 
 
+def plain(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool) -> Tensor:
+    """Attention with no options but these."""
+    try:
+        if _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            packed = 1 if causal else 0
+            if not q.is_cpu and (_deterministic_algorithms() or settings.deterministic()):
+                packed |= 2
+            return _Plain.apply(q, k, v, (scale, packed, chosen()))  # under torch.func raises before it computes
+        if not _transforms() and forward_ad._current_level < 0:
+            return _dense(q, k, v, scale, causal, -1, -1, 0.0)
+    except RuntimeError as error:
+        if not _transforms():
+            raise_for(error)
+    return dense(q, k, v, (scale, causal, -1, -1, 0.0))
+
+
 def dense(
     q: Tensor, k: Tensor, v: Tensor, mask: tuple, rng_state: Tensor | None = None, dropout_p: float = 0.0
 ) -> Tensor:
     """Attention with a mask and dropout and nothing else."""
+    scale, causal, left, right, softcap = mask
+    packable = left <= WIDEST_PACKED and right <= WIDEST_PACKED
     try:
-        if (
-            (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-            or _transforms()
-            or forward_ad._current_level >= 0
-        ):  # is_differentiated, without its loop
-            scale, causal, left, right, softcap = mask
-            deterministic = _deterministic_algorithms() or (not q.is_cpu and settings.deterministic())
-            if _transforms() or left > WIDEST_PACKED or right > WIDEST_PACKED:
+        if is_differentiated(q, k, v):
+            deterministic = not q.is_cpu and (_deterministic_algorithms() or settings.deterministic())
+            if _transforms() or not packable:
                 problem = operators.dense_problem(q, k, v, mask, deterministic, rng_state, dropout_p)
                 return _Attention.call(*problem[:_SCALARS], False)[0]
             packed = packed_mask(causal, left, right, deterministic)
-            scalars = (scale, packed, softcap, rng_state, dropout_p) if softcap or dropout_p else (scale, packed)
-            return _Dense.apply(q, k, v, scalars)
+            if softcap or dropout_p:
+                return _Dense.apply(q, k, v, (scale, packed, softcap, rng_state, dropout_p, chosen()))
+            return _Plain.apply(q, k, v, (scale, packed, chosen()))
         if not dropout_p:
             return _dense(q, k, v, *mask)
-        scale, causal, left, right, softcap = mask
-        if left <= WIDEST_PACKED and right <= WIDEST_PACKED:  # half the arguments, for a log-sum-exp nobody reads
+        if packable:  # half the arguments, for a log-sum-exp nobody reads
             packed = packed_mask(causal, left, right, False)
             return _dense_lse(q, k, v, scale, packed, softcap, rng_state, dropout_p)[0]
         problem = operators.dense_problem(q, k, v, mask, False, rng_state, dropout_p)

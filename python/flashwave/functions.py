@@ -26,7 +26,7 @@ from .attention import (
     mask_of,
     whole_number,
 )
-from .autograd import append_step, attend, cached, dense, is_differentiated, refuse_derivatives, varlen
+from .autograd import append_step, attend, cached, dense, is_differentiated, plain, refuse_derivatives, varlen
 from .errors import FlashwaveError, InvalidArgument
 from .problem import FORWARD_FIELDS, Problem
 
@@ -139,10 +139,13 @@ def flash_attn_func(
     if not (deterministic or return_attn_probs or return_lse or _is_compiling()) and (
         bias is sinks is alibi_slopes is out is None
     ):
-        mask = mask_of(softmax_scale, causal, window_size, softcap)
         try:
             if _any_autocast():
                 q, k, v = autocast(q, k, v)
+            numbers = (softmax_scale is None or type(softmax_scale) is float) and type(softcap) is float
+            if numbers and window_size == (-1, -1) and not (softcap or dropout_p):
+                return plain(q, k, v, softmax_scale, bool(causal))
+            mask = mask_of(softmax_scale, causal, window_size, softcap)
             if not dropout_p:
                 return dense(q, k, v, mask)
             dropout_p = dropout_of(dropout_p)

@@ -34,13 +34,13 @@ Status execute(fw_device* device, const fw_attention* attention, const fw_gradie
     return status;
   }
   if (call.problem.empty()) {
-    if (debug_wanted()) print_debug(call, words_of(call.problem), nullptr);
+    if (call.steered && debug_wanted()) print_debug(call, words_of(call.problem), nullptr);
     fill_report(call, nullptr);
     return backward ? clear_outputs(call) : Status{};
   }
   Plan plan;
   if (Status status = plan_call(call, Reasons::kNone, &plan); !status.ok()) return status;
-  if (debug_wanted()) print_debug(call, words_of(call.problem), &plan);
+  if (call.steered && debug_wanted()) print_debug(call, words_of(call.problem), &plan);
   Status status = run(*call.device, call.problem, plan, call.run_options());
   if (status.ok()) fill_report(call, &plan);
   return status;

@@ -86,6 +86,7 @@ Status check_indices_of_gpu(const Call& call) {
 Status read_exec(const fw_exec* exec, Execution* execution) {
   fw_exec* copy = &execution->exec;
   *copy = default_exec();
+  execution->steered = environment_steers();
   if (exec == nullptr) return {};
   if (Status status = read_struct("exec", exec, kExecFirstSize, "call fw_exec_init first", copy); !status.ok()) {
     return status;
@@ -137,8 +138,8 @@ Status read_plan_options(const Execution& execution, Op op, std::string* name, P
   options->reasons = Reasons::kNone;
   if (execution.exec.force_kernel != nullptr) {
     *name = execution.exec.force_kernel;
-  } else if (Status status = forced_kernel(op, name); !status.ok()) {
-    return status;
+  } else if (execution.steered) {
+    if (Status status = forced_kernel(op, name); !status.ok()) return status;
   }
   const bool choose = execution.exec.force_kernel == nullptr && name->empty();
   options->force_kernel = choose ? nullptr : name->c_str();
@@ -193,16 +194,19 @@ Status read_call(fw_device* device, const fw_attention* attention, const fw_grad
   if (status = read_exec(exec, call); !status.ok()) return status;
   status = check == Check::kStructs ? validate_structs(problem) : validate(problem, call->info().host_memory);
   if (!status.ok()) return status;
-  if (check == Check::kEverything && !call->info().host_memory && !problem.empty() && index_checks_wanted()) {
+  if (check == Check::kEverything && !call->info().host_memory && !problem.empty() && call->steered &&
+      index_checks_wanted()) {
     if (status = check_indices_of_gpu(*call); !status.ok()) return status;
   }
   normalize(problem);
-  if (deterministic_wanted()) problem.a.flags |= FW_DETERMINISTIC;
-  const bool on_amd = row_kind(call->info()) == "hip";
-  if (fast_rounding_wanted(on_amd)) problem.a.flags |= FW_FAST_ROUNDING;
-  problem.bf16_products = bf16_products_wanted(on_amd);
+  if (call->steered) {
+    if (deterministic_wanted()) problem.a.flags |= FW_DETERMINISTIC;
+    const bool on_amd = row_kind(call->info()) == "hip";
+    if (fast_rounding_wanted(on_amd)) problem.a.flags |= FW_FAST_ROUNDING;
+    problem.bf16_products = bf16_products_wanted(on_amd);
+  }
   // From the upper bounds of ragged batches, so that fw_workspace_size, which reads no memory, agrees with the call.
-  return choose_threads(cost_of(problem, false).flops < kSingleThreadedFlops, call);
+  return choose_threads(flops_of(problem, false) < kSingleThreadedFlops, call);
 }
 
 Status plan_call(const Call& call, Reasons reasons, Plan* plan) {

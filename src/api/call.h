@@ -16,6 +16,7 @@ struct Execution {
   Device* device = nullptr;
   fw_exec exec{};
   int32_t threads = 1;  // at most this many
+  bool steered = true;  // by the environment, at most
 
   const DeviceInfo& info() const { return device->info(); }
   RunOptions run_options() const {
@@ -34,7 +35,8 @@ struct Call : Execution {
   Op op() const { return problem.backward ? Op::kBackward : Op::kForward; }
 };
 
-// Copies the caller's exec, which may be nullptr, and checks it. execution->device must be set.
+// Copies the caller's exec, which may be nullptr, checks it, and looks at the environment. execution->device must be
+// set.
 Status read_exec(const fw_exec* exec, Execution* execution);
 
 // small: work that one thread has done before others are awake.

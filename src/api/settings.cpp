@@ -12,6 +12,7 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <unistd.h>
 #endif
 
 namespace flashwave::api {
@@ -80,6 +81,23 @@ Status forced_kernel(Op op, std::string* name) {
   }
   if (list.empty()) return {};
   return {FW_UNSUPPORTED, "FLASHWAVE_FORCE_KERNEL=" + std::string(list) + " names no " + op_name(op) + " kernel"};
+}
+
+bool environment_steers() {
+#if defined(__linux__)
+  constexpr std::string_view kCommon = "FLASH";
+  constexpr std::string_view kSteering[] = {
+      "FLASH_ATTENTION_", "FLASHWAVE_FORCE_KERNEL=", "FLASHWAVE_FAST_ROUNDING=", "FLASHWAVE_CHECK_INDEXES="};
+  if (environ == nullptr) return false;  // clearenv
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if ((*variable)[0] != kCommon[0] || !std::string_view(*variable).starts_with(kCommon)) continue;
+    const auto sets = [&](std::string_view start) { return std::string_view(*variable).starts_with(start); };
+    if (std::any_of(std::begin(kSteering), std::end(kSteering), sets)) return true;
+  }
+  return false;
+#else
+  return true;
+#endif
 }
 
 bool debug_wanted() { return switched_on("FLASH_ATTENTION_DEBUG"); }

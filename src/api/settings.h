@@ -19,6 +19,10 @@ Status default_threads(int32_t* threads);
 // empty if the variable is not set. FW_UNSUPPORTED if it is set and none is.
 Status forced_kernel(Op op, std::string* name);
 
+// Whether any variable is set that the functions below or forced_kernel read. One look at the environment in place of
+// one for each: with 35 variables in it those take as long as planning a small call.
+bool environment_steers();
+
 // Switches are on for 1, true, on and yes, in any case.
 bool debug_wanted();          // FLASH_ATTENTION_DEBUG
 bool index_checks_wanted();   // FLASHWAVE_CHECK_INDEXES: lengths and places in a GPU's memory are read and checked

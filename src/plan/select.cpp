@@ -65,8 +65,9 @@ Reason wrong_number_of_rows(const KernelRow& row, const fw_attention& a) {
   if (row.needs & kNeedsFewRows) {
     if (const Reason reason = too_large(name, rows, kFewRows); reason.refuses()) return reason;
   }
-  if ((row.needs & kPrefersSeveralRows) == 0 || rows > kVeryFewRows) return {};
-  return {Reason::kMadeForMore, name, kVeryFewRows, rows};
+  const int few = row.needs & kPrefersManyRows ? kFewRows : row.needs & kPrefersSeveralRows ? kVeryFewRows : 0;
+  if (few == 0 || rows > few) return {};
+  return {Reason::kMadeForMore, name, few, rows};
 }
 
 using NamedTensor = std::pair<const char*, const fw_tensor*>;
@@ -287,8 +288,8 @@ bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem
   Problem fewer = problem;
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
-  willing.needs &=
-      ~uint32_t{kPrefersSeveralRows | kPrefersShortColumns | kPrefersFewBlocks | kPrefersFewRows | kOrdersByHeads};
+  willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersManyRows | kPrefersShortColumns | kPrefersFewBlocks |
+                             kPrefersFewRows | kOrdersByHeads};
   if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }

@@ -150,14 +150,21 @@ double bytes_of(const Problem& problem, const Totals& totals) {
   return bytes;
 }
 
+double flops_of(const Problem& problem, const Totals& totals) {
+  const auto dim_qk = static_cast<double>(problem.a.dim_qk), dim_v = static_cast<double>(problem.a.dim_v);
+  const double per_pair = problem.backward ? 2 * (3 * dim_qk + 2 * dim_v) : 2 * (dim_qk + dim_v);
+  return per_pair * totals.pairs * static_cast<double>(problem.a.heads_q);
+}
+
 }  // namespace
 
 Cost cost_of(const Problem& problem, bool host_readable) {
-  const fw_attention& a = problem.a;
   const Totals totals = totals_of(problem, host_readable);
-  const auto dim_qk = static_cast<double>(a.dim_qk), dim_v = static_cast<double>(a.dim_v);
-  const double per_pair = problem.backward ? 2 * (3 * dim_qk + 2 * dim_v) : 2 * (dim_qk + dim_v);
-  return {.flops = per_pair * totals.pairs * static_cast<double>(a.heads_q), .bytes = bytes_of(problem, totals)};
+  return {.flops = flops_of(problem, totals), .bytes = bytes_of(problem, totals)};
+}
+
+double flops_of(const Problem& problem, bool host_readable) {
+  return flops_of(problem, totals_of(problem, host_readable));
 }
 
 }  // namespace flashwave

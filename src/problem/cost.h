@@ -12,5 +12,6 @@ struct Cost {
 
 // host_readable as in validate(); without it ragged batches count their upper bounds.
 Cost cost_of(const Problem& problem, bool host_readable);
+double flops_of(const Problem& problem, bool host_readable);  // of cost_of
 
 }  // namespace flashwave

@@ -13,9 +13,10 @@
 
 namespace flashwave {
 
-// The refusal whose message is the parts put together.
+// The refusal whose message is the parts put together. Cold, so that what makes messages does not lie between the
+// rules: a small call takes longer to fetch its instructions than to execute them.
 template <class... Parts>
-Status broken(const Parts&... parts) {
+[[gnu::cold, gnu::noinline]] Status broken(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
   return Status::invalid(text.str());
@@ -27,9 +28,10 @@ Status broken(const Parts&... parts) {
     if (!(holds)) return broken(__VA_ARGS__); \
   } while (false)
 
-#define FW_RULES(call)                                       \
-  do {                                                       \
-    if (Status status = (call); !status.ok()) return status; \
+#define FW_RULES(call)                                     \
+  do {                                                     \
+    if (Status status = (call); !status.ok()) [[unlikely]] \
+      return status;                                       \
   } while (false)
 
 // Presence, dtypes and strides. first: the tensor whose dtype the others follow, "q" or "x".

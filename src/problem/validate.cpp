@@ -14,22 +14,33 @@ namespace {
 
 constexpr int32_t kMaxSplits = 256;
 
+struct Extent {
+  const char* name;
+  int64_t fw_attention::* value;
+  int64_t least = 0, most = kMaxExtent;
+};
+constexpr Extent kExtents[] = {
+    {"batch", &fw_attention::batch},
+    {"seqlen_q", &fw_attention::seqlen_q},
+    {"seqlen_k", &fw_attention::seqlen_k},
+    {"heads_q", &fw_attention::heads_q, 1},
+    {"heads_k", &fw_attention::heads_k, 1},
+    {"dim_qk", &fw_attention::dim_qk, 1, kMaxDim},
+    {"dim_v", &fw_attention::dim_v, 1, kMaxDim},
+    {"total_q", &fw_attention::total_q},
+    {"total_k", &fw_attention::total_k},
+    {"batch_k", &fw_attention::batch_k},
+    {"page_size", &fw_attention::page_size},
+    {"seqlen_new", &fw_attention::seqlen_new},
+    {"rotary_seqlen", &fw_attention::rotary_seqlen},
+    {"rotary_dim", &fw_attention::rotary_dim, 0, kMaxDim},
+};
+
 Status check_sizes(const Problem& problem) {
   const fw_attention& a = problem.a;
-  FW_RULES(validate_extent("batch", a.batch));
-  FW_RULES(validate_extent("seqlen_q", a.seqlen_q));
-  FW_RULES(validate_extent("seqlen_k", a.seqlen_k));
-  FW_RULES(validate_extent("heads_q", a.heads_q, 1));
-  FW_RULES(validate_extent("heads_k", a.heads_k, 1));
-  FW_RULES(validate_extent("dim_qk", a.dim_qk, 1, kMaxDim));
-  FW_RULES(validate_extent("dim_v", a.dim_v, 1, kMaxDim));
-  FW_RULES(validate_extent("total_q", a.total_q));
-  FW_RULES(validate_extent("total_k", a.total_k));
-  FW_RULES(validate_extent("batch_k", a.batch_k));
-  FW_RULES(validate_extent("page_size", a.page_size));
-  FW_RULES(validate_extent("seqlen_new", a.seqlen_new));
-  FW_RULES(validate_extent("rotary_seqlen", a.rotary_seqlen));
-  FW_RULES(validate_extent("rotary_dim", a.rotary_dim, 0, kMaxDim));
+  for (const Extent& extent : kExtents) {
+    FW_RULES(validate_extent(extent.name, a.*extent.value, extent.least, extent.most));
+  }
   FW_RULE(a.heads_q % a.heads_k == 0, "heads_q must be a multiple of heads_k, got ", a.heads_q, " and ", a.heads_k);
   FW_RULE(a.batch * a.heads_q <= kMaxExtent, "batch * heads_q must be at most ", kMaxExtent, ", got ", a.batch, " * ",
           a.heads_q);

@@ -111,10 +111,14 @@ void Views::gradients(const Problem& problem) {
                 {.element = Element::kFloatOrLikeFirst, .dense_dimension = -1, .written = true}));
 }
 
+// Only those that are given: none must be, and most calls have none.
 void Views::arrays(const Problem& problem) {
   const fw_attention& a = problem.a;
-  const auto indices = [this](const char* name, const int32_t* data, int64_t count) {
-    add(of_array(name, data, Element::kInt32, 1, 0, count));
+  const auto add_given = [this](const View& view) {
+    if (view.data != nullptr) add(view);
+  };
+  const auto indices = [&](const char* name, const int32_t* data, int64_t count) __attribute__((always_inline)) {
+    add_given(of_array(name, data, Element::kInt32, 1, 0, count));
   };
   indices("cu_seqlens_q", a.cu_seqlens_q, a.batch + 1);
   indices("cu_seqlens_k", a.cu_seqlens_k, a.batch + 1);
@@ -122,13 +126,14 @@ void Views::arrays(const Problem& problem) {
   indices("leftpad_k", a.leftpad_k, a.batch);
   indices("cache_batch_idx", a.cache_batch_idx, a.batch);
   const int64_t blocks = a.page_size > 0 ? (a.seqlen_k + a.page_size - 1) / a.page_size : 0;
-  add(of_array("block_table", a.block_table, Element::kInt32, a.batch, a.block_table_stride, blocks));
+  add_given(of_array("block_table", a.block_table, Element::kInt32, a.batch, a.block_table_stride, blocks));
   const int64_t slope_rows = a.alibi_batch_stride == 0 ? 1 : a.batch;
-  add(of_array("alibi_slopes", a.alibi_slopes, Element::kFloat, slope_rows, a.alibi_batch_stride, a.heads_q));
-  add(of_array("sinks", a.sinks, Element::kFloat, 1, 0, a.heads_q));
+  add_given(of_array("alibi_slopes", a.alibi_slopes, Element::kFloat, slope_rows, a.alibi_batch_stride, a.heads_q));
+  add_given(of_array("sinks", a.sinks, Element::kFloat, 1, 0, a.heads_q));
   if (!problem.backward) return;
-  add(of_array("d_sinks", problem.g.d_sinks, Element::kFloat, 1, 0, a.heads_q, true));
-  add(of_array("d_slopes", problem.g.d_slopes, Element::kFloat, slope_rows, a.alibi_batch_stride, a.heads_q, true));
+  add_given(of_array("d_sinks", problem.g.d_sinks, Element::kFloat, 1, 0, a.heads_q, true));
+  add_given(
+      of_array("d_slopes", problem.g.d_slopes, Element::kFloat, slope_rows, a.alibi_batch_stride, a.heads_q, true));
 }
 
 }  // namespace flashwave

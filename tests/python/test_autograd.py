@@ -88,6 +88,63 @@ def test_only_wanted_gradients(device, which):
         assert error(a, b) < 1e-4
 
 
+@pytest.mark.parametrize("wanted", [(True, True, True), (True, False, True), (False, True, False)])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"causal": True}, {"causal": 1}, {"softmax_scale": 0.3}, {"window_size": (3, 1)}, {"softcap": 2.0}],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [16, 19])
+def test_the_short_ways_and_the_long_one_agree(device, rows, arguments, wanted):
+    """Calls without options, with a mask and with softcap have operators of their own: on a CPU the same bits."""
+    within = {"rtol": 0.0, "atol": 0.0} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-5}
+    tensors = [t.requires_grad_(want) for t, want in zip(inputs(device, sq=rows, sk=rows, grad=False), wanted)]
+    leaves = [t for t in tensors if t.requires_grad]
+    names = {"window_size": "window"}
+    long = flashwave.attention(*tensors, **{names.get(name, name): value for name, value in arguments.items()})
+    short = flashwave.flash_attn_func(*tensors, **arguments)
+    weight = torch.randn_like(long)
+    torch.testing.assert_close(short, long, **within)
+    for one, other in zip(torch.autograd.grad(short, leaves, weight), torch.autograd.grad(long, leaves, weight)):
+        torch.testing.assert_close(one, other, **within)
+
+
+def test_nothing_is_left_of_the_call_before(device):
+    """What a node keeps of its call is its own, also where that is the usual and it keeps nothing."""
+    q, k, v = inputs(device, sq=16, sk=16)
+    weight = torch.randn_like(q)
+
+    def gradient(out):
+        return torch.autograd.grad(out, q, weight)[0]
+
+    alone = [gradient(flashwave.flash_attn_func(q, k, v, softmax_scale=scale)) for scale in (None, 0.7, None)]
+    pending = [flashwave.flash_attn_func(q, k, v, softmax_scale=scale) for scale in (None, 0.7, None)]
+    for expected, out in zip(reversed(alone), reversed(pending)):
+        torch.testing.assert_close(gradient(out), expected)
+    assert (alone[0] - alone[1]).abs().max() > 0.01
+
+
+def test_the_short_way_in_torch_func(device):
+    q, k, v = inputs(device, sq=16, sk=16, heads_k=4, grad=False)
+
+    def loss(q):
+        return flashwave.flash_attn_func(q, k, v).square().sum()
+
+    leaf = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(q), expected)
+    torch.testing.assert_close(torch.func.grad(loss)(leaf), expected)  # of a tensor that autograd follows outside, too
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(flashwave.Unsupported, match="forward-mode"):
+        flashwave.flash_attn_func(torch.autograd.forward_ad.make_dual(leaf, torch.ones_like(leaf)), k, v)
+
+
+@pytest.mark.parametrize("name", ["softcap", "softmax_scale"])
+def test_a_number_with_a_gradient_is_refused(device, name):
+    number = torch.zeros((), requires_grad=True)
+    with pytest.raises(flashwave.InvalidArgument, match=name):
+        flashwave.flash_attn_func(*inputs(device), **{name: number})
+
+
 def test_gradient_of_the_lse_alone(device):
     q, k, v = inputs(device)
     _, lse = flashwave.flash_attn_func(q, k, v, return_lse=True)

@@ -326,6 +326,29 @@ TEST(Select, FewRowsAndBf16OnZen4) {
   }
 }
 
+// Up to 16 rows fill AVX2's panels, and only half of AVX-512's.
+TEST(Select, TheBackwardOfFewRowsIsOfAvx2) {
+  const auto chooses = [&](int64_t queries, int64_t heads_k, int32_t dtype, uint32_t isa, std::string_view kernel) {
+    Problem p = backward_problem();
+    p.a.seqlen_q = queries, p.a.heads_k = heads_k;
+    set_dtype(p, dtype);
+    EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(isa)), kernel)) << kernel << " " << queries << " " << dtype;
+  };
+  for (const int32_t dtype : {FW_F16, FW_F32}) {
+    for (const uint32_t isa : {kBoth, kBoth | kIsaZen4}) {
+      chooses(1, 4, dtype, isa, "avx2_bwd");
+      chooses(16, 4, dtype, isa, "avx2_bwd");
+      chooses(17, 4, dtype, isa, "avx512_bwd");
+      chooses(4, 1, dtype, isa, "avx2_bwd");  // 16 rows of the four heads that share keys
+      chooses(5, 1, dtype, isa, "avx512_bwd");
+    }
+  }
+  chooses(16, 4, FW_BF16, kBoth | kIsaZen4, "zen4_bwd");
+  Problem few = backward_problem();
+  few.a.seqlen_q = 16;
+  EXPECT_TRUE(chosen_starts_with(select(few, cpu_with(kBoth), {.force_kernel = "avx512_bwd_m32n96"}), "avx512_bwd"));
+}
+
 // On every instruction set; the kernels on tiles and on pairs, and those for few rows, leave them to the others.
 TEST(Select, TheSoftmaxMatrixAndTheGradientOfABiasComeFromFastKernels) {
   const std::tuple<uint32_t, std::string_view, std::string_view> cpus[] = {
