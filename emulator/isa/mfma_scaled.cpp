@@ -1,7 +1,6 @@
 // MFMA of gfx950 on 8-, 6- and 4-bit floats, the two inputs each of a type of its own, and the same with a scale for
 // every 32 elements. AMD "CDNA4 ISA", chapter 7; layouts also in "Matrix Core Programming on AMD CDNA3 and CDNA4
 // architecture" (ROCm blogs, 2025).
-#include <cmath>
 #include <limits>
 
 #include "isa/lanes.h"
@@ -54,13 +53,15 @@ void read_scales(const Wave& w, const Instruction& in, int which, double (&scale
   const int byte = (in.op_sel >> which & 1) + 2 * (in.op_sel_hi >> which & 1);
   for (int l = 0; l < kLanes; ++l) {
     const int exponent = static_cast<int>(row[l] >> (8 * byte) & 0xff);
-    scale[l] = exponent == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, exponent - 127);
+    const double power = as_f64(static_cast<u64>(exponent - 127 + 1023) << 52);
+    scale[l] = exponent == 255 ? std::numeric_limits<double>::quiet_NaN() : power;
   }
 }
 
-// a, b: rows of numbers, or of `Together` numbers at a time.
+// Rows of tiles from row `first` on. Returns the first row that could not be done, or M. a, b: rows of numbers, or of
+// `Together` numbers at a time.
 template <int M, bool Scaled, int Together, class T, class Rows>
-void multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, const Rows& c) {
+int multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, const Rows& c, int first = 0) {
   constexpr int kGroups = kLanes / M, kRows = kTileRows<M>, kStep = kBlock / Together;
   const int *a_offsets = offsets_of<M, Together>(in.cbsz), *b_offsets = offsets_of<M, Together>(in.blgp);
   double a_scale[kLanes], b_scale[kLanes];  // of row (column) l % M and the elements k of block l / M
@@ -68,7 +69,7 @@ void multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, con
     read_scales(w, in, 0, a_scale);
     read_scales(w, in, 1, b_scale);
   }
-  for (int first = 0; first < M; first += kRows) {
+  for (; first < M; first += kRows) {
     const u32* from[kRows];
     u32* d[kRows];
     for (int h = 0; h < kRows; ++h) {
@@ -77,18 +78,18 @@ void multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, con
       d[h] = w.vgpr[in.operand[0].reg + reg] + lane;
     }
     if constexpr (!Scaled) {
-      multiply_tile<kGroups * kStep, M>(a + first, b, a_offsets, b_offsets, from, d);
+      if (!multiply_tile<kGroups * kStep, M>(a + first, b, a_offsets, b_offsets, from, d)) break;
       continue;
     }
     float total[kRows][M];
     for (int h = 0; h < kRows; ++h) std::memcpy(total[h], from[h], sizeof(total[h]));
     for (int block = 0; block < kGroups; ++block) {
       // The scales apply to the sum of the block's products. Their product may be outside f32.
-      u32 sum[kRows][M] = {};
-      const u32* zero[kRows];
+      u32 sum[kRows][M];
       u32* sums[kRows];
-      for (int h = 0; h < kRows; ++h) zero[h] = sums[h] = sum[h];
-      multiply_tile<kStep, M>(a + first, b, a_offsets + block * kStep, b_offsets + block * kStep, zero, sums);
+      for (int h = 0; h < kRows; ++h) sums[h] = sum[h];
+      const int *a_block = a_offsets + block * kStep, *b_block = b_offsets + block * kStep;
+      multiply_tile<kStep, M, true>(a + first, b, a_block, b_block, from, sums);
       for (int h = 0; h < kRows; ++h) {
         const double left = a_scale[block * M + first + h];
         for (int j = 0; j < M; ++j) {
@@ -98,22 +99,50 @@ void multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, con
     }
     for (int h = 0; h < kRows; ++h) std::memcpy(d[h], total[h], sizeof(total[h]));
   }
+  return first;
 }
+
+#ifdef EMU_MATRIX_WIDE
+// An operand as pairs, converted again only if it is not the same as last time: code that multiplies matrices has
+// the same operand in several instructions in a row.
+struct LastPairs {
+  u32 registers[kPerLane / 4][kLanes];
+  int format = -1;
+  bool fits = false;  // convert_pairs()
+  Pairs<kPerLane> pairs;
+
+  void convert(const u32 (*from)[kLanes], int new_format) {
+    const size_t size = sizeof(registers[0]) * static_cast<size_t>(registers_of(new_format));
+    if (format == new_format && std::memcmp(registers, from, size) == 0) return;
+    format = new_format;
+    std::memcpy(registers, from, size);
+    fits = with_format(format, [&]<Element Type>() { return convert_pairs<Type>(registers, pairs); });
+  }
+};
+thread_local struct {
+  LastPairs a, b;
+} last_operands;
+#endif
 
 template <int M, bool Scaled>
 void mfma_f8f6f4(Wave& w, const Instruction& in) {
   const auto &a_registers = w.vgpr[in.source(0).reg], &b_registers = w.vgpr[in.source(1).reg];
   const AccumulatorRows<M * M / kLanes> c(w, in.source(2), in.operand[0].reg);
+  Converted<float, kPerLane> a, b;
 #ifdef EMU_MATRIX_WIDE
-  if (cpu_has_bf16_products() && (Scaled || is_ordinary(c))) {
-    Pairs<kPerLane> x, y;
-    if (with_format(in.cbsz, [&]<Element Type>() { return convert_pairs<Type>(&a_registers, x); }) &&
-        with_format(in.blgp, [&]<Element Type>() { return convert_pairs<Type>(&b_registers, y); })) {
-      return multiply_f8f6f4<M, Scaled, 2>(w, in, x.value[0], y.value[0], c);
-    }
+  if (cpu_has_bf16_products()) {
+    auto& [x, y] = last_operands;
+    x.convert(&a_registers, in.cbsz);
+    y.convert(&b_registers, in.blgp);
+    int done = 0;
+    if (x.fits && y.fits) done = multiply_f8f6f4<M, Scaled, 2>(w, in, x.pairs.value[0], y.pairs.value[0], c);
+    if (done == M) return;
+    widen_pairs(x.pairs, a);  // of the registers D may have overwritten some
+    widen_pairs(y.pairs, b);
+    multiply_f8f6f4<M, Scaled, 1>(w, in, a.value[0], b.value[0], c, done);
+    return;
   }
 #endif
-  Converted<float, kPerLane> a, b;
   with_format(in.cbsz, [&]<Element Type>() { convert<Type>(&a_registers, a); });
   with_format(in.blgp, [&]<Element Type>() { convert<Type>(&b_registers, b); });
   multiply_f8f6f4<M, Scaled, 1>(w, in, a.value[0], b.value[0], c);
