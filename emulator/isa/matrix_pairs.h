@@ -81,7 +81,7 @@ inline bool convert_pairs(const u32 (*__restrict registers)[kLanes], Pairs<PerLa
       }
     }
     return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(0x7f)) == 0;  // only of NaN and infinity
-  } else {  // 6 and 4 bits: no NaN
+  } else {                                                             // 6 and 4 bits: no NaN
     constexpr int kBits = size_of(Type);
     static constexpr std::array<u16, 64> kTable = bf16_table<Type>();
     const __m512i table0 = _mm512_loadu_si512(kTable.data()), table1 = _mm512_loadu_si512(kTable.data() + 32);
@@ -95,7 +95,8 @@ inline bool convert_pairs(const u32 (*__restrict registers)[kLanes], Pairs<PerLa
         }
         // The first code at the bottom of the high half, the second at that of the low one. Bits above them are not
         // looked at: 6 bits choose from two tables, 5 from one, which has the codes of 4 bits twice.
-        const __m512i codes = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, kBits), _mm512_slli_epi32(x, 16));
+        const __m512i codes =
+            _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, kBits), _mm512_slli_epi32(x, 16));
         _mm512_storeu_si512(out.value[p] + l, kBits == 6 ? _mm512_permutex2var_epi16(table0, codes, table1)
                                                          : _mm512_permutexvar_epi16(codes, table0));
       }

@@ -62,7 +62,7 @@ void multiply_as_hardware(Wave& w, const Instruction& in, const float* a, const 
 // Tiles of all blocks of 16x16 or 32x32, of which there are kTiles, from `tile` on. Returns the first that could not be
 // done, or kTiles. Offsets: k_offsets of the numbers, or of pairs of them.
 template <int M, int Blocks>
-constexpr int kTiles = Blocks* M / kTileRows<M>;
+constexpr int kTiles = Blocks * M / kTileRows<M>;
 template <class F, int M, int Blocks, size_t K, class T, class Rows>
 inline int multiply_blocks(Wave& w, const Instruction& in, const T* a, const T* b, const std::array<int, K>& offsets,
                            const Rows& c, int tile = 0) {

@@ -103,21 +103,39 @@ int multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, cons
 }
 
 #ifdef EMU_MATRIX_WIDE
-// An operand as pairs, converted again only if it is not the same as last time: code that multiplies matrices has
-// the same operand in several instructions in a row.
-struct LastPairs {
-  u32 registers[kPerLane / 4][kLanes];
-  int format = -1;
-  bool fits = false;  // convert_pairs()
+// An operand as pairs. One in the same registers as in the instruction before is often the same: code that multiplies
+// matrices holds one operand and changes the other. Such a one is kept, and converted again only if it has changed; one
+// that had changed when it was looked at first is not kept for a while, as copying takes a quarter of the conversion.
+class LastPairs {
+ public:
   Pairs<kPerLane> pairs;
+  bool fits = false;  // convert_pairs()
 
-  void convert(const u32 (*from)[kLanes], int new_format) {
-    const size_t size = sizeof(registers[0]) * static_cast<size_t>(registers_of(new_format));
-    if (format == new_format && std::memcmp(registers, from, size) == 0) return;
-    format = new_format;
-    std::memcpy(registers, from, size);
-    fits = with_format(format, [&]<Element Type>() { return convert_pairs<Type>(registers, pairs); });
+  void convert(const Wave& w, int first_register, int format) {
+    const auto& from = w.vgpr[first_register];
+    const size_t size = sizeof(from) * static_cast<size_t>(registers_of(format));
+    const bool again = first_register == first_register_ && format == format_;
+    if (again && kept_) {
+      if (std::memcmp(copy_, from, size) == 0) {
+        used_ = true;
+        return;
+      }
+      if (!used_) pause_ = kPause;
+    }
+    used_ = false;
+    if (pause_ > 0) --pause_;
+    kept_ = again && pause_ == 0;
+    first_register_ = first_register;
+    format_ = format;
+    if (kept_) std::memcpy(copy_, from, size);
+    fits = with_format(format, [&]<Element Type>() { return convert_pairs<Type>(&from, pairs); });
   }
+
+ private:
+  static constexpr int kPause = 16;
+  int first_register_ = -1, format_ = -1, pause_ = 0;
+  bool kept_ = false, used_ = false;  // copy_ has the registers of `pairs`, and they were the same once
+  alignas(64) u32 copy_[kPerLane / 4][kLanes];
 };
 thread_local struct {
   LastPairs a, b;
@@ -126,14 +144,13 @@ thread_local struct {
 
 template <int M, bool Scaled>
 void mfma_f8f6f4(Wave& w, const Instruction& in) {
-  const auto &a_registers = w.vgpr[in.source(0).reg], &b_registers = w.vgpr[in.source(1).reg];
   const AccumulatorRows<M * M / kLanes> c(w, in.source(2), in.operand[0].reg);
   Converted<float, kPerLane> a, b;
 #ifdef EMU_MATRIX_WIDE
   if (cpu_has_bf16_products()) {
     auto& [x, y] = last_operands;
-    x.convert(&a_registers, in.cbsz);
-    y.convert(&b_registers, in.blgp);
+    x.convert(w, in.source(0).reg, in.cbsz);
+    y.convert(w, in.source(1).reg, in.blgp);
     int done = 0;
     if (x.fits && y.fits) done = multiply_f8f6f4<M, Scaled, 2>(w, in, x.pairs.value[0], y.pairs.value[0], c);
     if (done == M) return;
@@ -143,8 +160,8 @@ void mfma_f8f6f4(Wave& w, const Instruction& in) {
     return;
   }
 #endif
-  with_format(in.cbsz, [&]<Element Type>() { convert<Type>(&a_registers, a); });
-  with_format(in.blgp, [&]<Element Type>() { convert<Type>(&b_registers, b); });
+  with_format(in.cbsz, [&]<Element Type>() { convert<Type>(&w.vgpr[in.source(0).reg], a); });
+  with_format(in.blgp, [&]<Element Type>() { convert<Type>(&w.vgpr[in.source(1).reg], b); });
   multiply_f8f6f4<M, Scaled, 1>(w, in, a.value[0], b.value[0], c);
 }
 
