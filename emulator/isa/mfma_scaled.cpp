@@ -92,6 +92,9 @@ int multiply_f8f6f4(Wave& w, const Instruction& in, const T* a, const T* b, cons
       multiply_tile<kStep, M, true>(a + first, b, a_block, b_block, from, sums);
       for (int h = 0; h < kRows; ++h) {
         const double left = a_scale[block * M + first + h];
+#if defined(__clang__)  // unrolled first, it would become vectors over h, gathered
+#pragma clang loop unroll(disable)
+#endif
         for (int j = 0; j < M; ++j) {
           total[h][j] = static_cast<float>(as_f32(sum[h][j]) * (left * b_scale[block * M + j]) + total[h][j]);
         }
