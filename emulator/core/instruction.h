@@ -48,7 +48,7 @@ struct Operand {
   Half half = Half::whole;
   u8 sdwa_select = 6;  // BYTE_0..3, WORD_0..1, DWORD
   bool negate = false, absolute = false, sign_extend = false;
-  bool plain = false;       // a register or constant row can be read as it is: no modifier, no selection
+  bool plain = false;       // a row that can be read, or a register's written, as it is: no modifier, no selection
   bool is_literal = false;  // a constant with a dword of its own in the encoding
   bool is_float = false;    // a constant written with a point: its bits depend on the type the opcode wants
   u16 reg = 0;

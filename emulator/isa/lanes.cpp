@@ -156,7 +156,8 @@ Source64::Source64(Wave& w, const Instruction& in, int i, u64& mask) {
 void write_row(Wave& w, u16 reg, const u32* values, u64 mask) {
   u32* to = w.vgpr[reg];
   if (mask == w.full_mask) {
-    std::memcpy(to, values, static_cast<size_t>(w.lanes) * 4);
+    std::memcpy(to, values, 128);  // of a size the compiler knows
+    if (w.lanes == 64) std::memcpy(to + 32, values + 32, 128);
     return;
   }
   for (int base = 0; base < w.lanes; base += 32) {

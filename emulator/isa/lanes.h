@@ -24,6 +24,22 @@ template <class F>
   }
 }
 
+// for_lanes for loops that write one row and read others, at the same lane each: the rows may be the same one.
+template <class F>
+[[gnu::always_inline]] inline void for_rows(const Wave& w, F f) {
+  const int lanes = w.lanes;
+#if defined(__clang__)
+  __builtin_assume(lanes == 32 || lanes == 64);
+#pragma clang loop unroll(disable)
+#endif
+  for (int base = 0; base < lanes; base += 32) {
+#if defined(__clang__)
+#pragma clang loop unroll(disable) vectorize(assume_safety)
+#endif
+    for (int l = 0; l < 32; ++l) f(base + l);
+  }
+}
+
 // --- scalars -------------------------------------------------------------------------------------------------------
 inline u32 special_scalar(const Wave& w, u16 reg) {
   return reg == kSrcScc ? w.scc : reg == kSrcVccz ? w.vcc() == 0 : w.exec() == 0;
@@ -97,6 +113,13 @@ struct Source64 {
 
 // --- results -------------------------------------------------------------------------------------------------------
 void write_row(Wave& w, u16 reg, const u32* values, u64 mask);
+// Where results go at once: to the register, if all lanes are written and as they are, else to `space`.
+inline u32* result32(Wave& w, const Instruction& in, Row& space, u64 mask) {
+  return in.operand[0].plain && mask == w.full_mask ? w.vgpr[in.operand[0].reg] : space.lane;
+}
+inline u32* result_f32(Wave& w, const Instruction& in, Row& space, u64 mask) {
+  return w.flush_f32 ? space.lane : result32(w, in, space, mask);
+}
 // Through SDWA destination selection.
 void write32(Wave& w, const Instruction& in, Row& values, u64 mask);
 // Through output modifier, clamp and denormal mode, then as write32.
@@ -116,8 +139,9 @@ void int1(Wave& w, const Instruction& in) {
   Row a, r;
   u64 mask = w.exec();
   const u32* x = source32(w, in, 0, a, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = F(x[l]); });
-  write32(w, in, r, mask);
+  u32* to = result32(w, in, r, mask);
+  for_rows(w, [&](int l) { to[l] = F(x[l]); });
+  if (to == r.lane) write32(w, in, r, mask);
 }
 template <auto F>
 void int2(Wave& w, const Instruction& in) {
@@ -125,8 +149,9 @@ void int2(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const u32* x = source32(w, in, 0, a, mask);
   const u32* y = source32(w, in, 1, b, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = F(x[l], y[l]); });
-  write32(w, in, r, mask);
+  u32* to = result32(w, in, r, mask);
+  for_rows(w, [&](int l) { to[l] = F(x[l], y[l]); });
+  if (to == r.lane) write32(w, in, r, mask);
 }
 template <auto F>
 void int3(Wave& w, const Instruction& in) {
@@ -135,16 +160,18 @@ void int3(Wave& w, const Instruction& in) {
   const u32* x = source32(w, in, 0, a, mask);
   const u32* y = source32(w, in, 1, b, mask);
   const u32* z = source32(w, in, 2, c, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = F(x[l], y[l], z[l]); });
-  write32(w, in, r, mask);
+  u32* to = result32(w, in, r, mask);
+  for_rows(w, [&](int l) { to[l] = F(x[l], y[l], z[l]); });
+  if (to == r.lane) write32(w, in, r, mask);
 }
 template <auto F>
 void float1(Wave& w, const Instruction& in) {
   Row a, r;
   u64 mask = w.exec();
   const u32* x = source_f32(w, in, 0, a, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = bits_of(F(as_f32(x[l]))); });
-  write_f32(w, in, r, mask);
+  u32* to = result_f32(w, in, r, mask);
+  for_rows(w, [&](int l) { to[l] = bits_of(F(as_f32(x[l]))); });
+  if (to == r.lane) write_f32(w, in, r, mask);
 }
 template <auto F>
 void float2(Wave& w, const Instruction& in) {
@@ -152,8 +179,9 @@ void float2(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const u32* x = source_f32(w, in, 0, a, mask);
   const u32* y = source_f32(w, in, 1, b, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]))); });
-  write_f32(w, in, r, mask);
+  u32* to = result_f32(w, in, r, mask);
+  for_rows(w, [&](int l) { to[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]))); });
+  if (to == r.lane) write_f32(w, in, r, mask);
 }
 template <auto F>
 void float3(Wave& w, const Instruction& in) {
@@ -162,8 +190,9 @@ void float3(Wave& w, const Instruction& in) {
   const u32* x = source_f32(w, in, 0, a, mask);
   const u32* y = source_f32(w, in, 1, b, mask);
   const u32* z = source_f32(w, in, 2, c, mask);
-  for_lanes(w, [&](int l) { r.lane[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]))); });
-  write_f32(w, in, r, mask);
+  u32* to = result_f32(w, in, r, mask);
+  for_rows(w, [&](int l) { to[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]))); });
+  if (to == r.lane) write_f32(w, in, r, mask);
 }
 // 16-bit: F works on the 16 bits (integers) or on the value widened to f32 (floats; F's result is rounded once).
 template <auto F>

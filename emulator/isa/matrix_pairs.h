@@ -22,20 +22,22 @@ struct alignas(64) Pairs {
   Pair value[PerLane / 2][kLanes];
 };
 
-// Of a row of C: neither denormals nor NaN nor infinity.
-inline bool is_ordinary(const u32* row) {
-  constexpr int kQuietNaN = 1, kInfinities = 0x18, kDenormal = 0x20, kSignallingNaN = 0x80;
-  __mmask16 other = 0;
-  for (int l = 0; l < kLanes; l += 16) {
-    other |= _mm512_fpclass_ps_mask(_mm512_loadu_ps(row + l), kQuietNaN | kInfinities | kDenormal | kSignallingNaN);
+// As numbers of their own. Flush as in convert().
+template <bool Flush = false, int PerLane>
+inline void widen_pairs(const Pairs<PerLane>& pairs, Converted<float, PerLane>& out) {
+  for (int p = 0; p < PerLane / 2; ++p) {
+    widen_bf16<kLanes, Flush>(&pairs.value[p][0].bits, out.value[2 * p + 1], out.value[2 * p]);
   }
-  return other == 0;
 }
-template <int Registers>
-inline bool is_ordinary(const AccumulatorRows<Registers>& c) {
-  bool ordinary = true;
-  for (int r = 0; r < Registers; ++r) ordinary &= is_ordinary(c[r]);
-  return ordinary;
+
+// The bf16 of each code of a type of 6 or 4 bits, repeated.
+template <Element Type>
+constexpr std::array<u16, 64> bf16_table() {
+  std::array<u16, 64> table{};
+  for (u32 code = 0; code < 64; ++code) {
+    table[code] = static_cast<u16>(std::bit_cast<u32>(widen_small<Type>(code & ((1u << size_of(Type)) - 1))) >> 16);
+  }
+  return table;
 }
 
 // Returns whether all elements are such that the sums will be those of the chain.
@@ -65,12 +67,11 @@ inline bool convert_pairs(const u32 (*__restrict registers)[kLanes], Pairs<PerLa
     };
     constexpr __mmask64 kHighs = 0xaaaaaaaaaaaaaaaa, kLows = ~kHighs;
     const __m512i first = order(0x00000101), second = order(0x02020303);
-    __mmask64 other = 0;
+    __m512i most = _mm512_setzero_si512();
     for (int p = 0; p < PerLane / 2; p += 2) {
       for (int l = 0; l < kLanes; l += 16) {
-        const auto [high, low] = lookup(_mm512_loadu_si512(registers[p / 2] + l));
-        const __m512i exponent = _mm512_set1_epi8(0x7f);  // all ones only in NaN and infinity
-        other |= _mm512_cmpeq_epi8_mask(_mm512_and_si512(high, exponent), exponent);
+        const auto [high, low, magnitude] = lookup(_mm512_loadu_si512(registers[p / 2] + l));
+        most = _mm512_max_epu8(most, magnitude);
         const auto pair = [&](__m512i places) {
           return _mm512_or_si512(_mm512_maskz_shuffle_epi8(kHighs, high, places),
                                  _mm512_maskz_shuffle_epi8(kLows, low, places));
@@ -79,13 +80,25 @@ inline bool convert_pairs(const u32 (*__restrict registers)[kLanes], Pairs<PerLa
         _mm512_storeu_si512(out.value[p + 1] + l, pair(second));
       }
     }
-    return other == 0;
-  } else {  // 6 and 4 bits: no NaN
-    Converted<float, PerLane> wide;
-    convert<Type>(registers, wide);
+    return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(0x7f)) == 0;  // only of NaN and infinity
+  } else {                                                             // 6 and 4 bits: no NaN
+    constexpr int kBits = size_of(Type);
+    static constexpr std::array<u16, 64> kTable = bf16_table<Type>();
+    const __m512i table0 = _mm512_loadu_si512(kTable.data()), table1 = _mm512_loadu_si512(kTable.data() + 32);
     for (int p = 0; p < PerLane / 2; ++p) {
-      for (int l = 0; l < kLanes; ++l) {
-        out.value[p][l].bits = bits_of(wide.value[2 * p][l]) | bits_of(wide.value[2 * p + 1][l]) >> 16;
+      const int word = 2 * p * kBits / 32, shift = 2 * p * kBits % 32;
+      for (int l = 0; l < kLanes; l += 16) {
+        __m512i x = _mm512_srli_epi32(_mm512_loadu_si512(registers[word] + l), static_cast<unsigned>(shift));
+        if (shift + 2 * kBits > 32) {  // straddles two registers
+          const __m512i next = _mm512_loadu_si512(registers[word + 1] + l);
+          x = _mm512_or_si512(x, _mm512_slli_epi32(next, static_cast<unsigned>(32 - shift)));
+        }
+        // The first code at the bottom of the high half, the second at that of the low one. Bits above them are not
+        // looked at: 6 bits choose from two tables, 5 from one, which has the codes of 4 bits twice.
+        const __m512i codes =
+            _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, kBits), _mm512_slli_epi32(x, 16));
+        _mm512_storeu_si512(out.value[p] + l, kBits == 6 ? _mm512_permutex2var_epi16(table0, codes, table1)
+                                                         : _mm512_permutexvar_epi16(codes, table0));
       }
     }
     return true;

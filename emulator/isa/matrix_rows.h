@@ -43,6 +43,8 @@
 EMU_MATRIX_BEGIN
 
 // --- vectors of numbers ----------------------------------------------------------------------------------------------
+// finish(): the sum is made before the code that follows. The compiler would load numbers for many steps first, more
+// than there are registers.
 #if defined(EMU_MATRIX_WIDE)
 struct Floats {
   static constexpr int kCount = 16;
@@ -51,6 +53,7 @@ struct Floats {
   static Floats all(float value) { return {_mm512_set1_ps(value)}; }
   void store(void* to) const { _mm512_storeu_ps(to, v); }
   void add_product(Floats a, Floats b) { v = _mm512_fmadd_ps(a.v, b.v, v); }
+  void finish() { asm volatile("" : "+v"(v)); }
 };
 // Integers wrap around.
 struct Ints {
@@ -60,6 +63,7 @@ struct Ints {
   static Ints all(i32 value) { return {_mm512_set1_epi32(value)}; }
   void store(void* to) const { _mm512_storeu_si512(to, v); }
   void add_product(Ints a, Ints b) { v = _mm512_add_epi32(_mm512_mullo_epi32(a.v, b.v), v); }
+  void finish() { asm volatile("" : "+v"(v)); }
 };
 // Two neighbours in k as bf16, the first in the high half, and sums of such products.
 struct Pair {
@@ -73,6 +77,12 @@ struct PairSums {
   void store(void* to) const { _mm512_storeu_ps(to, v); }
   // Adds the product of the high halves, rounds, adds that of the low ones, rounds.
   void add_product(PairSums a, PairSums b) { v = _mm512_dpbf16_ps(v, (__m512bh)a.v, (__m512bh)b.v); }
+  void finish() { asm volatile("" : "+v"(v)); }
+  // Which lanes are denormal, NaN or infinite, whose sums would not be those of a chain (matrix_pairs.h).
+  __mmask16 other() const {
+    constexpr int kQuietNaN = 1, kInfinities = 0x18, kDenormal = 0x20, kSignallingNaN = 0x80;
+    return _mm512_fpclass_ps_mask(v, kQuietNaN | kInfinities | kDenormal | kSignallingNaN);
+  }
 };
 #elif EMU_MATRIX_AVX2
 struct Floats {
@@ -82,6 +92,7 @@ struct Floats {
   static Floats all(float value) { return {_mm256_set1_ps(value)}; }
   void store(void* to) const { _mm256_storeu_ps(static_cast<float*>(to), v); }
   void add_product(Floats a, Floats b) { v = _mm256_fmadd_ps(a.v, b.v, v); }
+  void finish() {}
 };
 struct Ints {
   static constexpr int kCount = 8;
@@ -90,6 +101,7 @@ struct Ints {
   static Ints all(i32 value) { return {_mm256_set1_epi32(value)}; }
   void store(void* to) const { _mm256_storeu_si256(static_cast<__m256i*>(to), v); }
   void add_product(Ints a, Ints b) { v = _mm256_add_epi32(_mm256_mullo_epi32(a.v, b.v), v); }
+  void finish() {}
 };
 #else
 template <class T>
@@ -107,6 +119,7 @@ struct Numbers {
     return result;
   }
   void store(void* to) const { std::memcpy(to, v, sizeof(v)); }
+  void finish() {}
   void add_product(Numbers a, Numbers b) {
     for (int l = 0; l < 8; ++l) {
       if constexpr (std::is_same_v<T, float>) {
@@ -245,7 +258,7 @@ template <Element Type>
 class ByteLookup {
  public:
   struct Result {
-    __m512i high, low;
+    __m512i high, low, magnitude;  // magnitude: high without the sign
   };
   ByteLookup()
       : high0_(_mm512_loadu_si512(kTables.high)),
@@ -255,13 +268,12 @@ class ByteLookup {
   Result operator()(__m512i x) const {
     __m512i high = _mm512_permutex2var_epi8(high0_, x, high1_), low = _mm512_permutex2var_epi8(low0_, x, low1_);
     const __m512i sign = _mm512_set1_epi8(-128);
-    high = _mm512_ternarylogic_epi32(high, x, sign, 0xf8);                   // high | (x & sign)
     if constexpr (Type == Element::fp8_fnuz || Type == Element::bf8_fnuz) {  // where -0 would be is NaN
       const __mmask64 nan = _mm512_cmpeq_epi8_mask(x, sign);
       high = _mm512_mask_mov_epi8(high, nan, _mm512_set1_epi8(0x7f));
       low = _mm512_mask_mov_epi8(low, nan, _mm512_set1_epi8(-64));
     }
-    return {high, low};
+    return {_mm512_ternarylogic_epi32(high, x, sign, 0xf8), low, high};  // high | (x & sign)
   }
 
  private:
@@ -275,7 +287,7 @@ inline void widen_bytes(const u32* row, float* to) {
   const ByteLookup<Type> lookup;
   const __m512i second = _mm512_set1_epi32(0x00ff0000);
   for (int l = 0; l < Lanes; l += 16) {
-    const auto [high, low] = lookup(_mm512_loadu_si512(row + l));
+    const auto [high, low, magnitude] = lookup(_mm512_loadu_si512(row + l));
     const auto store = [&](int e, __m512i top, __m512i next) {
       // (next & second) | (top & ~(second | what is below it)): both are shifted so that their byte is in place.
       const __m512i bits = _mm512_or_si512(_mm512_and_si512(next, second),
@@ -358,15 +370,23 @@ constexpr std::array<int, K> k_offsets() {
 template <int Cols>
 constexpr int kTileRows = 8 * Vector<float>::kCount * (Vector<float>::kCount == 16 ? 2 : 1) / Cols;
 
-// A tile of the result. d[r][j] = c[r][j] + sum over k of a[a_offsets[k] + r] * b[b_offsets[k] + j].
-template <int K, int Cols, class T>
-inline void multiply_tile(const T* a, const T* b, const int* a_offsets, const int* b_offsets,
+// A tile of the result. d[r][j] = c[r][j] + sum over k of a[a_offsets[k] + r] * b[b_offsets[k] + j]; FromZero: without
+// c. Returns whether it was done: pairs are not where c has numbers that they cannot take.
+template <int K, int Cols, bool FromZero = false, class T>
+inline bool multiply_tile(const T* a, const T* b, const int* a_offsets, const int* b_offsets,
                           const u32* const (&c)[kTileRows<Cols>], u32* const (&d)[kTileRows<Cols>]) {
   using V = Vector<T>;
   constexpr int kRows = kTileRows<Cols>, kVectors = Cols / V::kCount;
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = V::load(c[r] + V::kCount * v);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = FromZero ? V::all({}) : V::load(c[r] + V::kCount * v);
+  }
+  if constexpr (requires { sum[0][0].other(); } && !FromZero) {
+    u32 other = 0;
+    for (const auto& row : sum) {
+      for (const V& vector : row) other |= vector.other();
+    }
+    if (other) return false;
   }
 #pragma GCC unroll 16
   for (int k = 0; k < K; ++k) {
@@ -377,10 +397,14 @@ inline void multiply_tile(const T* a, const T* b, const int* a_offsets, const in
       const V scale = V::all(rows[r]);
       for (int v = 0; v < kVectors; ++v) sum[r][v].add_product(scale, column[v]);
     }
+    for (auto& row : sum) {
+      for (V& vector : row) vector.finish();
+    }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v].store(d[r] + V::kCount * v);
   }
+  return true;
 }
 
 // Row i of an M x M result of MFMA: four rows to a register and group of lanes.

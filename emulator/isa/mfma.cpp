@@ -59,26 +59,29 @@ void multiply_as_hardware(Wave& w, const Instruction& in, const float* a, const 
   }
 }
 
-// All blocks of 16x16 or 32x32. Offsets: k_offsets of the numbers, or of pairs of them.
+// Tiles of all blocks of 16x16 or 32x32, of which there are kTiles, from `tile` on. Returns the first that could not be
+// done, or kTiles. Offsets: k_offsets of the numbers, or of pairs of them.
+template <int M, int Blocks>
+constexpr int kTiles = Blocks * M / kTileRows<M>;
 template <class F, int M, int Blocks, size_t K, class T, class Rows>
-inline void multiply_blocks(Wave& w, const Instruction& in, const T* a, const T* b, const std::array<int, K>& offsets,
-                            const Rows& c) {
+inline int multiply_blocks(Wave& w, const Instruction& in, const T* a, const T* b, const std::array<int, K>& offsets,
+                           const Rows& c, int tile = 0) {
   constexpr int kRows = kTileRows<M>;
   const u16 destination = in.operand[0].reg;
-  for (int block = 0; block < Blocks; ++block) {
+  for (; tile < kTiles<M, Blocks>; ++tile) {
+    const int block = tile * kRows / M, first = tile * kRows % M;
     const T* left = a + (Blocks > 1 ? block_of_a(in, block) : 0) * M;
     const T* right = b + block * M;
-    for (int first = 0; first < M; first += kRows) {
-      const u32* from[kRows];
-      u32* d[kRows];
-      for (int r = 0; r < kRows; ++r) {
-        const int index = block * F::kRegisters + register_of_row<M>(first + r), lane = lane_of_row<M>(first + r);
-        from[r] = c[index] + lane;
-        d[r] = w.vgpr[destination + index] + lane;
-      }
-      multiply_tile<static_cast<int>(K), M>(left + first, right, offsets.data(), offsets.data(), from, d);
+    const u32* from[kRows];
+    u32* d[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      const int index = block * F::kRegisters + register_of_row<M>(first + r), lane = lane_of_row<M>(first + r);
+      from[r] = c[index] + lane;
+      d[r] = w.vgpr[destination + index] + lane;
     }
+    if (!multiply_tile<static_cast<int>(K), M>(left + first, right, offsets.data(), offsets.data(), from, d)) break;
   }
+  return tile;
 }
 
 template <Element A, Element B, int M, int K, int Blocks, bool LowRate, bool Flush>
@@ -90,12 +93,18 @@ void mfma(Wave& w, const Instruction& in) {
   const auto &a_registers = w.vgpr[in.operand[1].reg], &b_registers = w.vgpr[in.operand[2].reg];
 #ifdef EMU_MATRIX_WIDE
   if constexpr (M != 4 && kFitsBf16<A> && kFitsBf16<B> && F::kPerLane % 2 == 0) {
-    if (cpu_has_bf16_products() && !in.blgp && matrix_numerics() == MatrixNumerics::chain && is_ordinary(c)) {
+    if (cpu_has_bf16_products() && !in.blgp && matrix_numerics() == MatrixNumerics::chain) {
       Pairs<F::kPerLane> x, y;
-      if (convert_pairs<A>(&a_registers, x) && convert_pairs<B>(&b_registers, y)) {
-        static constexpr auto kOffsets = k_offsets<K / 2, F::kGroups, M * Blocks, F::kPerLane / 2>();
-        return multiply_blocks<F, M, Blocks>(w, in, x.value[0], y.value[0], kOffsets, c);
-      }
+      const bool a_fits = convert_pairs<A>(&a_registers, x), b_fits = convert_pairs<B>(&b_registers, y);
+      static constexpr auto kOffsets = k_offsets<K / 2, F::kGroups, M * Blocks, F::kPerLane / 2>();
+      int done = 0;
+      if (a_fits && b_fits) done = multiply_blocks<F, M, Blocks>(w, in, x.value[0], y.value[0], kOffsets, c);
+      if (done == kTiles<M, Blocks>) return;
+      Converted<float, F::kPerLane> a, b;  // of the registers D may have overwritten some
+      widen_pairs<Flush>(x, a);
+      widen_pairs<Flush>(y, b);
+      multiply_blocks<F, M, Blocks>(w, in, a.value[0], b.value[0], F::kOffsets, c, done);
+      return;
     }
   }
 #endif

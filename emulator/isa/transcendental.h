@@ -13,7 +13,9 @@ inline double power_of_two(i32 n) { return as_f64(static_cast<u64>(static_cast<i
 
 // 2^x in double arithmetic, good to about 1e-15.
 inline double exp2_double(double x) {
-  const double whole = __builtin_floor(x + 0.5);
+  // The sum's last bits are the whole number nearest to x.
+  constexpr double kShift = 0x1.8p52;
+  const double shifted = x + kShift, whole = shifted - kShift;
   const double y = (x - whole) * 0.69314718055994530942;  // |y| <= ln(2)/2
   double p = 1.0 / 39916800;
   p = __builtin_fma(p, y, 1.0 / 3628800);
@@ -27,7 +29,7 @@ inline double exp2_double(double x) {
   p = __builtin_fma(p, y, 0.5);
   p = __builtin_fma(p, y, 1.0);
   p = __builtin_fma(p, y, 1.0);
-  return p * power_of_two(static_cast<i32>(whole));
+  return as_f64(bits_of(p) + (bits_of(shifted) << 52));  // p is normal, and so is the product
 }
 inline float exp2_f32(float x) {
   const float limited = x < -200.f ? -200.f : (x > 200.f ? 200.f : x);

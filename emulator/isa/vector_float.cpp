@@ -15,12 +15,13 @@ void accumulate(Wave& w, const Instruction& in) {
   const u32* x = source_f32(w, in, 0, a, mask);
   const u32* y = source_f32(w, in, 1, b, mask);
   const u32* z = w.vgpr[in.operand[0].reg];
+  u32* to = result_f32(w, in, r, mask);
   if (w.flush_f32) [[unlikely]] {
-    for_lanes(w, [&](int l) { r.lane[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]), flush(as_f32(z[l])))); });
+    for_rows(w, [&](int l) { to[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]), flush(as_f32(z[l])))); });
   } else {
-    for_lanes(w, [&](int l) { r.lane[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]))); });
+    for_rows(w, [&](int l) { to[l] = bits_of(F(as_f32(x[l]), as_f32(y[l]), as_f32(z[l]))); });
   }
-  write_f32(w, in, r, mask);
+  if (to == r.lane) write_f32(w, in, r, mask);
 }
 template <Choice C>
 void choose2(Wave& w, const Instruction& in) {
@@ -28,12 +29,13 @@ void choose2(Wave& w, const Instruction& in) {
   u64 mask = w.exec();
   const u32* x = source_f32(w, in, 0, a, mask);
   const u32* y = source_f32(w, in, 1, b, mask);
+  u32* to = result_f32(w, in, r, mask);
   if (ieee_mode(w)) {
-    for_lanes(w, [&](int l) { r.lane[l] = choose<F32Bits, C, true>(x[l], y[l]); });
+    for_rows(w, [&](int l) { to[l] = choose<F32Bits, C, true>(x[l], y[l]); });
   } else {
-    for_lanes(w, [&](int l) { r.lane[l] = choose<F32Bits, C, false>(x[l], y[l]); });
+    for_rows(w, [&](int l) { to[l] = choose<F32Bits, C, false>(x[l], y[l]); });
   }
-  write_f32(w, in, r, mask);
+  if (to == r.lane) write_f32(w, in, r, mask);
 }
 // Second(First(a, b), c).
 template <Choice First, Choice Second>
@@ -43,14 +45,14 @@ void choose3(Wave& w, const Instruction& in) {
   const u32* x = source_f32(w, in, 0, a, mask);
   const u32* y = source_f32(w, in, 1, b, mask);
   const u32* z = source_f32(w, in, 2, c, mask);
+  u32* to = result_f32(w, in, r, mask);
   if (ieee_mode(w)) {
-    for_lanes(
-        w, [&](int l) { r.lane[l] = choose<F32Bits, Second, true>(choose<F32Bits, First, true>(x[l], y[l]), z[l]); });
+    for_rows(w, [&](int l) { to[l] = choose<F32Bits, Second, true>(choose<F32Bits, First, true>(x[l], y[l]), z[l]); });
   } else {
-    for_lanes(
-        w, [&](int l) { r.lane[l] = choose<F32Bits, Second, false>(choose<F32Bits, First, false>(x[l], y[l]), z[l]); });
+    for_rows(w,
+             [&](int l) { to[l] = choose<F32Bits, Second, false>(choose<F32Bits, First, false>(x[l], y[l]), z[l]); });
   }
-  write_f32(w, in, r, mask);
+  if (to == r.lane) write_f32(w, in, r, mask);
 }
 void median3(Wave& w, const Instruction& in) {
   Row a, b, c, r;

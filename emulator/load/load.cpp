@@ -20,6 +20,7 @@ struct Decoder {
       const bool moved = in.dpp != DppKind::none && i == in.dest_count;
       o.plain = (o.is_vgpr() || o.is_constant()) && !o.negate && !o.absolute && !moved && o.sdwa_select == 6 &&
                 o.half == Half::whole;
+      if (i < in.dest_count) o.plain &= o.is_vgpr() && in.sdwa_dest_select == 6 && !in.omod && !in.clamp;
       if (!o.is_constant()) continue;
       const u32 value = static_cast<u32>(o.constant);
       const Row*& row = rows[value];
