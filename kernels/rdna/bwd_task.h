@@ -120,7 +120,10 @@ struct BackwardTask {
       stream.from.start(t, key_offset(p, t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
       stream.rows = keys - first;
     }
-    const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
+    int64_t number;
+    // Each role has its own: without being told, clang 22 makes it a function that the larger kernels call.
+    [[clang::always_inline]] number = abi::backward_first_block(p, at.batch, C::kStreamed);
+    if constexpr (C::kKeepsKeys) number += tiles.first;
     const int64_t bytes =
         C::kHead ? abi::backward_block_bytes(C::kStreamed, args.schedule.dq_columns) : int64_t{kBlockBytes};
     block = args.shared + abi::kBackwardHeaderBytes + uniform((number * p.heads_q + at.head) * bytes);
