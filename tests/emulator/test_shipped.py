@@ -5,6 +5,7 @@ import collections
 import pytest
 
 import hip
+import launches
 import shipped
 
 SAMPLE = 8  # of each GPU's kernel for head dim 128
@@ -69,7 +70,7 @@ def test_a_launch_gives_the_right_answer():
     if not (shipped.FOLDER / f"{row.source}_gfx942.co").exists():
         pytest.skip("no code objects")
     code = (shipped.FOLDER / f"{row.source}_gfx942.co").read_bytes()
-    launch = shipped.Launch(row, 40, 24)
+    launch = launches.Launch(row, 40, 24)
     with hip.Session("gfx942", barriers="counted") as session:
         assert launch.run(session, code) == ""
         out, lse = (buffer.get() for buffer in session.buffers[-2:])
@@ -83,7 +84,7 @@ def test_a_backward_gives_the_right_answer(arch):
     path = shipped.FOLDER / f"{row.source}_{arch}.co"
     if not path.exists():
         pytest.skip("no code objects")
-    launch = shipped.BackwardLaunch(row, 20, 128, window=(8, 0))
+    launch = launches.BackwardLaunch(row, 20, 128, window=(8, 0))
     with hip.Session(arch, barriers="counted") as session:
         assert launch.run(session, path.read_bytes()) == ""
         dk, dv, _, blocks = (buffer.get() for buffer in session.buffers[-4:])
@@ -101,7 +102,7 @@ def test_a_backward_leaves_time_to_the_matrix_units(dim, least):
     path = shipped.FOLDER / f"{row.source}_gfx942.co"
     if not path.exists():
         pytest.skip("no code objects")
-    launch = shipped.BackwardLaunch(row, 512, 1024, window=(shipped.NO_WINDOW, shipped.NO_WINDOW))
+    launch = launches.BackwardLaunch(row, 512, 1024, window=(launches.NO_WINDOW, launches.NO_WINDOW))
     with hip.Session("gfx942", barriers="counted", count=1) as session:
         assert launch.run(session, path.read_bytes()) == ""
         counters = session.counters()[-1]["counters"]
