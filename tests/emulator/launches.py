@@ -207,6 +207,7 @@ def backward_launches(row):
         BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True, **every),
         BackwardLaunch(row, 2 * few + 5, many - 20, padded=True, **every),
         BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True, padded=True, **every),
+        BackwardLaunch(row, few + 5, 12, ragged=True, **every),  # none of the keys is used
     ]
     if "Rdna" in row.isa:
         runs += [
@@ -217,12 +218,13 @@ def backward_launches(row):
             BackwardLaunch(row, 3 * few, 3 * few, heads=1, **every),
             BackwardLaunch(row, 2 * few + 5, 2 * few + 5, heads=1, narrower=24, **everything, **every),
             BackwardLaunch(row, few - 3, few - 3, heads=1, **everything, **every),
+            BackwardLaunch(row, few - 3, many - 20, heads=1, padded=True, **every),
         ]
     if row.seqlen_q:  # it computes delta, too
         runs += [
-            BackwardLaunch(row, few + 5, few + 5, d_lse=True),
-            BackwardLaunch(row, few + 5, few + 5, out=FLOAT, d_lse=True, ragged=True),
-            BackwardLaunch(row, many + 40, few + 5, out=FLOAT),
+            BackwardLaunch(row, many + 40, few + 5, d_lse=True),
+            BackwardLaunch(row, many + 40, few + 5, out=FLOAT, d_lse=True, ragged=True),
+            BackwardLaunch(row, few + 5, few + 5, out=FLOAT),
         ]
     if "kOrdersByHeads" in row.needs:
         runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True, **every))

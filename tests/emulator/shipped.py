@@ -75,13 +75,13 @@ class Subject(mutation.Subject):
     def says(self, code, runs=None, **options):
         return next((said for said, _ in self.results_of(code, runs, **options) if said), "")
 
-    @functools.cached_property
-    def reached(self):
-        """Of the waits and barriers that are executed, by address: launches in which a wave gets there.
+    def reached(self, mutants):
+        """Of those that are executed, by address: launches in which a wave gets there, and not all such launches.
 
-        Not all such launches. A trap ends a wave, so each round finds those that a wave meets first, and takes them out.
+        A trap ends a wave, so each round finds those that a wave meets first, and takes them out.
         """
-        found, left = {}, {line.address: line for line in self.lines if waits.is_wait(line) or waits.is_barrier(line)}
+        lines = [self.lines[mutant[0]] for mutant in mutants]
+        found, left = {}, {line.address: line for line in lines}
         new = True
         while new:
             new = collections.defaultdict(list)
@@ -114,11 +114,11 @@ class Subject(mutation.Subject):
         results = zip(runs, self.results_of(code, runs), strict=True)
         return any(differ(a, b) for run, (_, left) in results for a, b in zip(left, self.results[run], strict=True))
 
-    def verdict(self, mutant):
-        lines = [self.lines[i] for i in mutant]
-        likely = self.reached.get(lines[0].address)
+    def verdict(self, mutant, likely):
+        """likely: launches in which it is executed."""
         if not likely:
             return "unexecuted", ""
+        lines = [self.lines[i] for i in mutant]
         runs = sorted(self.runs, key=lambda run: (run not in likely, run.queries * run.keys))
         code = mutation.patched(self.code, lines, mutation.S_NOP)
         said = self.says(code, runs) or self.says(code, runs, seed=1)
@@ -149,10 +149,10 @@ def mutate(job):
         matrix = [i for i, line in enumerate(subject.lines) if re.match("v_(s?mfma|s?wmma)", line.name)]
         inside = [mutant for mutant in mutants if matrix[0] < mutant[0] < matrix[-1]]
         chosen = [inside[len(inside) * (2 * i + 1) // (2 * sample)] for i in range(min(sample, len(inside)))]
-    found = []
+    found, reached = [], subject.reached(chosen)
     for mutant in chosen:
         first = subject.lines[mutant[0]]
-        found.append((f"{first.address:#x} {first.text}", *subject.verdict(mutant)))
+        found.append((f"{first.address:#x} {first.text}", *subject.verdict(mutant, reached.get(first.address))))
     return job, len(mutants), found
 
 
