@@ -20,7 +20,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
 
-import elf  # noqa: E402
+import elf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = pathlib.Path(os.environ.get("FLASHWAVE_EMULATOR_CACHE", ROOT / "build" / "emulator-cache"))

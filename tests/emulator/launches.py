@@ -9,7 +9,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
 
-from check_code_objects import ARGUMENT_BYTES  # noqa: E402
+from check_code_objects import ARGUMENT_BYTES
 
 NO_WINDOW = 1 << 40
 HEAD_BLOCK, SCORE_WAVES = 32, 4  # kernels/abi/head_backward.h, score_gradients.h
@@ -149,7 +149,9 @@ class BackwardLaunch:
         if self.d_lse:
             args.d_lse = args.lse
         block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
-        blocks = np.full(32 + (-(-self.queries // passing) + self.ragged) * heads_q * block // 4, self.numbers, np.float32)
+        blocks = np.full(
+            32 + (-(-self.queries // passing) + self.ragged) * heads_q * block // 4, self.numbers, np.float32
+        )
         if self.bias or scores:  # one for both heads
             kind = np.uint16 if self.bias in (F16, BF16) else np.float32
             entries = session.buffer(np.zeros((self.queries, self.keys), kind))

@@ -51,6 +51,10 @@ def rows(arch):
     return [row for row in kernel_lists.rows("amd") if row.isa in offered and re.search(CHOSEN, row.name)]
 
 
+def size_of(launch):
+    return launch.queries * launch.keys
+
+
 class Subject(mutation.Subject):
     """A shipped kernel and its launches."""
 
@@ -76,22 +80,21 @@ class Subject(mutation.Subject):
         return next((said for said, _ in self.results_of(code, runs, **options) if said), "")
 
     def reached(self, mutants):
-        """Of those that are executed, by address: launches in which a wave gets there, and not all such launches.
+        """Of those that are executed, by address: the smallest launch in which a wave gets there.
 
         A trap ends a wave, so each round finds those that a wave meets first, and takes them out.
         """
         lines = [self.lines[mutant[0]] for mutant in mutants]
         found, left = {}, {line.address: line for line in lines}
-        new = True
-        while new:
-            new = collections.defaultdict(list)
-            code = mutation.patched(self.code, left.values(), mutation.S_TRAP[self.arch[:4]])
-            for launch, (said, _) in zip(self.runs, self.results_of(code, checks="trap"), strict=True):
-                for address in set(re.findall(r"\btrap \d+ \[.* at (0x[0-9a-f]+):", said)):
-                    new[int(address, 16)].append(launch)
-            found.update(new)
-            for address in new:
-                del left[address]
+        for launch in sorted(self.runs, key=size_of):
+            new = True
+            while left and new:
+                code = mutation.patched(self.code, left.values(), mutation.S_TRAP[self.arch[:4]])
+                said = self.says(code, [launch], checks="trap")
+                new = {int(at, 16) for at in re.findall(r"\btrap \d+ \[.* at (0x[0-9a-f]+):", said)}
+                for address in new:
+                    found[address] = launch
+                    del left[address]
         return found
 
     @functools.cached_property
@@ -100,26 +103,27 @@ class Subject(mutation.Subject):
 
     @functools.cached_property
     def ignores_order(self):
-        """Sums of floats by atomics do not: their last bits."""
+        """Whether the unchanged kernel does: sums by atomics of several waves may not."""
         return not self.says(self.code, order="compare")
 
     def is_wrong(self, code, runs):
-        """Whether results are not those of the unchanged kernel, but for the order of sums."""
+        """Whether results are not those of the unchanged kernel, but for the last bits of sums in memory."""
 
         def differ(a, b):
-            if a.dtype == np.float32 and not self.ignores_order:
-                return not np.allclose(a, b, 1e-3, 1e-3, equal_nan=True)
+            if a.dtype == np.float32:
+                largest = np.abs(b[np.isfinite(b)]).max(initial=0)
+                return not np.allclose(a, b, 0, 1e-5 * largest, equal_nan=True)
             return a.tobytes() != b.tobytes()
 
         results = zip(runs, self.results_of(code, runs), strict=True)
         return any(differ(a, b) for run, (_, left) in results for a, b in zip(left, self.results[run], strict=True))
 
     def verdict(self, mutant, likely):
-        """likely: launches in which it is executed."""
-        if not likely:
+        """likely: a launch that executes it, if there is one."""
+        if likely is None:
             return "unexecuted", ""
         lines = [self.lines[i] for i in mutant]
-        runs = sorted(self.runs, key=lambda run: (run not in likely, run.queries * run.keys))
+        runs = sorted(self.runs, key=lambda run: (run is not likely, size_of(run)))
         code = mutation.patched(self.code, lines, mutation.S_NOP)
         said = self.says(code, runs) or self.says(code, runs, seed=1)
         if said:
