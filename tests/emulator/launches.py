@@ -100,6 +100,7 @@ class BackwardLaunch:
         self.dtype, self.bias, self.alibi = more.pop("dtype", BF16), more.pop("bias", 0), more.pop("alibi", False)
         self.softcap, self.dropout = more.pop("softcap", 0.0), more.pop("dropout", 0.0)
         self.state = more.pop("state", False)  # the seed of dropout is in memory
+        self.summed = more.pop("summed", False)  # a bias has one entry
         self.numbers = more.pop("numbers", -0.5)
         self.narrower = more.pop("narrower", 0)  # columns less than the kernel is for
         self.unwanted = more.pop("unwanted", ())  # gradients that nobody asks for
@@ -155,7 +156,7 @@ class BackwardLaunch:
         if self.bias or scores:  # one for both heads
             kind = np.uint16 if self.bias in (F16, BF16) else np.float32
             entries = session.buffer(np.zeros((self.queries, self.keys), kind))
-            strides = (I64 * 4)(0, 0, self.keys, 1)
+            strides = (I64 * 4)(0, 0, self.keys * (not self.summed), not self.summed)
             args.bias = Tensor(entries.address, strides, self.bias or FLOAT)
         if self.alibi or scores:
             args.alibi_slopes = session.buffer(np.full(2, 0.1, np.float32)).address
@@ -226,7 +227,9 @@ def backward_launches(row):
         runs += [
             BackwardLaunch(row, many + 40, few + 5, d_lse=True),
             BackwardLaunch(row, many + 40, few + 5, out=FLOAT, d_lse=True, ragged=True),
-            BackwardLaunch(row, few + 5, few + 5, out=FLOAT),
+            BackwardLaunch(row, few + 5, few + 5, d_lse=True),
+            BackwardLaunch(row, few + 5, few + 5, out=FLOAT, d_lse=True, ragged=True),
+            BackwardLaunch(row, many + 40, few + 5, out=FLOAT),
         ]
     if "kOrdersByHeads" in row.needs:
         runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True, **every))
@@ -236,6 +239,12 @@ def backward_launches(row):
             BackwardLaunch(row, *both, dtype=F16, bias=F16, softcap=20.0),
             BackwardLaunch(row, *both, bias=BF16, dropout=0.25),
             BackwardLaunch(row, *both, dtype=F16, softcap=20.0, dropout=0.25),
+            BackwardLaunch(row, *both, bias=F16, softcap=20.0, dropout=0.25, state=True, ragged=True, heads=1),
+            BackwardLaunch(row, *both, dtype=F16, bias=BF16, dropout=0.25, state=True, padded=True),
+            BackwardLaunch(row, *both, dtype=F16, ragged=True),
+            BackwardLaunch(row, *both, dtype=F16, ragged=True, padded=True),
+            BackwardLaunch(row, *both, bias=BF16, summed=True),
+            BackwardLaunch(row, *both, dtype=F16, bias=F16, summed=True),
         ]
     # Each modifier alone, which has a loop of its own on RDNA; then what else a score can meet.
     alone = [{"alibi": True}, {"softcap": 20.0}, {"dropout": 0.25}, {"bias": FLOAT}, {"bias": BF16}]
@@ -246,12 +255,17 @@ def backward_launches(row):
             BackwardLaunch(row, 3 * few, 3 * few, heads=1, **everything, **modifiers),
             BackwardLaunch(row, few - 3, few - 3, heads=1, **modifiers),
         ]
-    if row.modified:
+    if row.modified:  # with one head RDNA4 has a last tile without a partner
         runs += [
             BackwardLaunch(row, *both, softcap=100.0, bias=F16),
+            BackwardLaunch(row, *both, softcap=100.0, bias=F16, heads=1),
             BackwardLaunch(row, *both, dropout=0.25, state=True),
-            BackwardLaunch(row, *both, dropout=0.25, state=True, bias=BF16, padded=True),
+            BackwardLaunch(row, *both, dropout=0.25, state=True, bias=BF16, padded=True, heads=1),
+            BackwardLaunch(row, *both, dropout=0.25, state=True, alibi=True, softcap=20.0),
+            BackwardLaunch(row, *both, dropout=0.25, alibi=True, softcap=100.0, heads=1),
             BackwardLaunch(row, *both, bias=FLOAT, numbers=2e38),
+            BackwardLaunch(row, *both, bias=F16, numbers=2e38),
+            BackwardLaunch(row, *both, bias=BF16, softcap=20.0, numbers=2e38, heads=1),
         ]
     return runs
 
