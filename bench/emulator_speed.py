@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "emulator"))
 
 import hip  # noqa: E402
+import launches  # noqa: E402
 import shipped  # noqa: E402
 
 KERNELS = ROOT / "tests" / "emulator" / "kernels"
@@ -46,7 +47,7 @@ def attention(session, arch, kernel):
 
 def shipped_forward(session, arch, row):
     code = (shipped.FOLDER / f"{row.source}_{arch}.co").read_bytes()
-    launch = shipped.Launch(row, row.tile_q, 4096, window=(shipped.NO_WINDOW, shipped.NO_WINDOW))
+    launch = launches.Launch(row, row.tile_q, 4096, window=(launches.NO_WINDOW, launches.NO_WINDOW))
     return launch.prepared(session, code)
 
 

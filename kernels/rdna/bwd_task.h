@@ -102,14 +102,19 @@ struct BackwardTask {
 
   FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
+  // As key_offset where there is no block_table, which a backward never has: its branch would be a sixth of the kernel.
+  FW_METHOD static int64_t row_offset(const abi::Tensor& t, const Sequence& s, int64_t j, int64_t h) {
+    return s.k_batch * t.stride[0] + (s.k_row + j) * t.stride[1] + h * t.stride[2];
+  }
+
   FW_METHOD void start_stream(const GpuArguments& args) {
     const int first = uniform(tiles.first * C::kStreamed);
     loaded = now = first;
     head_end = uniform(tiles.end * C::kStreamed);
     const bool has_g = Stream<C>::has_g(C::load_wave(wave));
     if constexpr (C::kKeepsKeys) {
-      x.start(p.k, key_offset(p, p.k, seq, at.x0, at.head_k), p.dim_qk);
-      y.start(p.v, key_offset(p, p.v, seq, at.x0, at.head_k), p.dim_v);
+      x.start(p.k, row_offset(p.k, seq, at.x0, at.head_k), p.dim_qk);
+      y.start(p.v, row_offset(p.v, seq, at.x0, at.head_k), p.dim_v);
       const abi::Tensor& t = has_g ? p.d_o : p.q;
       stream.from.start(t, query_offset(t, seq, first, at.head), has_g ? p.dim_v : p.dim_qk);
       stream.rows = queries - first;
@@ -117,10 +122,13 @@ struct BackwardTask {
       x.start(p.q, query_offset(p.q, seq, at.x0, at.head), p.dim_qk);
       y.start(p.d_o, query_offset(p.d_o, seq, at.x0, at.head), p.dim_v);
       const abi::Tensor& t = has_g ? p.v : p.k;
-      stream.from.start(t, key_offset(p, t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
+      stream.from.start(t, row_offset(t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
       stream.rows = keys - first;
     }
-    const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) + (C::kKeepsKeys ? tiles.first : 0);
+    int64_t number;
+    // Each role has its own: without being told, clang 22 makes it a function that the larger kernels call.
+    [[clang::always_inline]] number = abi::backward_first_block(p, at.batch, C::kStreamed);
+    if constexpr (C::kKeepsKeys) number += tiles.first;
     const int64_t bytes =
         C::kHead ? abi::backward_block_bytes(C::kStreamed, args.schedule.dq_columns) : int64_t{kBlockBytes};
     block = args.shared + abi::kBackwardHeaderBytes + uniform((number * p.heads_q + at.head) * bytes);
@@ -473,7 +481,7 @@ struct BackwardTask {
     }
     const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
     const abi::Tensor& tensor = of_x ? again.dk : again.dv;
-    const int64_t offset = uniform(key_offset(again, tensor, own, to.x0, to.head_k));
+    const int64_t offset = uniform(row_offset(tensor, own, to.x0, to.head_k));
     const float factor = of_x ? again.softmax_scale : 1.f;
     store_sums(tensor, offset, of_x ? again.dim_qk : again.dim_v, rows, factor, sums);
   }
@@ -485,8 +493,8 @@ struct BackwardTask {
     if (to.x0 != 0 || to.batch >= again.batch) return;
     const Sequence own = sequence_of(again, to.batch);
     const int pad = left_pad(again, to.batch), rows = least(pad, stored_rows(again, to.batch));
-    clear_rows(again.dk, again.dim_qk, key_offset(again, again.dk, own, -pad, to.head_k), rows);
-    clear_rows(again.dv, again.dim_v, key_offset(again, again.dv, own, -pad, to.head_k), rows);
+    clear_rows(again.dk, again.dim_qk, row_offset(again.dk, own, -pad, to.head_k), rows);
+    clear_rows(again.dv, again.dim_v, row_offset(again.dv, own, -pad, to.head_k), rows);
   }
   // A head's dQ of queries that see no key.
   FW_METHOD static void clear_queries(const Params& p, const Sequence& seq, int head, int from, int to) {

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 
+import elf
 import kernel_lists
 
 ARGUMENT_BYTES = 1192  # sizeof(GpuArguments)
@@ -92,6 +93,12 @@ def kernels_of(tool, path):
     return {name: Kernel(name, body) for name, body in zip(parts[::2], parts[1::2])}
 
 
+def functions_of(path, kernels):
+    """Functions that kernels call instead of containing them: with the registers and the waits of a call."""
+    named = {s.name for s in elf.symbols(path.read_bytes()) if s.kind == elf.FUNCTION}
+    return sorted(named - set(kernels))
+
+
 def planned_waves(arch, name):
     return next(waves for pattern, waves in PLANNED_WAVES if re.search(pattern, f"{arch} {name}"))
 
@@ -128,6 +135,7 @@ def main():
         if arch not in EMULATED:
             continue
         there = kernels_of(options.tool, path)
+        bad += [f"{path.name}: calls {function}" for function in functions_of(path, there)]
         for row in listed[source]:
             if row.isa not in gpus[arch]:
                 continue

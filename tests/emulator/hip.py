@@ -16,6 +16,11 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
+
+import elf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = pathlib.Path(os.environ.get("FLASHWAVE_EMULATOR_CACHE", ROOT / "build" / "emulator-cache"))
@@ -336,3 +341,19 @@ def argument_kinds(code, kernel):
 def largest_workgroup(code, kernel):
     """How many work-items a workgroup may have."""
     return int(re.search(r"\.max_flat_workgroup_size:\s+(\d+)", metadata_of(code, kernel))[1])
+
+
+def only(code, kernel):
+    """The code object without the other kernels: their code is not read any more, which is most of a load's time."""
+    changed, own = bytearray(code), None
+    for symbol in elf.symbols(code):
+        if symbol.name == kernel:
+            own = symbol
+        elif symbol.name.endswith(".kd") and symbol.name != kernel + ".kd":
+            symbol.undefine(changed)
+    if own is None:
+        raise KeyError(kernel)
+    for section in elf.sections(code):
+        if section.flags & elf.HAS_CODE:
+            section.place(changed, own.value, own.value - section.address + section.offset, own.size)
+    return bytes(changed)

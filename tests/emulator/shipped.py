@@ -6,6 +6,8 @@ Each s_waitcnt*, s_wait_*cnt* and barrier of a kernel's machine code, one at a t
 mutation.py, and is
     noticed     the checkers report it in one of the launches below
     strict      they do if reads of LDS, too, must have been waited for before a barrier (option strict)
+    order       the result depends on the order of waves (order=compare): they exchange something through memory
+    WRONG       none of these, and yet the result is another one: a hole in the checkers
     redundant   proven so on every path (waits.py)
     unexecuted  no launch gets there: a trap in its place stays silent
     unproven    executed, not reported, not proven redundant
@@ -15,7 +17,7 @@ objects are those in build/kernels.
 
 import argparse
 import collections
-import ctypes
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -28,58 +30,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
 
 import kernel_lists
-from check_code_objects import ARGUMENT_BYTES
 
 import hip
+import launches
 import mutation
 import waits
 
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
-NO_WINDOW = 1 << 40
 
 # Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
 CHOSEN = (
-    r"_fwd_bf16_d(64|128)_m\d+n\d+(_modified)?$|^rdna\d_bwd_((head|dkdv|dq)_)?bf16_d(64|128|256)_m\d+n\d+$"
-    r"|^cdna_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+$|_bwd_d(bias|slopes)$"
+    r"_fwd_bf16_d(64|128)_m\d+n\d+(_modified)?$"
+    r"|^(rdna\d|cdna)_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+(_modified)?$|_bwd_d(bias|slopes)$"
 )
-HEAD_BLOCK, SCORE_WAVES = 32, 4  # kernels/abi/head_backward.h, score_gradients.h
-
-
-def structure(name, *fields):
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
-
-
-def named(kind, names):
-    return [(n, kind) for n in names.split()]
-
-
-I64, I32, U64, F32 = ctypes.c_int64, ctypes.c_int32, ctypes.c_uint64, ctypes.c_float
-# kernels/abi/params.h, gpu_launch.h
-Tensor = structure("Tensor", ("data", U64), ("stride", I64 * 4), ("dtype", I32), ("most", I32))
-Arguments = structure(
-    "Arguments",
-    *named(Tensor, "q k v o lse bias probs d_o d_lse dq dk dv d_bias"),
-    *named(U64, "d_sinks d_slopes cu_seqlens_q cu_seqlens_k seqused_k leftpad_k cache_batch_idx block_table"),
-    *named(U64, "alibi_slopes sinks"),
-    *named(I64, "block_table_stride alibi_batch_stride page_size seqlen_new window_left window_right"),
-    *named(Tensor, "k_new v_new rotary_cos rotary_sin q_rotated"),
-    *named(I64, "rotary_dim rotary_offset"),
-    *named(I32, "rotary_interleaved rotary_per_row batch heads_q heads_k seqlen_q seqlen_k dim_qk dim_v conjugate"),
-    *named(F32, "softmax_scale softcap dropout_p"),
-    ("dropout_threshold", ctypes.c_uint32),
-    *named(U64, "dropout_seed dropout_offset dropout_state"),
-    *named(I64, "position_shift"),
-    *named(I32, "positions accumulate position_q position_k dropout_first dropout_heads"),
-    *named(I32, "splits rows_per_task"),
-    *named(I64, "keys_per_split tasks"),
-    *named(I32, "heads_per_task zeroed_bytes"),
-    *named(I64, "scratch_bytes workspace_bytes"),
-    *named(I32, "in_order"),
-    *named(ctypes.c_int16, "dq_columns lse_by_scale"),
-    *named(U64, "shared scratch"),
-)
-assert ctypes.sizeof(Arguments) == ARGUMENT_BYTES
-F16, BF16, FLOAT = 1, 2, 3
 
 
 def rows(arch):
@@ -88,120 +51,8 @@ def rows(arch):
     return [row for row in kernel_lists.rows("amd") if row.isa in offered and re.search(CHOSEN, row.name)]
 
 
-def bf16(x):
-    """Rounded to bf16 (half away from zero: it is only data), as its bits."""
-    return ((np.ascontiguousarray(x, np.float32).view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
-
-
-class Launch:
-    """One head of a forward: `queries` against `keys`, of which a query sees `window` to the left and right."""
-
-    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ramp=False):
-        self.row, self.queries, self.keys, self.window, self.ramp = row, queries, keys, window, ramp
-
-    def run(self, session, code):
-        return self.prepared(session, code)()
-
-    def prepared(self, session, code):
-        """Data on the device, and a function that launches and gives the reports."""
-        row, rng = self.row, np.random.default_rng(1)
-        shapes = ((self.queries, row.dim_qk), (self.keys, row.dim_qk), (self.keys, row.dim_v))
-        q, k, v = (rng.standard_normal(shape) for shape in shapes)
-        if self.ramp:  # scores grow by thousands from key to key: the reference must be chosen again and again
-            q[:], k[:] = 8.0, np.arange(self.keys)[:, None] * 8.0
-        args = Arguments(window_left=self.window[0], window_right=self.window[1])
-        args.batch = args.heads_q = args.heads_k = args.splits = 1
-        args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, row.dim_qk, row.dim_v
-        args.softmax_scale = row.dim_qk**-0.5
-        if row.modified:
-            args.softcap = 20.0
-        tasks = -(-self.queries // row.tile_q)
-        args.tasks = tasks
-        out = np.zeros((self.queries, row.dim_v), np.uint16), np.zeros(self.queries, np.float32)
-        for name, array in zip(["q", "k", "v", "o", "lse"], (bf16(q), bf16(k), bf16(v), *out)):
-            width = array.shape[1] if array.ndim > 1 else 1
-            strides = (I64 * 4)(array.size, width, width, 1)
-            dtype = BF16 if array.dtype == np.uint16 else FLOAT
-            setattr(args, name, Tensor(session.buffer(array).address, strides, dtype))
-        return lambda: session.run(code, row.name, tasks, row.threads, [bytes(args)], check=False)
-
-
-class BackwardLaunch:
-    """Two query heads (or `heads`) that share a key head, if the kernel takes that; a mask as above. LSE and delta are
-    made up: only waits matter."""
-
-    def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ragged=False, padded=False, ordered=False, **more):
-        self.row, self.queries, self.keys, self.window = row, queries, keys, window
-        self.ragged, self.padded, self.ordered = ragged, padded, ordered
-        self.dtype, self.bias = more.pop("dtype", BF16), more.pop("bias", FLOAT)
-        self.softcap, self.dropout = more.pop("softcap", 0.0), more.pop("dropout", 0.0)
-        self.narrower = more.pop("narrower", 0)  # columns less than the kernel is for
-        self.unwanted = more.pop("unwanted", ())  # gradients that nobody asks for
-        self.heads = more.pop("heads", 2)
-        assert not more
-
-    def bits(self, x):
-        return np.float16(x).view(np.uint16) if self.dtype == F16 else bf16(x)
-
-    def run(self, session, code):
-        row, rng = self.row, np.random.default_rng(1)
-        of_keys, whole = row.work == "kKeyBlocks", "_bwd_head_" in row.name
-        scores = row.op in ("kDBias", "kDSlopes")
-        passing, kept = (row.tile_q, row.tile_k) if of_keys else (row.tile_k, row.tile_q)
-        sums = re.search("kNeedsAnyOrder|kOrdersByHeads", row.needs) is not None
-        if whole:  # those whose queries pass by tiles of keys sum dQ over the tiles
-            passing, kept = min(row.tile_q, HEAD_BLOCK), self.queries
-            sums = row.tile_q < row.seqlen_q and self.keys > row.tile_k
-        heads_q, key_heads = self.heads, self.heads if whole else 1
-        args = Arguments(window_left=self.window[0], window_right=self.window[1], batch=1, splits=1)
-        args.heads_q, args.heads_k = heads_q, key_heads
-        dim = (min(row.dim_qk, 128) if scores else row.dim_qk) - self.narrower
-        args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
-        args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
-        args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
-        args.tasks = -(-self.keys // kept) if of_keys else -(-self.queries // kept) * heads_q
-        if self.ordered:  # kOrdersByHeads: one workgroup has all keys; waves with the same columns have their own sums
-            args.in_order, args.tasks = 1, 1
-            args.splits = row.threads // 64 * 32 // (64 if row.dim_qk <= 64 else 128)
-        args.dq_columns = row.dim_qk * args.splits if sums else 0
-        for name in ("q", "o", "d_o", "dq", "k", "v", "dk", "dv"):
-            heads, length = (heads_q, self.queries) if name in ("q", "o", "d_o", "dq") else (key_heads, self.keys)
-            array = self.bits(rng.standard_normal((length, heads * dim)))
-            strides = (I64 * 4)(array.size, heads * dim, dim, 1)
-            address = 0 if name in self.unwanted else session.buffer(array).address
-            setattr(args, name, Tensor(address, strides, self.dtype, length))
-        self.set_lengths(session, args)
-        lse = session.buffer(np.full((self.queries, heads_q), 0.5, np.float32))
-        args.lse = Tensor(lse.address, (I64 * 4)(heads_q * self.queries, heads_q, 1, 1), FLOAT, self.queries)
-        block = passing * 8 + 128 + passing * args.dq_columns * 4  # kernels/abi/backward_blocks.h
-        blocks = np.full(32 + (-(-self.queries // passing) + self.ragged) * heads_q * block // 4, -0.5, np.float32)
-        if scores:  # kernels/abi/score_gradients.h: one sum for both heads; or parts, the last floats of the memory
-            kind = np.float32 if self.bias == FLOAT else np.uint16
-            entries = session.buffer(np.zeros((self.queries, self.keys), kind))
-            strides = (I64 * 4)(0, 0, self.keys, 1)
-            args.bias = args.d_bias = Tensor(entries.address, strides, self.bias)
-            slopes = session.buffer(np.full(2, 0.1, np.float32))
-            args.alibi_slopes = args.d_slopes = slopes.address
-            tiles = -(-self.queries // row.tile_q)
-            waves = tiles * (-(-self.keys // row.tile_k) if row.op == "kDBias" else 2)
-            args.tasks = -(-waves // SCORE_WAVES)
-            blocks = np.concatenate([blocks, np.zeros(2 * tiles, np.float32)])
-            args.workspace_bytes = blocks.nbytes
-        args.shared = session.buffer(blocks).address
-        return session.run(code, row.name, args.tasks, row.threads, [bytes(args)], check=False)
-
-    def set_lengths(self, session, args):
-        """Lengths and places from memory: all rows but a few keys."""
-
-        def numbers(*values):
-            return session.buffer(np.array(values, np.int32)).address
-
-        if self.ragged:
-            args.cu_seqlens_q, args.cu_seqlens_k = numbers(0, self.queries), numbers(0, self.keys)
-        if self.padded:
-            args.leftpad_k, args.cache_batch_idx = numbers(9), numbers(0)
-        if self.ragged or self.padded:
-            args.seqused_k = numbers(self.keys - 12)
+def size_of(launch):
+    return launch.queries * launch.keys
 
 
 class Subject(mutation.Subject):
@@ -209,73 +60,82 @@ class Subject(mutation.Subject):
 
     def __init__(self, arch, row):
         self.arch, self.row, self.name = arch, row, row.name
-        path = FOLDER / f"{row.source}_{arch}.co"
-        self.code = path.read_bytes()
+        self.code = hip.only((FOLDER / f"{row.source}_{arch}.co").read_bytes(), row.name)
         self.lines = waits.kernel_lines(waits.disassemble(self.code, arch), row.name)
         self.any_size = self.kernel = waits.Kernel(self.lines, arch, row.threads)
-        if row.op != "kForward":
-            few, many = sorted((row.tile_q, row.tile_k))
-            if row.seqlen_q:  # the longest that it takes
-                few, many = HEAD_BLOCK, row.seqlen_q - 60
-            self.runs = [
-                BackwardLaunch(row, many + 40, many + 40),  # a diagonal, last tiles that are not whole
-                BackwardLaunch(row, 3 * few, many, window=(NO_WINDOW, NO_WINDOW)),  # no mask, the next head
-                BackwardLaunch(row, 20, 2 * many, window=(8, 0)),  # keys that no query sees
-                BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True),
-                BackwardLaunch(row, 2 * few + 5, many - 20, padded=True),
-                BackwardLaunch(row, 2 * few + 5, many - 20, ragged=True, padded=True),
-            ]
-            if "Rdna" in row.isa:
-                everything = {"window": (NO_WINDOW, NO_WINDOW)}
-                self.runs += [
-                    BackwardLaunch(row, few - 3, few - 3, **everything),  # a head that is one tile
-                    BackwardLaunch(row, 2 * few + 5, 2 * few + 5, narrower=24, **everything),
-                    BackwardLaunch(row, 2 * few, 2 * few, unwanted=("dq", "dk", "dv"), **everything),
-                    # An odd number of tiles, of which the last one has code of its own on RDNA4.
-                    BackwardLaunch(row, 3 * few, 3 * few, heads=1),
-                    BackwardLaunch(row, 2 * few + 5, 2 * few + 5, heads=1, narrower=24, **everything),
-                    BackwardLaunch(row, few - 3, few - 3, heads=1, **everything),
-                ]
-            if "kOrdersByHeads" in row.needs:
-                self.runs.append(BackwardLaunch(row, 2 * few, 2 * many, ordered=True))
-            if row.op in ("kDBias", "kDSlopes"):  # one kernel for both types, every type of bias and every modifier
-                both = many + 40, many + 40
-                self.runs += [
-                    BackwardLaunch(row, *both, dtype=F16, bias=F16, softcap=20.0),
-                    BackwardLaunch(row, *both, bias=BF16, dropout=0.25),
-                    BackwardLaunch(row, *both, dtype=F16, softcap=20.0, dropout=0.25),
-                ]
-            return
-        tiles = 3 * row.tile_k
-        self.runs = [
-            Launch(row, row.tile_q + 40, tiles + 40),  # a diagonal, a last tile that is not whole
-            Launch(row, row.tile_q + 40, tiles, window=(16, 0)),  # waves that only move data, before and after
-            Launch(row, 20, tiles, window=(NO_WINDOW, NO_WINDOW), ramp=True),  # overflow
-            Launch(row, row.tile_q + 40, 24),  # a workgroup without keys
-        ]
+        self.runs = launches.launches_of(row)
 
-    def says(self, code, **options):
-        with hip.Session(self.arch, barriers="counted", **options) as session:
-            for launch in self.runs:
+    def results_of(self, code, runs=None, checks="all", **options):
+        """Of each launch of `runs`, or all: what is said, and what it leaves in memory."""
+        with hip.Session(self.arch, barriers="counted", checks=checks, **options) as session:
+            for launch in self.runs if runs is None else runs:
+                before = len(session.buffers)
                 try:
                     said = launch.run(session, code)
                 except hip.HipError as error:
                     said = str(error)
-                if said:
-                    return said
-        return ""
+                yield said, [buffer.get() for buffer in session.buffers[before:]]
 
-    def verdict(self, mutant):
+    def says(self, code, runs=None, **options):
+        return next((said for said, _ in self.results_of(code, runs, **options) if said), "")
+
+    def reached(self, mutants):
+        """Of those that are executed, by address: the smallest launch in which a wave gets there.
+
+        A trap ends a wave, so each round finds those that a wave meets first, and takes them out.
+        """
+        lines = [self.lines[mutant[0]] for mutant in mutants]
+        found, left = {}, {line.address: line for line in lines}
+        for launch in sorted(self.runs, key=size_of):
+            new = True
+            while left and new:
+                code = mutation.patched(self.code, left.values(), mutation.S_TRAP[self.arch[:4]])
+                said = self.says(code, [launch], checks="trap")
+                new = {int(at, 16) for at in re.findall(r"\btrap \d+ \[.* at (0x[0-9a-f]+):", said)}
+                for address in new:
+                    found[address] = launch
+                    del left[address]
+        return found
+
+    @functools.cached_property
+    def results(self):
+        return dict(zip(self.runs, (left for _, left in self.results_of(self.code)), strict=True))
+
+    @functools.cached_property
+    def ignores_order(self):
+        """Whether the unchanged kernel does: sums by atomics of several waves may not."""
+        return not self.says(self.code, order="compare")
+
+    def is_wrong(self, code, runs):
+        """Whether results are not those of the unchanged kernel, but for the last bits of sums in memory."""
+
+        def differ(a, b):
+            if a.dtype == np.float32:
+                largest = np.abs(b[np.isfinite(b)]).max(initial=0)
+                return not np.allclose(a, b, 0, 1e-5 * largest, equal_nan=True)
+            return a.tobytes() != b.tobytes()
+
+        results = zip(runs, self.results_of(code, runs), strict=True)
+        return any(differ(a, b) for run, (_, left) in results for a, b in zip(left, self.results[run], strict=True))
+
+    def verdict(self, mutant, likely):
+        """likely: a launch that executes it, if there is one."""
+        if likely is None:
+            return "unexecuted", ""
         lines = [self.lines[i] for i in mutant]
+        runs = sorted(self.runs, key=lambda run: (run is not likely, size_of(run)))
         code = mutation.patched(self.code, lines, mutation.S_NOP)
-        said = self.says(code) or self.says(code, seed=1)
+        said = self.says(code, runs) or self.says(code, runs, seed=1)
         if said:
             return "noticed", said
-        if "trap" not in self.says(mutation.patched(self.code, lines[:1], mutation.S_TRAP[self.arch[:4]])):
-            return "unexecuted", ""
-        strict = self.says(code, strict=1)
+        strict = self.says(code, runs, strict=1)
         if strict:
             return "strict", strict
+        order = self.ignores_order and self.says(code, runs, order="compare")
+        if order:
+            return "order", order
+        if self.is_wrong(code, runs):
+            return "WRONG", ""
         proof = self.proof(mutant)
         return ("redundant", proof) if proof else ("unproven", "")
 
@@ -293,14 +153,15 @@ def mutate(job):
         matrix = [i for i, line in enumerate(subject.lines) if re.match("v_(s?mfma|s?wmma)", line.name)]
         inside = [mutant for mutant in mutants if matrix[0] < mutant[0] < matrix[-1]]
         chosen = [inside[len(inside) * (2 * i + 1) // (2 * sample)] for i in range(min(sample, len(inside)))]
-    found = []
+    found, reached = [], subject.reached(chosen)
     for mutant in chosen:
         first = subject.lines[mutant[0]]
-        found.append((f"{first.address:#x} {first.text}", *subject.verdict(mutant)))
+        found.append((f"{first.address:#x} {first.text}", *subject.verdict(mutant, reached.get(first.address))))
     return job, len(mutants), found
 
 
-VERDICTS = ("noticed", "strict", "redundant", "unexecuted", "unproven", "FALSE")
+BAD = ("WRONG", "FALSE")
+VERDICTS = ("noticed", "strict", "order", "redundant", "unexecuted", "unproven", *BAD)
 
 
 def main():
@@ -326,10 +187,10 @@ def main():
             numbers = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
             print(f"{arch} {row.name}: {len(results)} of {there} mutants: {numbers}", flush=True)
             for where, verdict, why in results:
-                if verdict == "FALSE" or (options.list and verdict != "noticed"):
+                if verdict in BAD or (options.list and verdict != "noticed"):
                     print(f"    {verdict} {where}: {why}")
     print("all: " + ", ".join(f"{totals[v]} {v}" for v in VERDICTS if totals[v]))
-    return 1 if totals["FALSE"] or not totals else 0
+    return 1 if totals["WRONG"] or totals["FALSE"] or not totals else 0
 
 
 if __name__ == "__main__":
