@@ -84,7 +84,7 @@ float round_to(float value, fw_dtype type) {
 
 void store(const float* values, size_t count, fw_dtype type, void* bytes) {
   if (type == FW_F32) {
-    std::memcpy(bytes, values, count * sizeof(float));
+    if (count != 0) std::memcpy(bytes, values, count * sizeof(float));  // of no elements there is no address
     return;
   }
   auto* out = static_cast<uint16_t*>(bytes);
@@ -93,7 +93,7 @@ void store(const float* values, size_t count, fw_dtype type, void* bytes) {
 
 void load(const void* bytes, size_t count, fw_dtype type, float* values) {
   if (type == FW_F32) {
-    std::memcpy(values, bytes, count * sizeof(float));
+    if (count != 0) std::memcpy(values, bytes, count * sizeof(float));
     return;
   }
   const auto* in = static_cast<const uint16_t*>(bytes);
