@@ -10,6 +10,7 @@
 #include "kernels/abi/features.h"
 #include "kernels/abi/score_gradients.h"
 #include "kernels/amd/bwd_block.h"
+#include "kernels/amd/bwd_rows.h"
 #include "kernels/amd/mma16.h"
 #include "kernels/common/elements.h"
 #include "kernels/common/key_tiles.h"
@@ -131,9 +132,9 @@ struct DsTile {
     const int lane = lane_index() & 15, fed = row_of_lane(lane);
     const int rows = queries - first_query, columns = keys - first_key;
     ScoreTile s = products<T>(TileRows(p.q, query_offset(p.q, seq, first_query, head), rows, fed),
-                              TileRows(p.k, key_offset(p, p.k, seq, first_key, key_head), columns, lane), p.dim_qk);
+                              TileRows(p.k, stored_offset(p.k, seq, first_key, key_head), columns, lane), p.dim_qk);
     ScoreTile dp = products<T>(TileRows(p.d_o, query_offset(p.d_o, seq, first_query, head), rows, fed),
-                               TileRows(p.v, key_offset(p, p.v, seq, first_key, key_head), columns, lane), p.dim_v);
+                               TileRows(p.v, stored_offset(p.v, seq, first_key, key_head), columns, lane), p.dim_v);
     modify(s);
     if (p.dropout_p > 0) drop(dp);
     weigh(s, dp, edges);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/abi/backward_blocks.h"
+#include "kernels/amd/bwd_rows.h"
 #include "kernels/cdna/isa.h"
-#include "kernels/common/sequence.h"
 
 namespace flashwave {
 
@@ -19,11 +19,6 @@ struct Near<BF16<Rounding::kTruncate>> {
   FW_METHOD static uint32_t pack(uint32_t low, uint32_t high) { return permute_bytes(high, low, 0x07060302); }
 };
 #endif
-
-// Element offset of a row of k, v, dk or dv: a backward is given no pages.
-FW_DEVICE int64_t stored_offset(const abi::Tensor& t, const Sequence& s, int64_t key, int64_t head) {
-  return s.k_batch * t.stride[0] + (s.k_row + key) * t.stride[1] + head * t.stride[2];
-}
 
 // Two registers of a tile, as one operand.
 template <class T>

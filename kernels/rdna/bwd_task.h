@@ -4,6 +4,7 @@
 
 #include "kernels/abi/backward_blocks.h"
 #include "kernels/amd/bwd_numbers.h"
+#include "kernels/amd/bwd_rows.h"
 #include "kernels/common/key_tiles.h"
 #include "kernels/rdna/bwd_modify.h"
 #include "kernels/rdna/bwd_stream.h"
@@ -102,19 +103,14 @@ struct BackwardTask {
 
   FW_METHOD int kept_rows() const { return least((C::kKeepsKeys ? keys : queries) - at.x0, C::kKept); }
 
-  // As key_offset where there is no block_table, which a backward never has: its branch would be a sixth of the kernel.
-  FW_METHOD static int64_t row_offset(const abi::Tensor& t, const Sequence& s, int64_t j, int64_t h) {
-    return s.k_batch * t.stride[0] + (s.k_row + j) * t.stride[1] + h * t.stride[2];
-  }
-
   FW_METHOD void start_stream(const GpuArguments& args) {
     const int first = uniform(tiles.first * C::kStreamed);
     loaded = now = first;
     head_end = uniform(tiles.end * C::kStreamed);
     const bool has_g = Stream<C>::has_g(C::load_wave(wave));
     if constexpr (C::kKeepsKeys) {
-      x.start(p.k, row_offset(p.k, seq, at.x0, at.head_k), p.dim_qk);
-      y.start(p.v, row_offset(p.v, seq, at.x0, at.head_k), p.dim_v);
+      x.start(p.k, stored_offset(p.k, seq, at.x0, at.head_k), p.dim_qk);
+      y.start(p.v, stored_offset(p.v, seq, at.x0, at.head_k), p.dim_v);
       const abi::Tensor& t = has_g ? p.d_o : p.q;
       stream.from.start(t, query_offset(t, seq, first, at.head), has_g ? p.dim_v : p.dim_qk);
       stream.rows = queries - first;
@@ -122,7 +118,7 @@ struct BackwardTask {
       x.start(p.q, query_offset(p.q, seq, at.x0, at.head), p.dim_qk);
       y.start(p.d_o, query_offset(p.d_o, seq, at.x0, at.head), p.dim_v);
       const abi::Tensor& t = has_g ? p.v : p.k;
-      stream.from.start(t, row_offset(t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
+      stream.from.start(t, stored_offset(t, seq, first, at.head_k), has_g ? p.dim_v : p.dim_qk);
       stream.rows = keys - first;
     }
     int64_t number;
@@ -481,7 +477,7 @@ struct BackwardTask {
     }
     const int rows = uniform(least(stored_rows(again, to.batch) - left_pad(again, to.batch) - to.x0, C::kKept));
     const abi::Tensor& tensor = of_x ? again.dk : again.dv;
-    const int64_t offset = uniform(row_offset(tensor, own, to.x0, to.head_k));
+    const int64_t offset = uniform(stored_offset(tensor, own, to.x0, to.head_k));
     const float factor = of_x ? again.softmax_scale : 1.f;
     store_sums(tensor, offset, of_x ? again.dim_qk : again.dim_v, rows, factor, sums);
   }
@@ -493,8 +489,8 @@ struct BackwardTask {
     if (to.x0 != 0 || to.batch >= again.batch) return;
     const Sequence own = sequence_of(again, to.batch);
     const int pad = left_pad(again, to.batch), rows = least(pad, stored_rows(again, to.batch));
-    clear_rows(again.dk, again.dim_qk, row_offset(again.dk, own, -pad, to.head_k), rows);
-    clear_rows(again.dv, again.dim_v, row_offset(again.dv, own, -pad, to.head_k), rows);
+    clear_rows(again.dk, again.dim_qk, stored_offset(again.dk, own, -pad, to.head_k), rows);
+    clear_rows(again.dv, again.dim_v, stored_offset(again.dv, own, -pad, to.head_k), rows);
   }
   // A head's dQ of queries that see no key.
   FW_METHOD static void clear_queries(const Params& p, const Sequence& seq, int head, int from, int to) {

@@ -30,9 +30,7 @@ SCALARS_IN_LANES = [
     (r" cdna1?_bwd_\w*_modified$", 32),
     (r" cdna_bwd_head_", 16),  # between the kernels that it is made of
     (r" cdna_bwd_dkdv_\w*_d192", 12),
-    # 6 before it had the shared modifiers, 16 queries at a time. A few at the start and the end of a tile, none in between.
-    (r"^gfx90[8a] cdna_bwd_dbias$", 9),
-    (r" \w+_bwd_d(bias|slopes)$", 6),
+    (r"^gfx90[8a] cdna_bwd_d(bias|slopes)$", 4),  # at the start and the end of a tile, none in between
     (r"^gfx908 cdna1_bwd_dq_", 3),
     (r"^gfx90a cdna_bwd_dkdv_bf16_d256_", 6),  # one, and two below, since the next loop is chosen in gaps of this one
     (r"^gfx90a cdna_bwd_(dkdv|dq)_", 5),
