@@ -97,7 +97,8 @@ class BackwardLaunch:
     def __init__(self, row, queries, keys, window=(NO_WINDOW, 0), ragged=False, padded=False, ordered=False, **more):
         self.row, self.queries, self.keys, self.window = row, queries, keys, window
         self.ragged, self.padded, self.ordered = ragged, padded, ordered
-        self.dtype, self.bias, self.alibi = more.pop("dtype", BF16), more.pop("bias", 0), more.pop("alibi", False)
+        self.dtype = more.pop("dtype", F16 if "_f16_" in row.name else BF16)
+        self.bias, self.alibi = more.pop("bias", 0), more.pop("alibi", False)
         self.softcap, self.dropout = more.pop("softcap", 0.0), more.pop("dropout", 0.0)
         self.state = more.pop("state", False)  # the seed of dropout is in memory
         self.summed = more.pop("summed", False)  # a bias has one entry
@@ -260,6 +261,8 @@ def backward_launches(row):
             BackwardLaunch(row, *both, softcap=100.0, bias=F16),
             BackwardLaunch(row, *both, softcap=100.0, bias=F16, heads=1),
             BackwardLaunch(row, *both, dropout=0.25, state=True),
+            # CDNA draws element by element where a left pad shifts the keys; no wait for a bias comes before.
+            BackwardLaunch(row, *both, dropout=0.25, padded=True),
             BackwardLaunch(row, *both, dropout=0.25, state=True, bias=BF16, padded=True, heads=1),
             BackwardLaunch(row, *both, dropout=0.25, state=True, alibi=True, softcap=20.0),
             BackwardLaunch(row, *both, dropout=0.25, alibi=True, softcap=100.0, heads=1),

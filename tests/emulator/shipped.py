@@ -38,10 +38,11 @@ import waits
 
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
 
-# Kernels that stand for the rest: each source file, both layouts of tiles over waves, every generation.
+# Of the forward kernels that stand for the rest (both layouts of tiles over waves, every generation); every backward on
+# matrix cores.
 CHOSEN = (
     r"_fwd_bf16_d(64|128)_m\d+n\d+(_modified)?$"
-    r"|^(rdna\d|cdna)_bwd_((head|dkdv|dq)_)?bf16_d(64|96|128|192|192v128|256)_m\d+n\d+(_modified)?$|_bwd_d(bias|slopes)$"
+    r"|^(rdna\d|cdna)_bwd_((head|dkdv|dq)_)?b?f16_d\w+_m\d+n\d+(_rtz|_modified)?$|_bwd_d(bias|slopes)$"
 )
 
 
