@@ -185,6 +185,50 @@ class BackwardLaunch:
             args.seqused_k = numbers(self.keys - 12)
 
 
+class PassLaunch:
+    """Of the passes before and after the main kernel of a backward: blocks of 32 queries of two heads of `columns`.
+
+    ragged: two sequences, one of 5 queries; parts: sums of dQ that are added; numbers: what is in the blocks."""
+
+    def __init__(self, row, queries, ragged=False, columns=192, dtype=BF16, parts=1, numbers=0.5, **more):
+        self.row, self.queries, self.ragged, self.columns, self.dtype = row, queries, ragged, columns, dtype
+        self.keys, self.parts, self.numbers = columns, parts, numbers
+        self.out, self.d_lse = more.pop("out", dtype), more.pop("d_lse", False)
+        self.gradients = {name: more.pop(name, False) for name in ("d_sinks", "d_slopes")}
+        self.by_batch = more.pop("by_batch", False)  # slopes of each sequence
+        self.fields = more  # of Arguments
+
+    def run(self, session, code):
+        rng, batch, heads, block = np.random.default_rng(1), 1 + self.ragged, 2, HEAD_BLOCK
+        args = Arguments(batch=batch, heads_q=heads, heads_k=heads, seqlen_q=self.queries, splits=self.parts)
+        args.dim_qk = args.dim_v = self.columns
+        args.softmax_scale, args.rows_per_task = self.columns**-0.5, block
+        for name, value in self.fields.items():
+            setattr(args, name, value)
+        if self.ragged:
+            args.cu_seqlens_q = session.buffer(np.array([0, 5, self.queries], np.int32)).address
+        for name, dtype, width in (
+            *((name, self.dtype, self.columns) for name in ("q", "d_o", "dq")),
+            ("o", self.out, self.columns),
+            *((name, FLOAT, 1) for name in ("lse", "d_lse")),
+        ):
+            array = rng.standard_normal((self.queries, heads * width)).astype(np.float32)
+            array = array if dtype == FLOAT else np.float16(array).view(np.uint16) if dtype == F16 else bf16(array)
+            if name != "d_lse" or self.d_lse:
+                strides = (I64 * 4)(array.size, heads * width, width, 1)
+                setattr(args, name, Tensor(session.buffer(array).address, strides, dtype, self.queries))
+        args.dq_columns = self.columns * self.parts
+        blocks = batch * -(-self.queries // block) * heads
+        args.tasks = heads if self.row.op == "kSums" else blocks
+        floats = 32 + blocks * (block * 2 + 32 + block * args.dq_columns)  # kernels/abi/backward_blocks.h
+        shared = np.full(floats + batch * heads * -(-self.queries // block), self.numbers, np.float32)
+        args.workspace_bytes, args.shared = shared.nbytes, session.buffer(shared).address
+        args.alibi_batch_stride = heads * self.by_batch
+        for name in ("sinks", *(name for name, wanted in self.gradients.items() if wanted)):
+            setattr(args, name, session.buffer(np.ones(batch * heads, np.float32)).address)
+        return session.run(code, self.row.name, args.tasks, self.row.threads, [bytes(args)], check=False)
+
+
 EVERYTHING = (NO_WINDOW, NO_WINDOW)
 
 
@@ -273,6 +317,21 @@ def backward_launches(row):
     return runs
 
 
+def pass_launches(row):
+    both = [{"dtype": dtype, "ragged": ragged} for dtype in (F16, BF16) for ragged in (False, True)]
+    if row.op == "kPrepare":
+        more = [{}, {"out": FLOAT, "d_lse": True}, {"lse_by_scale": 1}, {"softcap": 20.0, "dropout_threshold": 9}]
+    elif row.op == "kFinish":
+        more = [{}, {"parts": 2}, {"columns": 64}]
+    else:
+        sinks, slopes, by_batch = {"d_sinks": True}, {"d_slopes": True}, {"d_slopes": True, "by_batch": True}
+        more = [sinks, slopes, by_batch, {**sinks, **by_batch}, {**sinks, **slopes, "lse_by_scale": 1}]
+        more += [{**sinks, "softcap": 20.0, "dropout_threshold": 9}, {**sinks, **slopes, "batch": 0}]
+    return [PassLaunch(row, queries, **which, **also) for queries in (20, 300) for which in both for also in more]
+
+
 def launches_of(row):
     """That together execute nearly all of a kernel."""
+    if row.op in ("kPrepare", "kFinish", "kSums"):
+        return pass_launches(row)
     return forward_launches(row) if row.op == "kForward" else backward_launches(row)

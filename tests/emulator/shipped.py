@@ -39,10 +39,11 @@ import waits
 FOLDER = pathlib.Path(os.environ.get("FLASHWAVE_CODE_OBJECTS", hip.ROOT / "build" / "kernels"))
 
 # Of the forward kernels that stand for the rest (both layouts of tiles over waves, every generation); every backward on
-# matrix cores.
+# matrix cores, and the passes around it.
 CHOSEN = (
     r"_fwd_bf16_d(64|128)_m\d+n\d+(_modified)?$"
     r"|^(rdna\d|cdna)_bwd_((head|dkdv|dq)_)?b?f16_d\w+_m\d+n\d+(_rtz|_modified)?$|_bwd_d(bias|slopes)$"
+    r"|^amd_bwd_"
 )
 
 

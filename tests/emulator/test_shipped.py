@@ -73,6 +73,11 @@ def test_a_sample_of_waits_and_barriers_is_missed(arch, kernel, noticed, unprove
     assert counts["noticed"] >= noticed and counts["unproven"] <= unproven, results
 
 
+def test_every_wait_of_the_pass_after_a_backward_is_missed(arch):
+    there, results, counts = results_of(arch, next(row for row in shipped.rows(arch) if row.op == "kFinish"), 0)
+    assert there == counts["noticed"] > 20, results
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("modified", (False, True))
 @pytest.mark.parametrize("dim", (64, 128))
@@ -86,11 +91,11 @@ def test_waits_and_barriers_are_missed(arch, dim, modified):
 
 
 def test_every_backward_on_matrix_cores_is_tried(arch):
-    """Of both types: the same source compiles to other waits."""
+    """Of both types, which compile to other waits; and the passes before and after it."""
     offered = kernel_lists.amd_gpus()[arch]
     there = [row.name for row in kernel_lists.rows("amd") if row.isa in offered and "_bwd_" in row.name]
     tried = {row.name for row in shipped.rows(arch)}
-    assert tried.issuperset(name for name in there if not name.startswith("amd_"))
+    assert tried.issuperset(name for name in there if not name.startswith("amd_generic_"))
     assert any("_bwd_f16_" in name for name in tried)
 
 
@@ -165,6 +170,20 @@ def test_a_backward_gives_the_right_answer(arch):
     first = 32 + 2 * row.tile_q + 32  # the header; lse, delta and the turn of the first block
     sums = blocks[first : first + row.tile_q * row.dim_qk].reshape(row.tile_q, row.dim_qk)
     assert (sums[:20] != -0.5).any(axis=1).all()
+
+
+def test_a_pass_gives_the_right_answer(arch):
+    """dQ is the sums, scaled: of two parts of 0.5 in 64 columns 1 / 8."""
+    row = next(row for row in shipped.rows(arch) if row.op == "kFinish")
+    path = shipped.FOLDER / f"{row.source}_{arch}.co"
+    if not path.exists():
+        pytest.skip("no code objects")
+    launch = launches.PassLaunch(row, 70, columns=64, dtype=launches.F16, parts=2)
+    with hip.Session(arch, barriers="counted") as session:
+        assert launch.run(session, path.read_bytes()) == ""
+        results = [buffer.get() for buffer in session.buffers]
+    whole = [x.view(np.float16) for x in results if x.dtype == np.uint16 and (x.view(np.float16) == 0.125).all()]
+    assert [x.shape for x in whole] == [(70, 2 * 64)]
 
 
 @pytest.mark.parametrize(("dim", "least"), ((64, 0.66), (128, 0.74)))
