@@ -156,7 +156,7 @@ class Stages(Scripts):
     """scripts/test with a stand-in for build/flashwave, which the stage `smoke` runs."""
 
     def stage(self, says, floor=10):
-        self.copy("scripts/test")
+        self.copy("scripts/test", "scripts/parallel")
         (self.tree / "tests").mkdir(exist_ok=True)
         (self.tree / "tests/floors.txt").write_text(f"smoke {floor}\n")
         self.program("build/flashwave", says)
@@ -188,6 +188,16 @@ class Stages(Scripts):
         answer = self.stage('echo test_conversions > "$FLASHWAVE_CURRENT_TEST"; kill -ILL $$')
         self.assertEqual(answer.returncode, 1)
         self.assertIn("died of SIGILL while test_conversions ran", answer.stdout)
+
+    def test_what_runs_in_the_background_is_waited_for_and_judged(self):
+        self.copy("scripts/test", "scripts/parallel", "tests/floors.txt")
+        self.program("scripts/test-rust", "echo 'test result: ok. 60 passed; 0 failed; 0 ignored; 0 measured'")
+        for ends, status in (("exit 0", 0), ("exit 3", 1), ("kill -ILL $$", 1)):
+            self.program("scripts/test-fresh", f"sleep 1; echo fresh ends; {ends}")
+            answer = self.run_in_tree("scripts/test", "rust", "fresh", PATH=os.environ["PATH"])
+            self.assertEqual(answer.returncode, status, answer.stdout)
+            self.assertRegex(answer.stdout, r"== stage fresh\nfresh ends\n")
+            self.assertRegex(answer.stdout, r"(?m)^fresh +" + ("FAILED" if status else "ok"))
 
     def test_unknown_stages(self):
         self.copy("scripts/test")
