@@ -42,7 +42,7 @@ def _term(name: str, batch: int, heads: int, seqlen: int, dtype: torch.dtype) ->
 
 
 def term(name: str, seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> Cell:
-    """Attention with a term beside the same without it: no peer has these in bf16 on this GPU."""
+    """Attention with a term beside the same without it. Of a bias, cuDNN is a peer; dropouts() compares dropout."""
     batch, heads = 16384 // seqlen, 2048 // dim
     q, k, v = (normal((batch, seqlen, heads, dim), dtype, seed) for seed in range(3))
     more = _term(name, batch, heads, seqlen, dtype)
@@ -66,6 +66,8 @@ def term(name: str, seqlen: int, dim: int, causal: bool, dtype: torch.dtype) -> 
         OURS: [lambda: flashwave.attention(q, k, v, **more, causal=causal)],
         f"flashwave, no {name}": [lambda: flashwave.attention(q, k, v, causal=causal)],
     }
+    if name == "bias" and not causal:
+        calls["cuDNN"] = [sdpa("cuDNN", q, k, v, bias=more["bias"])]
     return Cell("terms", title, flops / 1e12, "TFLOP/s", calls, right, repeats=repeats_of(flops))
 
 

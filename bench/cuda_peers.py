@@ -40,14 +40,22 @@ class Options(NamedTuple):
 # --------------------------------------------------------------------------------------------------------------- torch
 
 
-def sdpa(backend: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0) -> Call:
-    """torch's attention with one of its backends."""
+def sdpa(
+    backend: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
+) -> Call:
+    """torch's attention with one of its backends. It has no bias beside a causal mask."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
 
     def call() -> Tensor:
         with sdpa_kernel(BACKENDS[backend]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout, **grouped)
+            return F.scaled_dot_product_attention(q, k, v, bias, dropout, causal, **grouped)
 
     return call
 

@@ -167,7 +167,8 @@ struct Producer {
   FW_METHOD static void load_panels(uint32_t to, const TensorMap& map, uint32_t barrier, int kv_head,
                                     const MapPlace& at) {
     FW_UNROLL for (int panel = 0; panel < kPanels; ++panel)
-        tma_load(to + panel * C::kTileK * kPanelRowBytes, map, barrier, panel * kPanel, kv_head, at, kEvictLast);
+        tma_load(to + panel * C::kTileK * kPanelRowBytes, map, barrier, panel * kPanel, kv_head, at,
+                 C::kPacked ? kEvictFirst : kEvictLast);
   }
 
   FW_METHOD void load_queries(const ForwardTask& task, uint32_t n) const {

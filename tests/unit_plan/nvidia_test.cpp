@@ -383,6 +383,9 @@ TEST_F(NvidiaPlan, PersistentKernelsFillTheGpuOnceAndCountTheirBlocks) {
   EXPECT_EQ(plan.schedule.zeroed_bytes, 0);
   problem.a.flags |= FW_CAUSAL;
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
+  EXPECT_EQ(plan.schedule.zeroed_bytes, 0);
+  problem.a.seqlen_q = problem.a.seqlen_k = 1024;
+  ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
   EXPECT_EQ(plan.schedule.zeroed_bytes, 64) << "a mask makes them unequal";
   problem = forward_problem(128);
   problem.a.batch = 500;
