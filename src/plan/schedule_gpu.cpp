@@ -21,7 +21,8 @@ constexpr int64_t kMaxSplits = 64;
 
 constexpr int32_t kCounterBytes = 64;
 // Blocks of queries that go by number are few and short. With a mask, to whom the blocks fall matters more than a
-// launch does, the more so the longer each takes: up to 256 keys, or so many rounds times keys and head dim, below 256.
+// launch does, the more so the longer each takes: so many rounds times keys and head dim, or, from dim 256 on, so many
+// keys.
 constexpr int64_t kMostRounds = 8, kShortKeys = 1024, kShortMasked = 256, kMaskedWork = 4 * 512 * 128;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -289,10 +290,11 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
       const int64_t blocks = ceil_div(a.seqlen_q, row.tile_q) * a.heads_q * a.batch;
       abi::Schedule s = one_part(problem, row.tile_q, std::min<int64_t>(blocks, device.compute_units));
       // The next block to take. Few that are short and alike go by number: to clear a counter is a launch of its own.
-      const int64_t most_keys = features_of(problem) & kMask ? kShortMasked : kShortKeys;
-      bool few = blocks <= kMostRounds * s.tasks && a.seqlen_k <= most_keys;
-      few = few || (row.max_dim_qk < 256 && blocks * a.seqlen_k * row.max_dim_qk <= kMaskedWork * s.tasks);
-      if (blocks > s.tasks && (!few || problem.varlen_q())) s.zeroed_bytes = s.workspace_bytes = kCounterBytes;
+      const bool is_short = (features_of(problem) & kMask) == 0 ? a.seqlen_k <= kShortKeys
+                            : row.max_dim_qk < 256 ? blocks * a.seqlen_k * row.max_dim_qk <= kMaskedWork * s.tasks
+                                                   : a.seqlen_k <= kShortMasked;
+      const bool few = blocks <= kMostRounds * s.tasks && is_short && !problem.varlen_q();
+      if (blocks > s.tasks && !few) s.zeroed_bytes = s.workspace_bytes = kCounterBytes;
       return s;
     }
     case Work::kPackedSplits:
