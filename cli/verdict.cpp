@@ -29,7 +29,8 @@ std::string pattern_fault(const Readback& out, const Readback& reference, const 
     if (writing[i] == Writing::kMust && out.untouched[i]) return at(i) + "was never written";
     if (writing[i] == Writing::kMustNot && !out.untouched[i]) return at(i) + "belongs to no sequence but was written";
     if (writing[i] == Writing::kZero || writing[i] == Writing::kMinusInfinity) {
-      if (!is_filled(reference, i, writing[i])) return at(i) + "belongs to no sequence and was not filled by the reference";
+      if (!is_filled(reference, i, writing[i]))
+        return at(i) + "belongs to no sequence and was not filled by the reference";
       if (!is_filled(out, i, writing[i])) return at(i) + "belongs to no sequence and was not filled";
     }
     const char* ours = value_class(out.value[i], out.untouched[i]);

@@ -1,8 +1,8 @@
 // Fills the rows of packed results that belong to no sequence (FW_FILL_UNUSED): 0, and -inf in lse. Runs before the
 // kernels that write the others, on the results whose address is not null.
 //
-// Few workgroups, as there mostly is nothing to do but read the offsets: each reads all of them, kFillThreads at a time,
-// adds the rows up that are left over, and takes every `tasks`-th of those.
+// Few workgroups, as there mostly is nothing to do but read the offsets: each reads all of them, kFillThreads at a
+// time, adds the rows up that are left over, and takes every `tasks`-th of those.
 #include "kernels/common/gpu.h"
 #include "kernels/common/unused_rows.h"
 

@@ -148,7 +148,8 @@ Outcome attend(const Call& call, const char* kernel = nullptr) {
   fw_exec_init(&exec, sizeof exec);
   exec.force_kernel = kernel;
   Outcome outcome = finished(fw_forward(gpu(), &a, &exec));
-  if (outcome.status == FW_OK) outcome.results = {arguments.o.read(), arguments.k.read(), arguments.v.read()}, outcome.lse = lse.read();
+  if (outcome.status == FW_OK)
+    outcome.results = {arguments.o.read(), arguments.k.read(), arguments.v.read()}, outcome.lse = lse.read();
   return outcome;
 }
 
