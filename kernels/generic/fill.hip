@@ -71,17 +71,19 @@ FW_KERNEL(kFillThreads) FW_NAME(fill)(FW_ARGUMENTS(arguments)) {
   const GpuArguments& args = arguments_in_memory(arguments);
   const Params& p = args.params;
   if (task_index() >= args.schedule.tasks) return;
-  if (p.o.data || p.lse.data || p.dq.data) {
-    for_unused_rows(packed_queries(p), args.schedule, gaps, [&](int64_t row) {
-      fill_row(p.o, row, p.heads_q, p.dim_v, 0.f);
-      fill_row(p.lse, row, p.heads_q, 1, -kInf);
-      fill_row(p.dq, row, p.heads_q, p.dim_qk, 0.f);
-    });
-  }
-  if (p.dk.data || p.dv.data) {
-    for_unused_rows(packed_keys(p), args.schedule, gaps, [&](int64_t row) {
-      fill_row(p.dk, row, p.heads_k, p.dim_qk, 0.f);
-      fill_row(p.dv, row, p.heads_k, p.dim_v, 0.f);
+  // Loops over what is the same for all tensors: unrolled, their addresses and strides overflow the scalar registers.
+  FW_NO_UNROLL for (int keys = 0; keys < 2; ++keys) {
+    if (keys && !p.dk.data && !p.dv.data) return;
+    for_unused_rows(keys ? packed_keys(p) : packed_queries(p), args.schedule, gaps, [&](int64_t row) {
+      FW_NO_UNROLL for (int i = 0; i < 3 - keys; ++i) {
+        const abi::Tensor* const t = keys ? (i == 0 ? &p.dk : &p.dv) : i == 0 ? &p.o : i == 1 ? &p.lse : &p.dq;
+        const bool is_lse = t == &p.lse, is_value = t == &p.o || t == &p.dv;
+        fill_row(*t, row, keys ? p.heads_k : p.heads_q,
+                 is_lse     ? 1
+                 : is_value ? p.dim_v
+                            : p.dim_qk,
+                 is_lse ? -kInf : 0.f);
+      }
     });
   }
 }
