@@ -320,7 +320,7 @@ void describe_problem(const Geometry& g, fw_dtype data_dtype, AddressOf address,
   fw_attention_init(a, sizeof *a);
   a->flags = (c.causal ? FW_CAUSAL : 0u) | (c.deterministic ? FW_DETERMINISTIC : 0u) |
              (c.interleaved ? FW_ROTARY_INTERLEAVED : 0u) | (c.fast_rounding ? FW_FAST_ROUNDING : 0u) |
-             (c.accumulate ? FW_ACCUMULATE : 0u) | (c.placed ? FW_POSITIONS : 0u);
+             (c.accumulate ? FW_ACCUMULATE : 0u) | (c.placed ? FW_POSITIONS : 0u) | (c.fill ? FW_FILL_UNUSED : 0u);
   a->batch = c.b;
   a->seqlen_q = c.sq;
   a->seqlen_k = c.sk;

@@ -16,6 +16,10 @@ const char* value_class(float value, bool untouched) {
   return "finite";
 }
 
+bool is_filled(const Readback& out, size_t i, Writing writing) {
+  return !out.untouched[i] && out.value[i] == (writing == Writing::kZero ? 0.f : -INFINITY);
+}
+
 std::string at(size_t index) { return "element " + std::to_string(index) + " "; }
 
 // First broken expectation about what is written and what is finite; empty if none.
@@ -24,6 +28,11 @@ std::string pattern_fault(const Readback& out, const Readback& reference, const 
     if (writing[i] == Writing::kMust && reference.untouched[i]) return at(i) + "was not written by the reference";
     if (writing[i] == Writing::kMust && out.untouched[i]) return at(i) + "was never written";
     if (writing[i] == Writing::kMustNot && !out.untouched[i]) return at(i) + "belongs to no sequence but was written";
+    if (writing[i] == Writing::kZero || writing[i] == Writing::kMinusInfinity) {
+      if (!is_filled(reference, i, writing[i]))
+        return at(i) + "belongs to no sequence and was not filled by the reference";
+      if (!is_filled(out, i, writing[i])) return at(i) + "belongs to no sequence and was not filled";
+    }
     const char* ours = value_class(out.value[i], out.untouched[i]);
     const char* theirs = value_class(reference.value[i], reference.untouched[i]);
     if (writing[i] != Writing::kMustNot && ours != theirs && std::string(ours) != theirs) {
@@ -87,10 +96,11 @@ std::vector<Writing> expected_writing(const Geometry& g, TensorId id) {
   std::vector<Writing> row(size_t(v.shape[0] * v.shape[1]), Writing::kAsReference);
   if (whole) std::fill(row.begin(), row.end(), Writing::kMust);
   if (g.is_updated(id)) return std::vector<Writing>(size_t(v.count()), Writing::kAsReference);
-  if (by_query) std::fill(row.begin(), row.end(), Writing::kMustNot);
+  const Writing unused = !g.problem.fill ? Writing::kMustNot : id == kLse ? Writing::kMinusInfinity : Writing::kZero;
+  if (by_query) std::fill(row.begin(), row.end(), unused);
   if (by_key && !g.cu_seqlens_k.empty()) {
     // Spare rows at the end belong to no sequence. Rows inside one but past seqused_k follow the reference.
-    std::fill(row.begin() + g.cu_seqlens_k.back(), row.end(), Writing::kMustNot);
+    std::fill(row.begin() + g.cu_seqlens_k.back(), row.end(), unused);
   }
   for (int64_t b = 0; b < g.problem.b && (by_query || by_key); ++b) {
     const SequenceShape& s = g.sequences[size_t(b)];

@@ -14,7 +14,8 @@
 
 namespace flashwave::cli {
 
-enum class Writing : uint8_t { kMust, kMustNot, kAsReference };
+// kZero, kMinusInfinity: exactly that, in rows of no sequence that are to be filled.
+enum class Writing : uint8_t { kMust, kMustNot, kAsReference, kZero, kMinusInfinity };
 
 struct Judgement {
   std::string tensor;

@@ -253,6 +253,7 @@ std::vector<Word> make_words() {
   w.push_back(flag_word("dslopes", "1 = bwd asks for the gradient of the ALiBi slopes", &Case::d_slopes));
   w.push_back(flag_word("deterministic", "1 = FW_DETERMINISTIC", &Case::deterministic));
   w.push_back(flag_word("fast_rounding", "1 = FW_FAST_ROUNDING", &Case::fast_rounding));
+  w.push_back(flag_word("fill", "1 = FW_FILL_UNUSED", &Case::fill));
   w.push_back(optional_integer("splits", "split-KV parts, 0 = the library chooses", &Case::splits));
   w.push_back(optional_integer("threads", "CPU threads, 0 = the library chooses", &Case::threads));
   w.push_back({"kernel", "the kernel that must run", [](Case& c, std::string_view v) { c.kernel = v; },

@@ -44,6 +44,7 @@ struct Case {
   int64_t splits = 0, threads = 0;
   std::string kernel;
   bool d_lse = false, d_bias = false, d_sinks = false, d_slopes = false, deterministic = false, fast_rounding = false;
+  bool fill = false;  // FW_FILL_UNUSED
   bool least_bias = false;
   Expect expect = Expect::kOk;
   std::string expect_text;  // must occur in the refusal's message

@@ -63,8 +63,12 @@ enum {
   FW_ACCUMULATE = 1 << 5,
   /* q and k are pieces of longer sequences: mask, ALiBi and dropout go by position_q and position_k */
   FW_POSITIONS = 1 << 6,
+  /* varlen: rows of o, lse, dq, dk and dv that belong to no sequence are written, too: 0, in lse -inf. Else they are
+     not touched */
+  FW_FILL_UNUSED = 1 << 7,
   /* those of fw_attention */
-  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED | FW_FAST_ROUNDING | FW_ACCUMULATE | FW_POSITIONS,
+  FW_ALL_FLAGS = FW_CAUSAL | FW_DETERMINISTIC | FW_ROTARY_INTERLEAVED | FW_FAST_ROUNDING | FW_ACCUMULATE |
+                 FW_POSITIONS | FW_FILL_UNUSED,
 
   FW_ROTARY_CONJUGATE = 1 << 3, /* turn backwards: the inverse, and the backward, of the rotation */
   FW_ALL_ROTARY_FLAGS = FW_ROTARY_INTERLEAVED | FW_ROTARY_CONJUGATE, /* those of fw_rotary_embedding */

@@ -210,6 +210,10 @@ struct Attention : fw_attention {
     flags = on ? flags | FW_FAST_ROUNDING : flags & ~uint32_t{FW_FAST_ROUNDING};
     return *this;
   }
+  Attention& fill_unused(bool on = true) {
+    flags = on ? flags | FW_FILL_UNUSED : flags & ~uint32_t{FW_FILL_UNUSED};
+    return *this;
+  }
   Attention& window(int64_t left, int64_t right) {
     window_left = left, window_right = right;
     return *this;

@@ -170,19 +170,6 @@ Tensor dense_copy(const Tensor& tensor) {
   return copy;
 }
 
-void fill(const Tensor& tensor, float value) {
-  const View view(tensor);
-  if (!view.has_elements()) return;
-  if (value == 0) return torch_check(aoti_torch_zero_(tensor.get()));
-  // copy_ of a number in the memory of the CPU, which every device takes.
-  AtenTensorHandle number = nullptr;
-  torch_check(aoti_torch_empty_strided(0, nullptr, nullptr, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0,
-                                       &number));
-  const Tensor source(number);
-  *static_cast<float*>(View(source).data) = value;
-  torch_check(aoti_torch_copy_(tensor.get(), source.get(), 0));
-}
-
 bool steered(bool on_cpu) {
   if (std::atomic_ref(flashwave_torch_steering).load(std::memory_order_relaxed) != 0) return true;
   if (!environment_steers()) return false;

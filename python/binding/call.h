@@ -58,7 +58,6 @@ Tensor empty_like(const View& like);                  // contiguous
 Tensor like(const Tensor& tensor, const View& view);  // of its strides, as torch.empty_like makes it
 Tensor absent(const View& at, int32_t dtype);         // stands for a result that is not wanted: no elements
 Tensor dense_copy(const Tensor& tensor);
-void fill(const Tensor& tensor, float value);
 
 // Whether a call may not go straight to the library: a backend or debug output is asked for somewhere.
 bool steered(bool on_cpu);

@@ -127,7 +127,7 @@ bool fill(const Inputs& in, const View& q, const View& k, const View& v, fw_atte
   }
   if (k.rank < 3 || k.rank > 4 || k.dtype != q.dtype || !k.beside(q) || !k.rows_are_dense()) return false;
   a->flags = (in.causal ? uint32_t{FW_CAUSAL} : 0u) | (in.deterministic ? uint32_t{FW_DETERMINISTIC} : 0u) |
-             (in.rotary_interleaved ? uint32_t{FW_ROTARY_INTERLEAVED} : 0u);
+             (in.rotary_interleaved ? uint32_t{FW_ROTARY_INTERLEAVED} : 0u) | uint32_t{FW_FILL_UNUSED};
   a->heads_q = q.size(2), a->heads_k = k.size(2), a->dim_qk = q.size(1);
   if (v.rank != k.rank || v.dtype != q.dtype || !v.beside(q) || !v.rows_are_dense() || k.size(1) != a->dim_qk) {
     return false;
@@ -241,12 +241,6 @@ Tensor Problem::new_lse() const {
 Tensor Problem::new_probs() const {
   const Sizes shape{a.batch, a.heads_q, a.seqlen_q, a.seqlen_k};
   return empty(shape.data(), 4, aoti_torch_dtype_float32(), q);
-}
-
-bool Problem::all_rows_used(const MaybeTensor& cu_seqlens, const View& packed) const {
-  if (!cu_seqlens) return true;
-  const View offsets(*cu_seqlens);
-  return offsets.on_cpu() && static_cast<const int32_t*>(offsets.data)[a.batch] == packed.sizes[0];
 }
 
 }  // namespace flashwave_torch

@@ -47,8 +47,6 @@ struct Problem {
   Tensor new_out() const;
   Tensor new_lse() const;
   Tensor new_probs() const;
-  // Whether every packed row belongs to a sequence. Unknown, hence no, where asking would wait for a GPU.
-  bool all_rows_used(const MaybeTensor& cu_seqlens, const View& packed) const;
 };
 
 // Whether the tensor, if there is one, is an array of so many int32 beside q.

@@ -1,6 +1,5 @@
 // The operators of python/flashwave/operators.py for tensors of CPUs and GPUs: fill the struct, call the library. What
 // the library does not take, or takes only slowly, goes to the operator of the same arguments that Python implements.
-#include <limits>
 #include <string>
 #include <tuple>
 
@@ -8,8 +7,6 @@
 
 namespace flashwave_torch {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 enum class Path { kDone, kRefused, kElsewhere };  // kRefused: no kernel but, at most, the slow path of a GPU
 
@@ -57,10 +54,6 @@ Results forward_into(Inputs in, Wanted wanted, MaybeTensor given) {
     problem.put_out(View(result));
     if (wanted.lse) problem.put_lse(View(lse = problem.new_lse()));
     if (wanted.probs) problem.a.probs = rows(View(probs = problem.new_probs()));
-    if (in.cu_seqlens_q && !problem.all_rows_used(in.cu_seqlens_q, problem.q)) {
-      fill(result, 0);  // kernels do not write rows of no sequence
-      if (lse) fill(lse, -kInfinity);
-    }
   }
   const Path path =
       attempt(problem, [&](const Run& run) { return library.forward(run.device(), &problem.a, run.exec()); });
@@ -75,10 +68,7 @@ Results forward_into(Inputs in, Wanted wanted, MaybeTensor given) {
 Tensor forward_out(Inputs in) {
   Problem problem(in);
   Tensor out;
-  if (problem.ok) {
-    problem.put_out(View(out = problem.new_out()));
-    if (in.cu_seqlens_q && !problem.all_rows_used(in.cu_seqlens_q, problem.q)) fill(out, 0);
-  }
+  if (problem.ok) problem.put_out(View(out = problem.new_out()));
   const Path path =
       attempt(problem, [&](const Run& run) { return library.forward(run.device(), &problem.a, run.exec()); });
   if (path == Path::kDone) return out;
@@ -126,15 +116,14 @@ bool put_results(const Incoming& given, const View& dout, Problem* problem) {
 
 Gradients new_gradients(const Inputs& in, const Problem& p, int64_t needs, fw_gradients* g) {
   Gradients made;
-  const auto rows_of = [&](size_t place, int64_t need, const View& like, const MaybeTensor& offsets, fw_tensor* to) {
+  const auto rows_of = [&](size_t place, int64_t need, const View& like, fw_tensor* to) {
     if ((needs & need) == 0) return;
     made[place] = empty_like(like);
     *to = new_rows(made[place], like);
-    if (!p.all_rows_used(offsets, like)) fill(made[place], 0);
   };
-  rows_of(0, kNeedQ, p.q, in.cu_seqlens_q, &g->dq);
-  rows_of(1, kNeedK, p.k, in.cu_seqlens_k, &g->dk);
-  rows_of(2, kNeedV, p.v, in.cu_seqlens_k, &g->dv);
+  rows_of(0, kNeedQ, p.q, &g->dq);
+  rows_of(1, kNeedK, p.k, &g->dk);
+  rows_of(2, kNeedV, p.v, &g->dv);
   if ((needs & kNeedSlopes) != 0 && in.alibi_slopes) {
     made[3] = empty_like(View(*in.alibi_slopes));
     g->d_slopes = static_cast<float*>(View(made[3]).data);

@@ -31,7 +31,6 @@ AOTITorchError aoti_torch_get_device_index(AtenTensorHandle, int32_t* index);
 AOTITorchError aoti_torch_empty_strided(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                         int32_t device_type, int32_t device_index, AtenTensorHandle* made);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle to, AtenTensorHandle from, int32_t non_blocking);
-AOTITorchError aoti_torch_zero_(AtenTensorHandle);
 AOTITorchError aoti_torch_new_tensor_handle(AtenTensorHandle, AtenTensorHandle* same);
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle);
 AOTITorchError aoti_torch_library_init_impl(const char* space, const char* key, const char* file, uint32_t line,

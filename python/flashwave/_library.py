@@ -28,7 +28,7 @@ from typing import Any
 from .errors import BY_STATUS, FlashwaveError, NoDevice
 
 F16, BF16, F32 = 1, 2, 3
-CAUSAL, DETERMINISTIC, ROTARY_INTERLEAVED, ACCUMULATE, POSITIONS = 1, 2, 4, 32, 64
+CAUSAL, DETERMINISTIC, ROTARY_INTERLEAVED, ACCUMULATE, POSITIONS, FILL_UNUSED = 1, 2, 4, 32, 64, 128
 NO_SLOW_PATH = 1  # of fw_exec.flags
 ALLOCATE = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t)  # fw_exec.allocate
 UNSUPPORTED = 2

@@ -36,7 +36,8 @@ Status execute(fw_device* device, const fw_attention* attention, const fw_gradie
   if (call.problem.empty()) {
     if (call.steered && debug_wanted()) print_debug(call, words_of(call.problem), nullptr);
     fill_report(call, nullptr);
-    return backward ? clear_outputs(call) : Status{};
+    if (backward) return clear_outputs(call);
+    return call.problem.fills_rows() ? run_fill(*call.device, call.problem, call.exec.stream) : Status{};
   }
   Plan plan;
   if (Status status = plan_call(call, Reasons::kNone, &plan); !status.ok()) return status;

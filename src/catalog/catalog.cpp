@@ -142,6 +142,8 @@ const char* op_name(Op op) {
       return "compute d_slopes";
     case Op::kConvert:
       return "convert";
+    case Op::kFill:
+      return "fill";
   }
   return "?";
 }

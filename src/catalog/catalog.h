@@ -16,7 +16,7 @@ namespace flashwave {
 // kPrepare before and kFinish (dQ), kDBias, kDSlopes and kSums (of sinks and slopes) after that of the others
 // (kernels/abi/backward_blocks.h). kDq takes the place of kFinish where no sums are made by several workgroups: it
 // computes dQ by itself. kMerge also runs after a forward that adds to what is there. kConvert runs before and after a
-// kernel whose element type is not that of the tensors.
+// kernel whose element type is not that of the tensors. kFill runs before all others, for rows of no sequence.
 enum class Op : uint8_t {
   kForward,
   kBackward,
@@ -31,7 +31,8 @@ enum class Op : uint8_t {
   kDq,
   kDBias,
   kDSlopes,
-  kConvert
+  kConvert,
+  kFill
 };
 const char* op_name(Op op);  // "forward", "backward", "append", ...
 // Whether a kernel of this operation can be chosen, or only accompanies one that is.

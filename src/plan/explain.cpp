@@ -146,6 +146,7 @@ std::string explain_json(const Problem& problem, const DeviceInfo& device, const
     out.text("kernel", row.name);
     out.field("slow_path", is_slow_path(row) ? "true" : "false");
     if (plan.convert) out.text("convert", plan.convert->name);
+    if (plan.fill) out.text("fill", plan.fill->name);
     if (plan.append) out.text("prepass", plan.append->name);
     if (!plan.before.empty()) out.field("first", names_json(plan.before));
     if (!plan.after.empty()) out.field("then", names_json(plan.after));
@@ -178,6 +179,7 @@ std::string explain_text(const Problem& problem, const DeviceInfo& device, const
     line("kernel", row.name);
     if (is_slow_path(row)) line("slow path", "it takes any problem, and is slower than the kernels before it");
     if (plan.convert) line("convert", plan.convert->name + std::string(": fp16 to bf16 before, and back after"));
+    if (plan.fill) line("fill", plan.fill->name + std::string(": rows of no sequence"));
     if (plan.append) line("pre-pass", plan.append->name);
     for (const Step& step : plan.before) line("first", step.row->name);
     for (const Step& step : plan.after) line("then", step.row->name);

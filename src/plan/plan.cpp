@@ -104,9 +104,23 @@ abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const K
   return row.threads > 0 ? gpu_schedule(problem, device, row) : cpu_schedule(problem, device, row);
 }
 
+Status find_fill(const Problem& problem, const DeviceInfo& device, const KernelRow** row) {
+  const auto rows = catalog_of(row_kind(device));
+  const auto fills = [&](const KernelRow& one) {
+    return one.op == Op::kFill && !why_not(one, problem, device).refuses();
+  };
+  const auto found = std::ranges::find_if(rows, fills);
+  if (found == rows.end()) return {FW_UNSUPPORTED, "no kernel of " + device.name + " fills rows (FW_FILL_UNUSED)"};
+  *row = &*found;
+  return {};
+}
+
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
   if (plan_as_bf16(problem, device, options, plan)) return {};
   if (Status status = choose(problem, device, options, plan); !status.ok()) return status;
+  if (problem.fills_rows()) {
+    if (Status status = find_fill(problem, device, &plan->fill); !status.ok()) return status;
+  }
   if (problem.a.seqlen_new > 0) {
     plan->append = find_append(problem, device);
     if (plan->append == nullptr) {

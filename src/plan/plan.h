@@ -134,6 +134,7 @@ abi::Schedule gpu_schedule(const Problem& problem, const DeviceInfo& device, con
 abi::Schedule schedule(const Rotary& rotary);
 abi::Schedule schedule(const Merging& merging, const KernelRow& row);
 abi::Schedule append_schedule(const Problem& problem, const KernelRow& row);
+abi::Schedule fill_schedule(const DeviceInfo& device, const KernelRow& row);
 // schedule.splits, or what stands for it where the kernel shares the keys out itself.
 int32_t reported_splits(const Problem& problem, const KernelRow& row, const abi::Schedule& schedule);
 // What goes before the chosen kernel, beside an append. Fails if a kernel it takes is not there.
@@ -166,6 +167,7 @@ struct Plan {
   abi::Schedule schedule{};
   int32_t splits = 1;                  // parts of the keys; see fw_report
   const KernelRow* append = nullptr;   // pre-pass that writes k_new, v_new into the cache and rotates q
+  const KernelRow* fill = nullptr;     // what writes rows of no sequence, before all others
   std::vector<Step> before;            // launches that prepare what the chosen kernel reads
   std::vector<Step> after;             // launches that finish what the chosen kernel began, in order
   const KernelRow* convert = nullptr;  // the rest is the plan of as_bf16(problem): what copies its tensors
@@ -185,6 +187,7 @@ struct Plan {
 
 // Fails with FW_UNSUPPORTED and the reasons when no candidate (or not the forced one) takes the problem.
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
+Status find_fill(const Problem& problem, const DeviceInfo& device, const KernelRow** row);
 Status make_plan(const Rotary& rotary, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
 Status make_plan(const Merging& merging, const DeviceInfo& device, const PlanOptions& options, Plan* plan);
 
@@ -200,6 +203,8 @@ struct RunOptions {
   void* allocate_context = nullptr;
 };
 Status run(Device& device, const Problem& problem, const Plan& plan, const RunOptions& options);
+// Of a problem where fills_rows(), no more than that: for those in which nothing is attended.
+Status run_fill(Device& device, const Problem& problem, void* stream);
 Status run(Device& device, const Rotary& rotary, const Plan& plan, const RunOptions& options);
 Status run(Device& device, const Merging& merging, const Plan& plan, const RunOptions& options);
 

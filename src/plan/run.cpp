@@ -85,6 +85,13 @@ LaunchOptions launch_options(const Plan& plan, const RunOptions& options) {
 
 namespace {
 
+// Of the tensors that belong to the queries a backward only writes dq.
+Status fill_rows(Device& device, const Problem& problem, const KernelRow& row, const LaunchOptions& how) {
+  abi::Params params = params_of(problem);
+  if (problem.backward) params.o.data = params.lse.data = nullptr;
+  return launch(device, row, params, fill_schedule(device.info(), row), how);
+}
+
 // memory: the workspace behind the copies.
 Status run_kernels(Device& device, const Problem& problem, const Plan& plan, char* memory, LaunchOptions how) {
   abi::Params params = params_of(problem);
@@ -144,6 +151,9 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   Workspace workspace(device);
   if (Status status = workspace.acquire(plan.workspace_bytes(), options); !status.ok()) return status;
   const LaunchOptions how = launch_options(plan, options);
+  if (plan.fill != nullptr) {
+    if (Status status = fill_rows(device, problem, *plan.fill, how); !status.ok()) return status;
+  }
   if (plan.convert == nullptr) return run_kernels(device, problem, plan, workspace.data(), how);
   const Bf16Problem converted = as_bf16(problem, workspace.data());
   Status status = convert(device, problem, *plan.convert, converted.before, how);
@@ -152,6 +162,15 @@ Status run(Device& device, const Problem& problem, const Plan& plan, const RunOp
   }
   if (status.ok()) status = convert(device, problem, *plan.convert, converted.after, how);
   return status;
+}
+
+Status run_fill(Device& device, const Problem& problem, void* stream) {
+  if (device.info().absent) return nothing_runs_on(device.info());
+  const KernelRow* row = nullptr;
+  if (Status status = find_fill(problem, device.info(), &row); !status.ok()) return status;
+  LaunchOptions how;
+  how.stream = stream;
+  return fill_rows(device, problem, *row, how);
 }
 
 Status run(Device& device, const Merging& merging, const Plan& plan, const RunOptions& options) {

@@ -363,6 +363,14 @@ abi::Schedule append_schedule(const Problem& problem, const KernelRow& row) {
   return one_part(problem, 1, row.threads > 0 ? problem.a.batch * rows : problem.a.batch);
 }
 
+// Every workgroup reads all offsets, so no more of them than run at once.
+abi::Schedule fill_schedule(const DeviceInfo& device, const KernelRow& row) {
+  abi::Schedule s{};
+  s.splits = 1;
+  s.tasks = row.threads > 0 ? std::max<int64_t>(device.compute_units, 1) : 1;
+  return s;
+}
+
 Status steps_before(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                     const abi::Schedule& schedule, std::vector<Step>* steps) {
   if (!by_key_tiles(row)) return {};

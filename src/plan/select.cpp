@@ -14,10 +14,11 @@ Op op_of(const Problem& problem) { return problem.backward ? Op::kBackward : Op:
 Op op_of(const Rotary&) { return Op::kRotary; }
 Op op_of(const Merging&) { return Op::kMerge; }
 
-// Whether the row does something for this problem at all: its own operation, or the pre-pass.
+// Whether the row does something for this problem at all: its own operation, or a pre-pass.
 bool serves(const KernelRow& row, const Problem& problem) {
   if (row.op == Op::kMerge) return problem.accumulate() && !problem.backward;
   if (can_be_chosen(row.op)) return row.op == op_of(problem);
+  if (row.op == Op::kFill) return problem.fills_rows();
   return row.op != Op::kAppend || problem.a.seqlen_new > 0;
 }
 

@@ -109,6 +109,7 @@ std::string describe(const Problem& problem) {
   if (a.num_splits != 0) words.add("splits", static_cast<int64_t>(a.num_splits));
   words.flag("deterministic", (a.flags & FW_DETERMINISTIC) != 0);
   words.flag("fast_rounding", problem.fast_rounding());
+  words.flag("fill", (a.flags & FW_FILL_UNUSED) != 0);
   if (!problem.backward && a.lse.data == nullptr) words.add("lse", "0");
   words.flag("probs", a.probs.data != nullptr);
   if (problem.backward) {

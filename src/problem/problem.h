@@ -23,6 +23,12 @@ struct Problem {
   bool fast_rounding() const { return (a.flags & FW_FAST_ROUNDING) != 0; }
   bool accumulate() const { return (a.flags & FW_ACCUMULATE) != 0; }
   bool placed() const { return (a.flags & FW_POSITIONS) != 0; }
+  // FW_FILL_UNUSED, and a result that is packed.
+  bool fills_rows() const {
+    if ((a.flags & FW_FILL_UNUSED) == 0) return false;
+    if (!backward) return varlen_q();
+    return (varlen_q() && g.dq.data != nullptr) || (varlen_k() && (g.dk.data != nullptr || g.dv.data != nullptr));
+  }
   int64_t position_shift() const { return a.position_q - a.position_k; }
   // Whether dropout counts heads in another way than this problem alone would.
   bool counts_elsewhere() const {

@@ -94,6 +94,22 @@ TEST(Verdict, WritingWhereNothingBelongsFails) {
   EXPECT_TRUE(s.judged().ok) << s.judged().reason;
 }
 
+TEST(Verdict, RowsOfNoSequenceAreFilledExactly) {
+  for (const Writing writing : {Writing::kZero, Writing::kMinusInfinity}) {
+    const float value = writing == Writing::kZero ? 0.f : -kInf;
+    Scene s;
+    s.writing[3] = writing;
+    s.reference.value[3] = s.naive.value[3] = s.out.value[3] = value;
+    EXPECT_TRUE(s.judged().ok) << s.judged().reason;
+    s.out.value[3] = 1e-9f;
+    EXPECT_FALSE(s.judged().ok);
+    s.out.value[3] = value, s.out.untouched[3] = 1;
+    EXPECT_FALSE(s.judged().ok);
+    s.out.untouched[3] = 0, s.reference.value[3] = 1.f;
+    EXPECT_FALSE(s.judged().ok);
+  }
+}
+
 TEST(Verdict, ElsewhereTheReferenceDecides) {
   Scene s;
   s.writing[2] = Writing::kAsReference;

@@ -45,6 +45,7 @@ class Maker {
 
   void scores() {
     a_.flags = static_cast<uint32_t>(bytes_.below(8));
+    if (bytes_.rarely()) a_.flags |= FW_FILL_UNUSED;
     if (bytes_.flip()) a_.window_left = bytes_.below(12) - 1;
     if (bytes_.flip()) a_.window_right = bytes_.below(12) - 1;
     if (bytes_.flip()) a_.softmax_scale = static_cast<float>(bytes_.below(32)) / 8 - 2;

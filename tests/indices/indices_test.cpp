@@ -5,9 +5,12 @@
 // emu:gfxNNN).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "flashwave/flashwave.h"
@@ -71,13 +74,14 @@ constexpr int32_t kHuge = 1 << 30;
 struct Call {
   Indices used{}, table{}, rows{}, pad{}, cu_q{}, cu_k{};
   int64_t queries = 4, appended = 0;
-  bool rotary = false;
+  bool rotary = false, lse = false, fill = false;
 };
 
 struct Outcome {
   fw_status status = FW_OK;
   std::string error{};
   std::vector<Numbers> results{};
+  std::vector<float> lse{};
 };
 
 Outcome finished(fw_status status) {
@@ -119,6 +123,7 @@ struct Arguments {
     a.cu_seqlens_q = cu_q.data(), a.cu_seqlens_k = cu_k.data();
     a.seqused_k = used.data(), a.leftpad_k = pad.data(), a.cache_batch_idx = cache_rows.data();
     a.block_table = table.data();
+    if (call.fill) a.flags |= FW_FILL_UNUSED;
     if (a.block_table != nullptr) a.block_table_stride = kRows / kPage, a.page_size = kPage;
   }
 };
@@ -137,11 +142,14 @@ Outcome attend(const Call& call, const char* kernel = nullptr) {
     a.rotary_cos = a.rotary_sin = tensor(angles.data(), 1, 1, kDim / 2, FW_F32);
     a.rotary_cos.stride[1] = a.rotary_sin.stride[1] = 1;
   }
+  OnGpu<float> lse(std::vector<float>(call.lse ? static_cast<size_t>(arguments.rows_q * kHeads) : 0, 7.f));
+  if (call.lse) a.lse = tensor(lse.data(), call.queries, kHeads, 1, FW_F32);
   fw_exec exec;
   fw_exec_init(&exec, sizeof exec);
   exec.force_kernel = kernel;
   Outcome outcome = finished(fw_forward(gpu(), &a, &exec));
-  if (outcome.status == FW_OK) outcome.results = {arguments.o.read(), arguments.k.read(), arguments.v.read()};
+  if (outcome.status == FW_OK)
+    outcome.results = {arguments.o.read(), arguments.k.read(), arguments.v.read()}, outcome.lse = lse.read();
   return outcome;
 }
 
@@ -250,6 +258,54 @@ TEST(Indices, GradientsStayInTheirTensors) {
   expect_same_backward({.cu_q = {0, 5000, 90}, .cu_k = {0, 0, kHuge}}, {.cu_q = {0, 70, 70}, .cu_k = {0, 0, kAll}});
   expect_same_backward({.cu_q = {60, 60, 1 << 20}, .cu_k = {40, -40, kAll}},
                        {.cu_q = {60, 60, 105}, .cu_k = {40, kAll, kAll}});
+}
+
+// Rows of `width` numbers: with the flag those of no sequence are `value`, without it what they were; others the same.
+template <class T>
+void expect_filled(const std::vector<T>& filled, const std::vector<T>& left, const std::vector<bool>& used, T value,
+                   T before) {
+  ASSERT_EQ(filled.size(), left.size());
+  const size_t width = filled.size() / used.size();
+  for (size_t i = 0; i < filled.size(); ++i) {
+    const bool of_sequence = used[i / width];
+    EXPECT_EQ(left[i] == before, !of_sequence) << "row " << i / width;
+    ASSERT_EQ(filled[i], of_sequence ? left[i] : value) << "row " << i / width;
+  }
+}
+
+// 105 rows of q of which a sequence has at most 70, 128 of k and v.
+TEST(Indices, RowsOfNoSequenceAreFilledWhereThatIsAskedFor) {
+  struct Packed {
+    Indices cu_q, cu_k;
+    std::vector<std::pair<int64_t, int64_t>> queries, keys;  // rows that are used: first, last
+  };
+  const Packed all[] = {
+      {{3, 10, 90}, {5, 40, 100}, {{3, 10}, {10, 80}}, {{5, 40}, {40, 100}}},
+      {{0, 75, 105}, {0, 64, 128}, {{0, 70}, {75, 105}}, {{0, 128}}},
+      {{20, 20, 20}, {128, 128, 128}, {}, {}},
+      {{-9, 4, 30}, {kHuge, 7, 9}, {{4, 30}}, {{7, 9}}},
+  };
+  const auto rows = [](int64_t count, const std::vector<std::pair<int64_t, int64_t>>& spans) {
+    std::vector<bool> used(static_cast<size_t>(count));
+    for (const auto& [first, last] : spans) std::fill(used.begin() + first, used.begin() + last, true);
+    return used;
+  };
+  for (const Packed& packed : all) {
+    Call call{.cu_q = packed.cu_q, .cu_k = packed.cu_k, .queries = 70, .lse = true};
+    const Outcome left = attend(call), gradients = differentiate(call);
+    call.fill = true;
+    const Outcome filled = attend(call), filled_gradients = differentiate(call);
+    for (const Outcome& outcome : {left, gradients, filled, filled_gradients}) {
+      ASSERT_EQ(outcome.status, FW_OK) << outcome.error;
+    }
+    const std::vector<bool> queries = rows(105, packed.queries), keys = rows(kRows, packed.keys);
+    constexpr uint16_t kZero = 0, kBefore = 0x7FC0;
+    expect_filled(filled.results[0], left.results[0], queries, kZero, kBefore);
+    expect_filled(filled.lse, left.lse, queries, -INFINITY, 7.f);
+    expect_filled(filled_gradients.results[0], gradients.results[0], queries, kZero, kBefore);
+    expect_filled(filled_gradients.results[1], gradients.results[1], keys, kZero, kBefore);
+    expect_filled(filled_gradients.results[2], gradients.results[2], keys, kZero, kBefore);
+  }
 }
 
 TEST(Indices, CheckedModeSaysWhichIsWrong) {

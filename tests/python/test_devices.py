@@ -115,6 +115,10 @@ def test_staging_of_packed_and_paged_problems():
     assert torch.equal(
         flashwave.attention(q, k, v, **arguments), flashwave.attention(q, k, v, **arguments, device="cpu")
     )
+    longer = [torch.randn(12, 2, 8, requires_grad=True) for _ in range(3)]  # three rows of no sequence
+    out, lse = flashwave.attention(*longer, **arguments, return_lse=True, device="cpu")
+    assert (out[9:] == 0).all() and (lse[:, 9:] == -torch.inf).all()
+    assert all((gradient[9:] == 0).all() for gradient in torch.autograd.grad(out.sum(), longer))
     q, pages = torch.randn(2, 3, 2, 8), torch.randn(6, 4, 2, 8)
     arguments = {
         "block_table": torch.tensor([[5, 0], [2, 3]]),

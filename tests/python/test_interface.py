@@ -90,13 +90,27 @@ def test_varlen_layouts_agree_with_padded(device):
         start += length
 
 
-def test_rows_of_no_sequence_are_zero(device):
-    cu = torch.tensor([0, 4], dtype=torch.int32, device=device)
-    q, k, v = (randn(7, 2, 8, device=device, grad=True) for _ in range(3))
+@pytest.fixture
+def memory_of_nans():
+    """What is allocated and not written shows."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.set_deterministic_debug_mode(mode)
+
+
+@pytest.mark.parametrize("heads_k", [4, 2])
+@pytest.mark.parametrize("dim", [8, 17])
+@pytest.mark.parametrize("cu_seqlens", [[0, 4], [0, 1, 1, 4], [0, 0], [0]])
+def test_rows_of_no_sequence_are_zero(device, memory_of_nans, cu_seqlens, dim, heads_k):
+    cu, used = torch.tensor(cu_seqlens, dtype=torch.int32, device=device), cu_seqlens[-1]
+    q, k, v = (randn(7, heads, dim, device=device, grad=True) for heads in (4, heads_k, heads_k))
     out, lse = flashwave.flash_attn_varlen_func(q, k, v, cu, cu, 4, 4, return_lse=True)
-    assert (out[4:] == 0).all() and (out[:4] != 0).any() and (lse[:, 4:] == torch.inf).all()
-    for gradient in torch.autograd.grad(out.sum() + lse[:, :4].sum(), (q, k, v)):
-        assert (gradient[4:] == 0).all() and (gradient[:4] != 0).any()
+    assert (out[used:] == 0).all() and (out[:used] != 0).all() and (lse[:, used:] == torch.inf).all()
+    for gradient in torch.autograd.grad(out.sum() + lse[:, :used].sum(), (q, k, v)):
+        assert (gradient[used:] == 0).all() and gradient.isfinite().all()
+        assert used == 0 or (gradient[:used] != 0).any()
 
 
 def test_lse_of_empty_rows_is_plus_inf_as_in_flash_attn_and_minus_inf_in_attention(device):

@@ -242,6 +242,17 @@ TEST(Explain, NamesThePrePassAndTheBackward) {
   EXPECT_EQ(backward.json.fields.count("prepass"), 0u);
 }
 
+TEST(Explain, NamesWhatFillsRows) {
+  Problem problem = forward_problem();
+  problem.a.cu_seqlens_q = present<int32_t>(), problem.a.total_q = 20;
+  EXPECT_EQ(explained(problem, cpu_with(kIsaNone)).json.fields.count("fill"), 0u);
+  problem.a.flags |= FW_FILL_UNUSED;
+  const Explained filled = explained(problem, cpu_with(kIsaNone));
+  EXPECT_EQ(filled.json["fill"].text, "fill_unused");
+  EXPECT_NE(filled.json["problem"].text.find(" fill=1"), std::string::npos);
+  EXPECT_NE(filled.text.find("fill       fill_unused"), std::string::npos);
+}
+
 TEST(Explain, SaysWhetherTheKernelIsTheSlowPath) {
   const Explained fast = explained(forward_problem(), cpu_with(kIsaAvx2));
   EXPECT_EQ(fast.json["slow_path"].text, "false");

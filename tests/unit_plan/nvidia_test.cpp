@@ -589,6 +589,22 @@ TEST_F(NvidiaPlan, ResultsAreAddedByAKernelOfTheirOwn) {
   }
 }
 
+TEST_F(NvidiaPlan, RowsOfNoSequenceAreFilledByAsManyWorkgroupsAsRunAtOnce) {
+  for (const DeviceInfo& device : {turing(), ampere(), hopper()}) {
+    for (Problem p : {forward_problem(), backward_problem()}) {
+      p.a.cu_seqlens_q = present<int32_t>(), p.a.total_q = 256;
+      Plan plan;
+      ASSERT_TRUE(make_plan(p, device, {}, &plan).ok());
+      EXPECT_EQ(plan.fill, nullptr);
+      p.a.flags |= FW_FILL_UNUSED;
+      ASSERT_TRUE(make_plan(p, device, {}, &plan).ok());
+      ASSERT_NE(plan.fill, nullptr);
+      EXPECT_STREQ(plan.fill->name, "nvidia_fill");
+      EXPECT_EQ(fill_schedule(device, *plan.fill).tasks, device.compute_units);
+    }
+  }
+}
+
 TEST_F(NvidiaPlan, GradientsAreNotAdded) {
   Problem p = backward_problem();
   p.a.flags |= FW_ACCUMULATE;

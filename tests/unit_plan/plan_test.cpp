@@ -113,6 +113,30 @@ TEST(MakePlan, AppendTakesThePrePass) {
   EXPECT_EQ(plan.q_rotated_bytes, 0u);
 }
 
+TEST(MakePlan, RowsOfNoSequenceAreFilledWhereThatIsAskedForAndPacked) {
+  const DeviceInfo cpu = cpu_with(kIsaNone);
+  const auto fills = [&](Problem problem, bool packed_q, bool packed_k, uint32_t flags) {
+    problem.a.flags |= flags;
+    if (packed_q) problem.a.cu_seqlens_q = present<int32_t>(), problem.a.total_q = 20;
+    if (packed_k) problem.a.cu_seqlens_k = present<int32_t>(), problem.a.total_k = 20;
+    const Plan plan = planned(problem, cpu);
+    if (plan.fill != nullptr) EXPECT_STREQ(plan.fill->name, "fill_unused");
+    return plan.fill != nullptr;
+  };
+  for (const bool q : {false, true}) {
+    for (const bool k : {false, true}) {
+      EXPECT_FALSE(fills(forward_problem(), q, k, 0));
+      EXPECT_FALSE(fills(backward_problem(), q, k, 0));
+      EXPECT_EQ(fills(forward_problem(), q, k, FW_FILL_UNUSED), q) << "k and v are not written";
+      EXPECT_EQ(fills(backward_problem(), q, k, FW_FILL_UNUSED), q || k);
+    }
+  }
+  Problem only_dq = backward_problem();
+  only_dq.g.dk = only_dq.g.dv = {};
+  EXPECT_FALSE(fills(only_dq, false, true, FW_FILL_UNUSED));
+  EXPECT_TRUE(fills(only_dq, true, false, FW_FILL_UNUSED));
+}
+
 TEST(MakePlan, RotatedQueriesOfARaggedBatchTakeItsRows) {
   Problem problem = append_problem();
   problem.a.cu_seqlens_q = present<int32_t>();

@@ -191,6 +191,28 @@ TEST(Run, DropoutThresholdIsRounded) {
   }
 }
 
+TEST(Run, FillRunsFirstOnTheResultsAlone) {
+  for (const bool backward : {false, true}) {
+    Problem problem = backward ? backward_problem() : forward_problem();
+    problem.a.flags |= FW_FILL_UNUSED;
+    problem.a.cu_seqlens_q = problem.a.cu_seqlens_k = present<int32_t>();
+    problem.a.total_q = problem.a.total_k = 20;
+    Call call;
+    make(call, problem);
+    ASSERT_TRUE(call.status.ok()) << call.status.message;
+    ASSERT_EQ(call.device.launches.size(), 2u);
+    const Launched& fill = call.device.launches[0];
+    EXPECT_EQ(fill.kernel, "fill_unused");
+    EXPECT_EQ(fill.schedule.tasks, 1);
+    EXPECT_EQ(fill.params.o.data != nullptr, !backward);
+    EXPECT_EQ(fill.params.dq.data != nullptr, backward);
+    EXPECT_EQ(fill.params.dk.data != nullptr, backward);
+    if (backward) EXPECT_EQ(fill.params.lse.data, nullptr) << "it is read";
+    EXPECT_EQ(fill.params.q.most, 20);
+    EXPECT_NE(call.device.launches[1].params.o.data, nullptr);
+  }
+}
+
 TEST(Run, AppendRunsFirstAndTheKernelReadsTheRotatedQueries) {
   const Problem problem = append_problem();
   Call call;

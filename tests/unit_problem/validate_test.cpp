@@ -51,7 +51,7 @@ const std::vector<BrokenRule>& rules() {
       {"page_size_negative", Sample::paged, CHANGE(a.page_size = -1), {"page_size must be in [0,"}},
       {"rotary_seqlen_negative", Sample::appended, CHANGE(a.rotary_seqlen = -1), {"rotary_seqlen must be in [0,"}},
       // Scalars.
-      {"flags", Sample::dense, CHANGE(a.flags = 1 << 7), {"flags has unknown bits", "128"}},
+      {"flags", Sample::dense, CHANGE(a.flags = 1 << 8), {"flags has unknown bits", "256"}},
       {"window_left", Sample::dense, CHANGE(a.window_left = -2), {"window_left must be at least -1", "-2"}},
       {"window_right", Sample::dense, CHANGE(a.window_right = -9), {"window_right must be at least -1", "-9"}},
       {"scale_nan", Sample::dense, CHANGE(a.softmax_scale = kNan), {"softmax_scale must be finite", "nan"}},

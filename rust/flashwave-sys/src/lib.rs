@@ -35,6 +35,7 @@ pub const FW_ROTARY_CONJUGATE: u32 = 1 << 3;
 pub const FW_FAST_ROUNDING: u32 = 1 << 4;
 pub const FW_ACCUMULATE: u32 = 1 << 5;
 pub const FW_POSITIONS: u32 = 1 << 6;
+pub const FW_FILL_UNUSED: u32 = 1 << 7;
 
 pub const FW_NO_SLOW_PATH: u32 = 1 << 0;
 

@@ -298,6 +298,11 @@ impl<'a> Problem<'a> {
         self.flag(sys::FW_FAST_ROUNDING, allowed)
     }
 
+    /// Whether rows of packed results that belong to no sequence are written, too: 0, -inf in lse.
+    pub fn fill_unused(self, on: bool) -> Self {
+        self.flag(sys::FW_FILL_UNUSED, on)
+    }
+
     /// Into how many parts the keys are cut: 0 lets the library choose, 1 never.
     pub fn num_splits(mut self, splits: usize) -> Self {
         self.a.num_splits = i32::try_from(splits).unwrap_or(i32::MAX);

@@ -88,11 +88,6 @@ class Execution:
 # ------------------------------------------------------------------------------------------------- forward and backward
 
 
-def _all_rows_used(cu_seqlens: Tensor | None, rows: int) -> bool:
-    """Whether every packed row belongs to a sequence. Unknown, hence no, where asking would wait for a GPU."""
-    return cu_seqlens is None or (cu_seqlens.is_cpu and int(cu_seqlens[-1]) == rows)
-
-
 def _put_seed(attention: fw.Attention, problem: Problem) -> None:
     state = problem.rng_state
     if state is None or problem.dropout_p == 0:
@@ -115,12 +110,9 @@ def forward(
     if out is None or (out.shape[-1] > 1 and out.stride(-1) != 1):
         result = torch.empty(out_shape(problem), dtype=q.dtype, **kind)
     row_lse = torch.empty(lse_shape(problem), dtype=torch.float32, **kind) if lse else None
-    if problem.cu_seqlens_q is not None and not _all_rows_used(problem.cu_seqlens_q, q.shape[0]):
-        result.zero_()  # kernels do not write rows of no sequence
-        if row_lse is not None:
-            row_lse.fill_(-torch.inf)
     matrix = torch.empty(probs_shape(problem), dtype=torch.float32, **kind) if probs else None
     attention = fill(problem)
+    attention.flags |= fw.FILL_UNUSED
     put_outputs(attention, result, row_lse, matrix)
     _put_seed(attention, problem)
     execution = Execution(q, slow_path)
@@ -131,18 +123,17 @@ def forward(
     return (result, row_lse, matrix), kernel
 
 
-def _gradient_of(tensor: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    gradient = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return gradient if _all_rows_used(cu_seqlens, tensor.shape[0]) else gradient.zero_()
+def _gradient_of(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def empty_gradients(problem: Problem, needs: tuple[bool, ...]) -> Gradient6:
     """Where the gradients of q, k, v, alibi_slopes, bias and sinks go."""
     p, (need_q, need_k, need_v, need_slopes, need_bias, need_sinks) = problem, needs
     return (
-        _gradient_of(p.q, p.cu_seqlens_q) if need_q else None,
-        _gradient_of(p.k, p.cu_seqlens_k) if need_k else None,
-        _gradient_of(p.v, p.cu_seqlens_k) if need_v else None,
+        _gradient_of(p.q) if need_q else None,
+        _gradient_of(p.k) if need_k else None,
+        _gradient_of(p.v) if need_v else None,
         torch.empty_like(p.alibi_slopes, memory_format=torch.contiguous_format) if need_slopes else None,
         torch.empty_like(p.bias, memory_format=torch.contiguous_format) if need_bias else None,
         torch.empty_like(p.sinks) if need_sinks else None,
@@ -165,6 +156,7 @@ def backward(
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
         dout = dout.contiguous()
     attention = fill(problem)
+    attention.flags |= fw.FILL_UNUSED
     put_outputs(attention, out, lse, None)
     _put_seed(attention, problem)
     results = empty_gradients(problem, needs)

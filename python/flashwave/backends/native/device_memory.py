@@ -85,10 +85,17 @@ class Memory:
 
 
 def staged_forward(
-    device: int, problem: Problem, out: Tensor, lse: Tensor, probs: Tensor | None, exec_: fw.Exec | None = None
+    device: int,
+    problem: Problem,
+    out: Tensor,
+    lse: Tensor,
+    probs: Tensor | None,
+    exec_: fw.Exec | None = None,
+    flags: int = 0,
 ) -> None:
     """fw_forward of tensors without gaps, through the device's memory; caches that are appended to come back too."""
     attention = fill(problem)
+    attention.flags |= flags
     put_outputs(attention, out, lse, probs)
     set_seed(attention, problem.rng_state)
     with Memory(device) as memory:
@@ -110,9 +117,11 @@ def staged_backward(
     lse: Tensor,
     results: Tensor6,
     exec_: fw.Exec | None = None,
+    flags: int = 0,
 ) -> None:
     """fw_backward in the same way."""
     attention, gradients = fill(problem), fill_gradients(dout, dlse, results)
+    attention.flags |= flags
     put_outputs(attention, out, lse, None)
     set_seed(attention, problem.rng_state)
     with Memory(device) as memory:

@@ -27,10 +27,10 @@ def _forward(device: str, problem: Problem, probs: bool) -> Outputs:
     handle, here = fw.device(device), contiguous(problem)
     # Whatever torch's default dtype and device are.
     exact = {"dtype": torch.float32, "device": "cpu"}
-    out = torch.zeros(structs.out_shape(here), dtype=here.q.dtype, device="cpu")
-    lse = torch.full(structs.lse_shape(here), -torch.inf, **exact)
+    out = torch.empty(structs.out_shape(here), dtype=here.q.dtype, device="cpu")
+    lse = torch.empty(structs.lse_shape(here), **exact)
     matrix = torch.empty(structs.probs_shape(here), **exact) if probs else None
-    staged_forward(handle, here, out, lse, matrix)
+    staged_forward(handle, here, out, lse, matrix, flags=fw.FILL_UNUSED)
     if problem.k_new is not None:  # the caller's caches, where they had to be copied to lie without gaps
         for cache, copy in ((problem.k, here.k), (problem.v, here.v)):
             if cache is not copy:
@@ -44,7 +44,7 @@ def _backward(
     handle, here = fw.device(device), contiguous(problem)
     dout, dlse = dout.contiguous(), None if dlse is None else dlse.contiguous()
     results = native.empty_gradients(here, needs)
-    staged_backward(handle, here, dout, dlse, out, lse, results)
+    staged_backward(handle, here, dout, dlse, out, lse, results, flags=fw.FILL_UNUSED)
     return results
 
 
