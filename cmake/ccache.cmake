@@ -1,10 +1,11 @@
 # ccache, where it is installed, before every compiler: FLASHWAVE_CCACHE is what a command line begins with, empty without
 # it. Paths inside the checkout do not count, so that another clone of it, and every build folder, finds what one compiled.
+# What a file includes, the compiler says when it compiles it: to preprocess it first takes a tenth of the time.
 find_program(ccache NO_CACHE NAMES ccache)
 option(FLASHWAVE_USE_CCACHE "Compile through ccache where it is installed" ON)
 set(FLASHWAVE_CCACHE)
 if(ccache AND FLASHWAVE_USE_CCACHE)
-  set(FLASHWAVE_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${ccache})
+  set(FLASHWAVE_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 ${ccache})
 endif()
 foreach(language C CXX)
   set(CMAKE_${language}_COMPILER_LAUNCHER ${FLASHWAVE_CCACHE})
