@@ -43,11 +43,11 @@ struct AmxBackwardTask {
   const float scale;
   const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
   const bool modified;
-  int64_t row0 = 0;  // of the chunk
-  int units = 0;     // of its rows
-  int first = 0;     // the job's first unit of rows
-  int64_t key0 = 0;  // the job's first key
-  Place open;        // results that are still in tiles
+  int64_t row0 = 0;       // of the chunk
+  int units = 0;          // of its rows
+  int first = 0;          // the job's first unit of rows
+  int64_t key0 = 0;       // the job's first key
+  float* open = nullptr;  // where the results go that are still in tiles
 
   FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
                             int32_t parts, int64_t chunk)
@@ -95,14 +95,14 @@ struct AmxBackwardTask {
     return __builtin_bit_cast(float, (254u - exponent) << 23);              // and times this below 2
   }
 
-  FW_INLINE Place take_open() {
-    const Place done = open.at ? open : Place{mem.junk, kSide};
-    open = {};
+  FW_INLINE float* take_open() {
+    float* const done = open ? open : mem.junk;
+    open = nullptr;
     return done;
   }
   FW_INLINE void flush() {
-    if (open.at) store_2x2(open);
-    open = {};
+    if (open) store_2x2(open);
+    open = nullptr;
   }
   FW_INLINE int64_t weight_at(const Unit& u) const { return (u.key * kRowUnits + u.row) * int64_t{kUnit}; }
 
@@ -151,7 +151,7 @@ struct AmxBackwardTask {
       V e[2][2], g[2][2];
       FW_UNROLL for (int r = 0; r < 2; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
-          const int x = (2 * i + r) * kSide + h * W;
+          const int x = in_tiles(2 * i + r, h * W);
           LaneBits seen = 0;
           if (kMasked) seen = lanes_around(key + 2 * i + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
           const V score = fused(load(s + x), scale, load(neg_lse + h * W));
@@ -194,7 +194,7 @@ struct AmxBackwardTask {
     const float keep = 1.f / (1.f - p.dropout_p);
     if (p.dropout_threshold) {  // dP of what was dropped is 0
       for_each_kept(p, lanes, k0, 0, kSide, [&](int k, int j, VI kept) __attribute__((always_inline)) {
-        float* x = dp + k * kSide + j * W;
+        float* x = dp + in_tiles(k, j * W);
         store(x, zero_unless(kept, load(x) * keep));
         store(dropped(slot, k, j), zero_unless(kept, splat(1.f)));
       });
@@ -203,12 +203,12 @@ struct AmxBackwardTask {
       V e[2][2], g[2][2];
       for (int r = 0; r < 2; ++r) {
         for (int j = 0; j < NV; ++j) {
-          const int k = 2 * i + r, x = k * kSide + j * W;
+          const int k = 2 * i + r, x = in_tiles(k, j * W);
           const VI seen = sees(lanes, j, int32_t(k0) + k);
           const V diagonal = __builtin_convertvector(load_i(lanes.diagonal + j * W) - int32_t(k0), V);
           V tanh_z{};
           const V score = modify_score(p, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
-                                       p.bias.data ? mem.bias + x : nullptr, &tanh_z);
+                                       p.bias.data ? mem.bias + k * kSide + j * W : nullptr, &tanh_z);
           V log_prob = score + (load(neg_lse + j * W) - float(kWeightShift<T>));
           if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
           const V weight = zero_unless(seen, exp2_masked(log_prob));
@@ -225,7 +225,7 @@ struct AmxBackwardTask {
     }
   }
   // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.
-  FW_INLINE float* dropped(int slot, int k, int j) const { return mem.dp[slot ^ 1] + k * kSide + j * W; }
+  FW_INLINE float* dropped(int slot, int k, int j) const { return mem.dp[slot ^ 1] + in_tiles(k, j * W); }
 
   // ---- products ----------------------------------------------------------------------------------------------------
 
@@ -234,9 +234,9 @@ struct AmxBackwardTask {
   FW_INLINE void scores(const Unit& u, int slot, Between&& between) {
     const int64_t unit = first + u.row;
     score_unit<T>(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
-    open = {mem.s[slot], kSide};
+    open = mem.s[slot];
     score_unit<T>(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
-    open = {mem.dp[slot], kSide};
+    open = mem.dp[slot];
   }
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_beside(const Unit& before, const Unit& u, int slot) {
@@ -268,12 +268,12 @@ struct AmxBackwardTask {
   }
 
   // results += sum over n units of A and B, each a distance apart.
-  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, Place results) {
+  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, float* results) {
     const auto nothing = [](int) {};
-    step_2x2<T, Start::kLoad>(a, a + 512, 64, b, take_open(), results, nothing);
+    step_2x2<T, Start::kLoad>(a, b, take_open(), results, nothing);
     FW_NO_UNROLL for (int i = 1; i < n; ++i) {
       a += a_next, b += b_next;
-      step_2x2<T, Start::kGoOn>(a, a + 512, 64, b, {}, {}, nothing);
+      step_2x2<T, Start::kGoOn>(a, b, nullptr, nullptr, nothing);
     }
     open = results;
   }
@@ -289,11 +289,10 @@ struct AmxBackwardTask {
       const int64_t at = (k * kRowUnits + from) * int64_t{kUnit}, row = int64_t{first + from} * kSide;
       FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
         gradient(mem.p + at, kUnit, mem.do_pairs + row * dv + c * 32, kSide * dv, to - from,
-                 {dv_out + k * kSide * dv + c, dv});
+                 dv_out + (k * dv + c) * kSide);
       }
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
-        gradient(mem.ds + at, kUnit, mem.q_pairs + row * dq + c * 32, kSide * dq, to - from,
-                 {dk + k * kSide * dq + c, dq});
+        gradient(mem.ds + at, kUnit, mem.q_pairs + row * dq + c * 32, kSide * dq, to - from, dk + (k * dq + c) * kSide);
       }
     }
     for (int r = 0; r < kRowUnits; ++r) {
@@ -306,8 +305,7 @@ struct AmxBackwardTask {
       float* out = mem.dq + int64_t{first + r} * kSide * dq;
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
         gradient(mem.k_transposed + (from * dq + c) * kSide, dq * kSide,
-                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kUnit}, kRowUnits * kUnit, to - from,
-                 {out + c * kSide, kSide});
+                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kUnit}, kRowUnits * kUnit, to - from, out + c * kSide);
       }
     }
     flush();
@@ -398,22 +396,35 @@ struct AmxBackwardTask {
     return packed;
   }
 
+  // A unit of dQ^T, tile by tile -> [dim][row], and as it would be if dS were in memory as it is.
+  FW_INLINE void rows_of_results(float* dq_unit) {
+    for (float* x = dq_unit; x < dq_unit + kSide * dq; x += kUnit) {
+      __builtin_memcpy(mem.junk, x, kUnit * sizeof(float));
+      for (int i = 0; i < kUnit; i += W) {
+        V v = load(mem.junk + in_tiles(i / kSide, i % kSide));
+        if constexpr (std::is_same_v<T, Half>) v *= ds_unit();
+        store(x + i, v);
+      }
+    }
+  }
+
   FW_INLINE float ds_unit() const { return 1.f / kWeightFactor<T> / ds_factor; }
   FW_INLINE void write_keys(const float* dk, const float* dv_out) {
     if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale * ds_unit());
     if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, scale_of_kept(p) / kWeightFactor<T>);
   }
-  FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int pitch, int n, float factor) {
+  FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int dim, int n, float factor) {
     in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
       for (int64_t k = 0; k < kJobKeys && key0 + k < scope.seq.keys; ++k) {
         auto* const out = scope.key_pointer<std::remove_pointer_t<decltype(of)>>(t, key0 + k);
+        const float* row = sums + k / kSide * kSide * dim + in_tiles(k % kSide, 0);
         if (!p.accumulate) {
-          write_ordered(out, sums + k * pitch, n, factor);
+          write_ordered(out, row, kUnit, n, factor);
           continue;
         }
-        for (int c = 0; c < n; c += 32) {
-          V lo = load(sums + k * pitch + c) * factor, hi = load(sums + k * pitch + c + 16) * factor;
-          ordered_columns(lo, hi);
+        for (int c = 0; c < n; c += 32, row += kUnit) {
+          V lo, hi;
+          load_ordered(row, factor, lo, hi);
           put_part(p, out + c, lo, n - c);
           if (n - c > 16) put_part(p, out + c + 16, hi, n - c - 16);
         }
@@ -445,10 +456,8 @@ struct AmxBackwardTask {
         const bool seen = key_block(dk, dv_out);
         if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
       }
-      if constexpr (std::is_same_v<T, Half>) {
-        for (int64_t i = 0; i < int64_t{units} * kSide * dq; i += W) store(mem.dq + i, load(mem.dq + i) * ds_unit());
-      }
       for (int u = 0; u < units; ++u) {
+        rows_of_results(mem.dq + int64_t{u} * kSide * dq);
         take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
       }
     }

@@ -67,9 +67,9 @@ struct AmxForwardTask {
   const bool modified;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
-  Job prev, cur;  // prev: softmax done but for the last unit, values not
-  Place open;     // results that are still in tiles
-  int phase = 0;  // which half of p is cur's
+  Job prev, cur;          // prev: softmax done but for the last unit, values not
+  float* open = nullptr;  // where the results go that are still in tiles
+  int phase = 0;          // which half of p is cur's
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
@@ -87,10 +87,10 @@ struct AmxForwardTask {
 
   FW_INLINE float* s_unit(int u) const { return mem.s + u * kUnit; }
   // The last unit of a job has a place of its own: the next job's first units come while it is still being read.
-  FW_INLINE Place s_place(const Job& j, int u) const { return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide}; }
-  FW_INLINE Place take_open() {
-    const Place done = open.at ? open : Place{mem.junk, kSide};
-    open = {};
+  FW_INLINE float* s_place(const Job& j, int u) const { return s_unit(u + 1 == j.units ? job_units - 1 : u); }
+  FW_INLINE float* take_open() {
+    float* const done = open ? open : mem.junk;
+    open = nullptr;
     return done;
   }
   FW_INLINE uint16_t* p_of(int which) const { return mem.p[which & 1]; }
@@ -131,7 +131,8 @@ struct AmxForwardTask {
         seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
       }
       const V base = splat(-state.m[r]);
-      const V x0 = fused(load(s + at * kSide), scale, base), x1 = fused(load(s + at * kSide + 16), scale, base);
+      const float* x = s + at / kSide * kUnit + in_tiles(r, 0);
+      const V x0 = fused(load(x), scale, base), x1 = fused(load(x + kTileFloats), scale, base);
       const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
       const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
       store_32(out + at * kSide, round_32<T>(e0, e1));
@@ -172,11 +173,11 @@ struct AmxForwardTask {
     const uint16_t* weights = p_of(phase + 1);
     FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32;
-      const Place o{prev.o + c, dim};
-      step_2x2<T, Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
+      float* const o = prev.o + c * kSide;
+      step_2x2<T, Start::kLoad>(a, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
         a += kUnit, v += kSide * dim;
-        step_2x2<T, Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
+        step_2x2<T, Start::kGoOn>(a, v, nullptr, nullptr, between);
       }
       open = o;
     }
@@ -213,8 +214,8 @@ struct AmxForwardTask {
     soften.finish();
   }
   FW_INLINE void flush() {
-    if (open.at) store_2x2(open);
-    open = {};
+    if (open) store_2x2(open);
+    open = nullptr;
   }
 
   // cur joins the pipeline.
@@ -313,7 +314,7 @@ struct AmxForwardTask {
     FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
     V top = splat(-kInf);
     for (int c = 0; c < cur.units * kSide; c += W) {
-      float* x = s_place(cur, c / kSide).at + r * kSide + c % kSide;
+      float* x = s_place(cur, c / kSide) + in_tiles(r, c % kSide);
       const VI key = lanes + (cur.key + c);
       alignas(64) float bias[W];
       if (p.bias.data) store(bias, read_bias(r, cur.key + c));
@@ -328,17 +329,19 @@ struct AmxForwardTask {
     for (int i = 0; i < W; ++i) largest = top[i] + above > largest ? top[i] + above : largest;
     if (largest != state.m[r]) {
       const V alpha = splat(__builtin_exp2f(state.m[r] - largest));
-      float* o = cur.o + r * dv;
-      for (int c = 0; c < dv; c += W) store(o + c, load(o + c) * alpha);
+      for (int c = 0; c < dv; c += W) {
+        float* o = cur.o + in_tiles(r, c);
+        store(o, load(o) * alpha);
+      }
       store(state.sum[r], load(state.sum[r]) * alpha);
       state.m[r] = largest;
     }
     const float base = largest == -kInf ? 0.f : largest;
     V sum = load(state.sum[r]);
     for (int u = 0; u < cur.units; ++u) {
-      const float* x = s_place(cur, u).at + r * kSide;
+      const float* x = s_place(cur, u) + in_tiles(r, 0);
       V e[2];
-      for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
+      for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * kTileFloats) - base);
       VU16x32 weights = round_32<T>(e[0], e[1]);
       if (p.dropout_threshold) weights = keep_32(mem.kept[u * kSide + r], weights);
       store_32(out + u * kUnit + r * kSide, weights);
@@ -401,7 +404,7 @@ struct AmxForwardTask {
       state.few = false;
       for (int r = 0; r < kSide; ++r) {
         V squares{};
-        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + r * dq + c));
+        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + (c + r) * 32));
         store(state.sum[r], squares);
         state.m[r] = 0.f;
         state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
@@ -506,12 +509,12 @@ struct AmxForwardTask {
       sums_of(state, sums);
       for (int r = 0; r < kSide; ++r) inverse[r] = scale_of_row(sums[r], keep);
       scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
-        const float* o = mem.o + (int64_t{b} * kSide + r) * dv;
+        const float* o = mem.o + int64_t{b} * kSide * dv + in_tiles(r, 0);
         const MergedRow end = end_row(p, scope, query, head, state.m[r], sums[r]);
         if (p.o.dtype == abi::kF32) {
-          add_ordered(scope.pointer<float>(p.o, query, head), o, p.dim_v, inverse[r] * end.add, end.keep);
+          add_ordered(scope.pointer<float>(p.o, query, head), o, kUnit, p.dim_v, inverse[r] * end.add, end.keep);
         } else {
-          write_ordered(scope.pointer<T>(p.o, query, head), o, p.dim_v, inverse[r]);
+          write_ordered(scope.pointer<T>(p.o, query, head), o, kUnit, p.dim_v, inverse[r]);
         }
       });
     }
@@ -529,7 +532,8 @@ struct AmxForwardTask {
         const float l = sums[r];
         parts.m[index] = l == 0.f ? -kInf : state.m[r];
         parts.l[index] = l;
-        write_ordered(parts.o + index * p.dim_v, mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, 1.f);
+        const float* o = mem.o + int64_t{b} * kSide * dv + in_tiles(r, 0);
+        write_ordered(parts.o + index * p.dim_v, o, kUnit, p.dim_v, 1.f);
       }
     }
   }
