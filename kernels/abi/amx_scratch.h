@@ -12,7 +12,7 @@ namespace flashwave::abi {
 
 inline constexpr int kAmxSide = 32;           // rows and keys of a unit: 2 x 2 tiles of results
 inline constexpr int kAmxUnit = 32 * 32;      // its numbers
-inline constexpr int kAmxForwardUnits = 4;    // most units of keys in a job of the forward
+inline constexpr int kAmxForwardUnits = 8;    // most units of keys in a job of the forward
 inline constexpr int kAmxChunk = 1024;        // forward: keys packed at a time, for all rows of a task
 inline constexpr int kAmxKeyStep = 128;       // parts of the keys start at multiples of this
 inline constexpr int kAmxBackwardKeys = 64;   // backward: keys of a job

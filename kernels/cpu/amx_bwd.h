@@ -104,56 +104,64 @@ struct AmxBackwardTask {
     if (open) store_2x2(open);
     open = nullptr;
   }
-  FW_INLINE int64_t weight_at(const Unit& u) const { return (u.key * kRowUnits + u.row) * int64_t{kUnit}; }
 
   // ---- softmax -----------------------------------------------------------------------------------------------------
 
-  // Weights of two keys, e and the gradient of their scores g, to where the products read them.
-  FW_INLINE void put_pair(int64_t at, int i, const V (&e)[2][2], const V (&g)[2][2]) {
-    VU16x32 grad[2];
-    FW_UNROLL for (int r = 0; r < 2; ++r) {
-      grad[r] = round_32<T>(g[r][0], g[r][1]);
-      store_32(mem.p + at + (2 * i + r) * kSide, round_32<T>(e[r][0], e[r][1]));
-      store_32(mem.ds + at + (2 * i + r) * kSide, grad[r]);
+  struct Weights {  // of a unit, where the products read them
+    uint16_t *p, *ds, *ds_pairs;
+    // Of two keys, e and the gradient of their scores g.
+    FW_INLINE void put_pair(unsigned i, const V (&e)[2][2], const V (&g)[2][2]) const {
+      VU16x32 grad[2];
+      FW_UNROLL for (unsigned r = 0; r < 2; ++r) {
+        grad[r] = round_32<T>(g[r][0], g[r][1]);
+        store_32(p + (2 * i + r) * kSide, round_32<T>(e[r][0], e[r][1]));
+        store_32(ds + (2 * i + r) * kSide, grad[r]);
+      }
+      store_32(ds_pairs + i * kSide, interleave_low(grad[0], grad[1]));
+      store_32(ds_pairs + kTileHalves + i * kSide, interleave_high(grad[0], grad[1]));
     }
-    store_32(mem.ds_pairs + at + i * kSide, interleave_low(grad[0], grad[1]));
-    store_32(mem.ds_pairs + at + 512 + i * kSide, interleave_high(grad[0], grad[1]));
+  };
+  FW_INLINE Weights weights_of(const Unit& u) const {
+    const int64_t at = (u.key * kRowUnits + u.row) * int64_t{kUnit};
+    return {mem.p + at, mem.ds + at, mem.ds_pairs + at};
   }
 
   // Plain scores, two keys against 32 queries at a time, as many after each product as keep pace with it.
   template <bool kMasked, int kPace>
   struct Softener {
-    AmxBackwardTask& task;
     const float *s, *dp, *neg_lse, *delta;
     const PanelRows& lanes;
     const int32_t key;
-    const int64_t at;
+    const Weights weights;
     const V scale, ds_factor;
-    int i = 0, skipped = 0, credit = 0;
+    unsigned i = 0;
+    int skipped = 0, credit = 0;
     const int rate;  // in 1/256 of a pair
     static constexpr bool kScaled = std::is_same_v<T, Half>;
-    static constexpr int kPairs = kSide / 2, kPair = 256, kStores = 4;
+    static constexpr unsigned kPairs = kSide / 2;
+    static constexpr int kPair = 256, kStores = 4;
 
-    FW_INLINE Softener(AmxBackwardTask& t, const Unit& u, int slot)
-        : task(t),
-          s(t.mem.s[slot]),
+    FW_INLINE Softener(const AmxBackwardTask& t, const Unit& u, int slot)
+        : s(t.mem.s[slot]),
           dp(t.mem.dp[slot]),
           neg_lse(t.mem.neg_lse + (t.first + u.row) * kSide),
           delta(t.mem.delta + (t.first + u.row) * kSide),
           lanes(t.rows[t.first + u.row]),
           key(int32_t(t.key0) + u.key * kSide),
-          at(t.weight_at(u)),
+          weights(t.weights_of(u)),
           scale(splat(t.scale)),
           ds_factor(splat(t.ds_factor)),
-          rate(kPairs * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
+          rate(int(kPairs) * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
 
     FW_INLINE void pair() {
       V e[2][2], g[2][2];
+      const unsigned first_row = (2 * i + 2 * i / 16 * 16) * 16;  // two tiles of 16 keys lie side by side
       FW_UNROLL for (int r = 0; r < 2; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
-          const int x = in_tiles(2 * i + r, h * W);
+          const unsigned x = first_row + r * 16 + h * kTileFloats;
           LaneBits seen = 0;
-          if (kMasked) seen = lanes_around(key + 2 * i + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
+          if (kMasked)
+            seen = lanes_around(key + int32_t(2 * i) + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
           const V score = fused(load(s + x), scale, load(neg_lse + h * W));
           const V gradient = load(dp + x);
           const V d = kScaled ? fused(gradient, ds_factor, -load(delta + h * W)) : gradient - load(delta + h * W);
@@ -161,7 +169,7 @@ struct AmxBackwardTask {
           g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
       }
-      task.put_pair(at, i, e, g);
+      weights.put_pair(i, e, g);
       ++i;
     }
     // The first products store dP of the unit: nothing to do beside them.
@@ -203,7 +211,7 @@ struct AmxBackwardTask {
       V e[2][2], g[2][2];
       for (int r = 0; r < 2; ++r) {
         for (int j = 0; j < NV; ++j) {
-          const int k = 2 * i + r, x = in_tiles(k, j * W);
+          const int k = 2 * i + r, x = int(in_tiles(k, j * W));
           const VI seen = sees(lanes, j, int32_t(k0) + k);
           const V diagonal = __builtin_convertvector(load_i(lanes.diagonal + j * W) - int32_t(k0), V);
           V tanh_z{};
@@ -221,7 +229,7 @@ struct AmxBackwardTask {
           if (p.dropout_threshold) e[r][j] = load(dropped(slot, k, j)) == 0.f ? V{} : e[r][j];
         }
       }
-      put_pair(weight_at(u), i, e, g);
+      weights_of(u).put_pair(unsigned(i), e, g);
     }
   }
   // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.

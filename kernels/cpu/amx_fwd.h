@@ -1,10 +1,14 @@
 // Forward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
 //
-// A job is 32 query rows against up to 2 or 4 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
-// (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
+// A job is 32 query rows against up to 2 or 8 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
+// (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap. With small heads the
+// softmax is spread over all products, with wide ones, whose O is a third of the first-level cache, values are added
+// up by themselves, 8 units for each time that O is read and written:
 //
-//   tiles    S0   S1   [S2   S3]  values of the job before      S0'  S1'  ...
-//   vectors  last unit of it      units of this one, but the last    the last one
+//   small  tiles    S0   S1    values of the job before  S0'  S1'  ...
+//          vectors  1 of it    0                         1    1 of the next
+//   wide   tiles    S0   S1   values of the job before   S2   S3   ... S7   S0'  S1'  values
+//          vectors  6    7 of it                         0    1    ... 5    6    7
 //
 // Three things decide whether the two sides really overlap (NOTES.md): vector instructions stand after every single
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
@@ -54,6 +58,7 @@ struct AmxForwardTask {
     int units = 0;  // 0: no job
     int32_t key;    // first one
     bool masked;    // some row does not see some key
+    int slot;       // wide: of the first unit's S
   };
 
   const TileScope tiles;
@@ -62,14 +67,17 @@ struct AmxForwardTask {
   const abi::AmxForwardScratch mem;
   PanelRows* const rows;
   AmxRowState* const states;
-  const int dq, dv, job_units;
+  const int dq, dv;
+  const bool wide;
+  const int job_units;
   const float scale;
   const bool modified;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
   Job prev, cur;          // prev: softmax done but for the last unit, values not
   float* open = nullptr;  // where the results go that are still in tiles
-  int phase = 0;          // which half of p is cur's
+  int phase = 0;          // small: which half of p is cur's
+  int waiting = 0;        // wide: units of prev whose softmax is not done
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
@@ -79,7 +87,8 @@ struct AmxForwardTask {
         states(reinterpret_cast<AmxRowState*>(mem.states)),
         dq(mem.dq),
         dv(mem.dv),
-        job_units(mem.dq + mem.dv >= 192 ? 4 : 2),
+        wide(mem.dq + mem.dv >= 192),
+        job_units(wide ? abi::kAmxForwardUnits : 2),
         scale(params.softmax_scale * kLog2e),
         modified(has_score_modifiers(params) || params.dropout_threshold),
         row0(first_row),
@@ -93,7 +102,7 @@ struct AmxForwardTask {
     open = nullptr;
     return done;
   }
-  FW_INLINE uint16_t* p_of(int which) const { return mem.p[which & 1]; }
+  FW_INLINE uint16_t* p_of(int which) const { return mem.p[wide ? 0 : which & 1]; }
 
   // ---- softmax of plain scores, a row of 32 keys at a time, as many after each product as keep pace with it --------
 
@@ -123,36 +132,44 @@ struct AmxForwardTask {
           end(units * kSide),
           rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
 
-    FW_INLINE void row(int at) {
-      const int r = at % kSide;
-      uint32_t seen = 0;
-      if (kMasked) {
-        const int32_t first_key = key + at / kSide * kSide;
-        seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
+    // Rows [at, at + kCount), of one half of a unit. Unsigned: this is addressed between products, where every
+    // instruction counts.
+    template <int kCount>
+    FW_INLINE void soften_rows(unsigned at) {
+      const unsigned first_row = at % kSide;
+      const float* x = s + (at + at / 16 * 16) * 16;  // two tiles of 16 rows lie side by side
+      uint16_t* weights = out + at * kSide;
+      FW_UNROLL for (int n = 0; n < kCount; ++n) {
+        const unsigned r = first_row + n;
+        uint32_t seen = 0;
+        if (kMasked) {
+          const int32_t first_key = key + int32_t(at / kSide * kSide);
+          seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
+        }
+        const V base = splat(-state.m[r]);
+        const V x0 = fused(load(x + n * 16), scale, base);
+        const V x1 = fused(load(x + n * 16 + kTileFloats), scale, base);
+        const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
+        const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
+        store_32(weights + n * kSide, round_32<T>(e0, e1));
+        store(state.sum[r], load(state.sum[r]) + (e0 + e1));
       }
-      const V base = splat(-state.m[r]);
-      const float* x = s + at / kSide * kUnit + in_tiles(r, 0);
-      const V x0 = fused(load(x), scale, base), x1 = fused(load(x + kTileFloats), scale, base);
-      const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
-      const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
-      store_32(out + at * kSide, round_32<T>(e0, e1));
-      store(state.sum[r], load(state.sum[r]) + (e0 + e1));
     }
     FW_INLINE void operator()(int) {
       if constexpr (kPace > 0) {
         if (i + kPace > ready) return;
-        FW_UNROLL for (int n = 0; n < kPace; ++n) row(i + n);
+        soften_rows<kPace>(unsigned(i));
         i += kPace;
         return;
       }
       credit += rate;
       while (credit >= kRow && i < ready) {
-        row(i++);
+        soften_rows<1>(unsigned(i++));
         credit -= kRow;
       }
     }
     FW_INLINE void finish() {
-      for (; i < end; ++i) row(i);
+      for (; i < end; ++i) soften_rows<1>(unsigned(i));
     }
   };
 
@@ -230,15 +247,70 @@ struct AmxForwardTask {
     advance();
   }
   FW_INLINE void stage() {
+    if (dq == 128 && dv == 128) return stage_wide<128>();
+    if (wide) return stage_wide<0>();
     if (dq == 64 && dv == 64) return stage_at<2>();
-    if (dq == 128 && dv == 128) return stage_at<1>();
     stage_at<0>();
   }
   FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
 
+  // ---- the pipeline of wide heads: the softmax of a unit is beside the scores of the second one after it ------------
+
+  static constexpr int kSlots = 2, kBehind = 2;
+  FW_INLINE float* s_slot(const Job& j, int u) const { return s_unit((j.slot + u) % kSlots); }
+  FW_INLINE bool unit_masked(const Job& j, int u) const {
+    const int32_t first = j.key + u * kSide;
+    return j.masked && (first < j.rows->max_first || first + kSide > j.rows->min_last);
+  }
+  template <int kDim, class Between>
+  FW_INLINE void score_one(int u, Between&& between) {
+    const int dim = kDim ? kDim : dq;
+    score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
+    open = s_slot(cur, u);
+  }
+  // Unit `of` of j, beside the scores of unit u of cur, if that is one.
+  template <int kDim, bool kMasked>
+  FW_NOINLINE void soften_beside(const Job& j, int of, int u) {
+    Softener<kMasked, kDim ? 256 / kDim : 0> soften(*this, j, of, 1, s_slot(j, of), mem.p[0] + of * kUnit, dq / 8);
+    soften.ready = soften.end;
+    if (u >= 0) score_one<kDim>(u, soften);
+    soften.finish();
+  }
+  template <int kDim>
+  FW_INLINE void soften_unit(const Job& j, int of, int u) {
+    unit_masked(j, of) ? soften_beside<kDim, true>(j, of, u) : soften_beside<kDim, false>(j, of, u);
+  }
+  template <int kDim>
+  FW_INLINE void end_prev() {
+    if (!prev.units) return;
+    for (; waiting > 0; --waiting) soften_unit<kDim>(prev, prev.units - waiting, -1);
+    values<kDim>([](int) {});
+    prev.units = 0;
+  }
+  template <int kDim>
+  FW_INLINE void stage_wide() {
+    cur.slot = prev.units ? (prev.slot + prev.units) % kSlots : 0;
+    FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) {
+      if (u >= kBehind) {
+        soften_unit<kDim>(cur, u - kBehind, u);
+      } else if (waiting + u >= kBehind) {
+        soften_unit<kDim>(prev, prev.units - waiting, u);
+        --waiting;
+      } else {
+        score_one<kDim>(u, [](int) {});
+      }
+      if (u + 1 == (cur.units < kBehind ? cur.units : kBehind)) end_prev<kDim>();
+    }
+    waiting = cur.units < kBehind ? cur.units : kBehind;
+    advance();
+  }
+
   // Empties the pipeline; cur stays.
   FW_NOINLINE void drain() {
-    if (prev.units) {
+    if (wide) {
+      flush();  // the last unit of scores
+      end_prev<0>();
+    } else if (prev.units) {
       prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
       values<0>([](int) {});
     }

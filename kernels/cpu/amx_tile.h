@@ -22,7 +22,7 @@ constexpr int kTileFloats = 256, kTileHalves = 512;
 constexpr int64_t kRowBytes = 64;
 
 // Where number (r, c) of 2 x 2 tiles of results lies; c may go on into the 32 columns that follow, and so on.
-FW_INLINE constexpr int in_tiles(int r, int c) {
+FW_INLINE constexpr unsigned in_tiles(unsigned r, unsigned c) {
   return c / kSide * kUnit + (r / 16 * 2 + c % kSide / 16) * kTileFloats + r % 16 * 16 + c % 16;
 }
 
@@ -30,7 +30,8 @@ enum class Start { kGoOn, kZero, kLoad };
 
 // 2 x 2 results (tiles 0..3) += A (4, 5) * B (6, 7). Where new results start, the old ones go to `done` first: a store
 // right after its product would hold up everything behind it. between(i) is called after product i: vector
-// instructions run beside a product only if they stand right behind it (NOTES.md).
+// instructions run beside a product only if they stand right behind it (NOTES.md). B streams from the second-level
+// cache and leaves what is in the first where it is.
 template <class T, Start kStart, class Between>
 FW_INLINE void step_2x2(const uint16_t* a, const uint16_t* b, float* done, const float* from, Between&& between) {
   const auto start = [&](auto tile) __attribute__((always_inline)) {
@@ -39,12 +40,12 @@ FW_INLINE void step_2x2(const uint16_t* a, const uint16_t* b, float* done, const
     if constexpr (kStart == Start::kZero) tile_zero<kTile>();
     if constexpr (kStart == Start::kLoad) tile_load<kTile>(from + kTile * kTileFloats, kRowBytes);
   };
-  tile_load<6>(b, kRowBytes);
+  tile_load_once<6>(b, kRowBytes);
   tile_load<4>(a, kRowBytes);
   start(std::integral_constant<int, 0>{});
   tile_multiply<T, 0, 4, 6>();
   between(0);
-  tile_load<7>(b + kTileHalves, kRowBytes);
+  tile_load_once<7>(b + kTileHalves, kRowBytes);
   start(std::integral_constant<int, 1>{});
   tile_multiply<T, 1, 4, 7>();
   between(1);
