@@ -116,7 +116,6 @@ struct AmxForwardTask {
     const V scale;
     int i = 0;
     const int end;
-    int ready = 0;  // rows whose scores are in memory
     int credit = 0;
     const int rate;  // in 1/256 of a row
     static constexpr int kRow = 256;
@@ -157,13 +156,13 @@ struct AmxForwardTask {
     }
     FW_INLINE void operator()(int) {
       if constexpr (kPace > 0) {
-        if (i + kPace > ready) return;
+        if (i + kPace > end) return;
         soften_rows<kPace>(unsigned(i));
         i += kPace;
         return;
       }
       credit += rate;
-      while (credit >= kRow && i < ready) {
+      while (credit >= kRow && i < end) {
         soften_rows<1>(unsigned(i++));
         credit -= kRow;
       }
@@ -173,16 +172,18 @@ struct AmxForwardTask {
     }
   };
 
-  // ---- the pipeline ------------------------------------------------------------------------------------------------
+  // ---- products ----------------------------------------------------------------------------------------------------
 
   // kDim: both head dims, if they are known when this is compiled, else 0.
   template <int kDim, class Between>
-  FW_INLINE void scores(int first, int last, Between&& between) {
+  FW_INLINE void score(int u, float* to, Between&& between) {
     const int dim = kDim ? kDim : dq;
-    FW_NO_UNROLL for (int u = first; u < last; ++u) {
-      score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
-      open = s_place(cur, u);
-    }
+    score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
+    open = to;
+  }
+  template <int kDim, class Between>
+  FW_INLINE void scores(Between&& between) {
+    FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) score<kDim>(u, s_place(cur, u), between);
   }
   template <int kDim, class Between>
   FW_INLINE void values(Between&& between) {
@@ -199,60 +200,47 @@ struct AmxForwardTask {
       open = o;
     }
   }
-  FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
+  FW_INLINE void flush() {
+    if (open) store_2x2(open);
+    open = nullptr;
+  }
+  FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
+
+  // ---- the pipeline of small heads ---------------------------------------------------------------------------------
 
   // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
-  static constexpr int known_dim(int pace) { return pace > 0 ? 128 / pace : 0; }
+  static constexpr int small_pace(int dim) { return dim ? 128 / dim : 0; }
 
-  // The last unit of prev's softmax, beside the first `units` of cur's scores.
-  template <bool kMasked, int kPace>
-  FW_NOINLINE void soften_last(int units) {
-    Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
-                                    p_of(phase + 1) + (prev.units - 1) * kUnit, units * dq / 8);
-    soften.ready = soften.end;
-    scores<known_dim(kPace)>(0, units, soften);
+  // The last unit of prev's softmax, beside cur's scores.
+  template <int kDim, bool kMasked>
+  FW_NOINLINE void soften_last() {
+    Softener<kMasked, small_pace(kDim)> soften(*this, prev, prev.units - 1, 1, s_place(prev, prev.units - 1),
+                                               p_of(phase + 1) + (prev.units - 1) * kUnit, cur.units * dq / 8);
+    scores<kDim>(soften);
     soften.finish();
   }
-  // The other units of cur's softmax, beside the rest of its scores and the values of prev.
-  template <bool kMasked, int kPace>
+  // The other units of cur's softmax, beside the values of prev.
+  template <int kDim, bool kMasked>
   FW_NOINLINE void soften_rest() {
-    Softener<kMasked, kPace> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
-                                    ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
-    FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
-      soften.ready = (u - 1) * kSide;
-      scores<known_dim(kPace)>(u, u + 1, soften);
-    }
+    Softener<kMasked, small_pace(kDim)> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase), prev.units * dv / 8);
     if (prev.units) {
-      soften.ready = soften.end;
-      values<known_dim(kPace)>(soften);
+      values<kDim>(soften);
     } else {
       flush();  // the last unit of scores
     }
     soften.finish();
   }
-  FW_INLINE void flush() {
-    if (open) store_2x2(open);
-    open = nullptr;
-  }
-
   // cur joins the pipeline.
-  template <int kPace>
-  FW_INLINE void stage_at() {
+  template <int kDim>
+  FW_INLINE void stage_small() {
     if (prev.units) {
-      prev.masked ? soften_last<true, kPace>(first_scores()) : soften_last<false, kPace>(first_scores());
+      prev.masked ? soften_last<kDim, true>() : soften_last<kDim, false>();
     } else {
-      scores<known_dim(kPace)>(0, first_scores(), [](int) {});
+      scores<kDim>([](int) {});
     }
-    cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
+    cur.masked ? soften_rest<kDim, true>() : soften_rest<kDim, false>();
     advance();
   }
-  FW_INLINE void stage() {
-    if (dq == 128 && dv == 128) return stage_wide<128>();
-    if (wide) return stage_wide<0>();
-    if (dq == 64 && dv == 64) return stage_at<2>();
-    stage_at<0>();
-  }
-  FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
 
   // ---- the pipeline of wide heads: the softmax of a unit is beside the scores of the second one after it ------------
 
@@ -262,18 +250,11 @@ struct AmxForwardTask {
     const int32_t first = j.key + u * kSide;
     return j.masked && (first < j.rows->max_first || first + kSide > j.rows->min_last);
   }
-  template <int kDim, class Between>
-  FW_INLINE void score_one(int u, Between&& between) {
-    const int dim = kDim ? kDim : dq;
-    score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
-    open = s_slot(cur, u);
-  }
   // Unit `of` of j, beside the scores of unit u of cur, if that is one.
   template <int kDim, bool kMasked>
   FW_NOINLINE void soften_beside(const Job& j, int of, int u) {
     Softener<kMasked, kDim ? 256 / kDim : 0> soften(*this, j, of, 1, s_slot(j, of), mem.p[0] + of * kUnit, dq / 8);
-    soften.ready = soften.end;
-    if (u >= 0) score_one<kDim>(u, soften);
+    if (u >= 0) score<kDim>(u, s_slot(cur, u), soften);
     soften.finish();
   }
   template <int kDim>
@@ -297,7 +278,7 @@ struct AmxForwardTask {
         soften_unit<kDim>(prev, prev.units - waiting, u);
         --waiting;
       } else {
-        score_one<kDim>(u, [](int) {});
+        score<kDim>(u, s_slot(cur, u), [](int) {});
       }
       if (u + 1 == (cur.units < kBehind ? cur.units : kBehind)) end_prev<kDim>();
     }
@@ -305,17 +286,29 @@ struct AmxForwardTask {
     advance();
   }
 
-  // Empties the pipeline; cur stays.
+  // ---- both --------------------------------------------------------------------------------------------------------
+
+  FW_INLINE void stage() {
+    if (dq == 128 && dv == 128) return stage_wide<128>();
+    if (wide) return stage_wide<0>();
+    if (dq == 64 && dv == 64) return stage_small<64>();
+    stage_small<0>();
+  }
+
+  // Empties the pipeline; cur, which must not have begun, stays.
   FW_NOINLINE void drain() {
+    const Job next = cur;
+    cur.units = 0;
     if (wide) {
       flush();  // the last unit of scores
       end_prev<0>();
     } else if (prev.units) {
-      prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
+      prev.masked ? soften_last<0, true>() : soften_last<0, false>();
       values<0>([](int) {});
     }
     flush();
     prev.units = 0;
+    cur = next;
   }
 
   // ---- any scores --------------------------------------------------------------------------------------------------
@@ -428,7 +421,7 @@ struct AmxForwardTask {
       for (float& m : state.m) m = -kInf;
     }
     state.started = true;
-    scores<0>(0, cur.units, [](int) {});
+    scores<0>([](int) {});
     flush();
     if (p.dropout_threshold) draw_kept();
     for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
