@@ -12,7 +12,7 @@ namespace flashwave::abi {
 
 inline constexpr int kAmxSide = 32;           // rows and keys of a unit: 2 x 2 tiles of results
 inline constexpr int kAmxUnit = 32 * 32;      // its numbers
-inline constexpr int kAmxForwardUnits = 8;    // most units of keys in a job of the forward
+inline constexpr int kAmxForwardUnits = 2;    // most units of keys in a job of the forward
 inline constexpr int kAmxChunk = 1024;        // forward: keys packed at a time, for all rows of a task
 inline constexpr int kAmxKeyStep = 128;       // parts of the keys start at multiples of this
 inline constexpr int kAmxBackwardKeys = 64;   // backward: keys of a job
@@ -27,7 +27,7 @@ struct AmxForwardScratch {
   char *rows, *states;         // PanelRows, AmxRowState per block
   uint16_t *k, *v;             // the packed chunk: [unit][32 columns][2 tiles]
   float *k_length, *v_extent;  // per unit: the largest |k|, the largest number of v
-  float *s, *junk;             // [unit][4 tiles]; where results that nobody needs are stored
+  float *s, *junk;             // [unit][row][key]; where results that nobody needs are stored
   uint16_t* p[2];              // [unit][row][key], of two jobs
   uint32_t* kept;              // [unit][row], a bit per key
   int dq, dv;                  // padded
@@ -90,8 +90,8 @@ struct AmxBackwardScratch {
   uint16_t *k, *v;              // a block of keys: [unit][32 columns][key]
   uint16_t* k_transposed;       // [unit][dim][key]
   float* k_length;              // [unit]
-  float *s[2], *dp[2], *junk;   // 4 tiles
-  float* bias;                  // [key][row]
+  float *s[2], *dp[2];          // [key][row]
+  float *bias, *junk;           // the same
   uint16_t *p, *ds, *ds_pairs;  // [unit of keys][unit of rows][key][row]; the last as B of a sum over the keys
   float *dk, *dv;               // [block of keys][unit][32 columns][4 tiles]
   int dim_q, dim_v;             // padded

@@ -43,11 +43,11 @@ struct AmxBackwardTask {
   const float scale;
   const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
   const bool modified;
-  int64_t row0 = 0;       // of the chunk
-  int units = 0;          // of its rows
-  int first = 0;          // the job's first unit of rows
-  int64_t key0 = 0;       // the job's first key
-  float* open = nullptr;  // where the results go that are still in tiles
+  int64_t row0 = 0;  // of the chunk
+  int units = 0;     // of its rows
+  int first = 0;     // the job's first unit of rows
+  int64_t key0 = 0;  // the job's first key
+  Place open;        // where the results go that are still in tiles
 
   FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
                             int32_t parts, int64_t chunk)
@@ -95,14 +95,14 @@ struct AmxBackwardTask {
     return __builtin_bit_cast(float, (254u - exponent) << 23);              // and times this below 2
   }
 
-  FW_INLINE float* take_open() {
-    float* const done = open ? open : mem.junk;
-    open = nullptr;
+  FW_INLINE Place take_open() {
+    const Place done = open.at ? open : Place{mem.junk};
+    open = {};
     return done;
   }
   FW_INLINE void flush() {
-    if (open) store_2x2(open);
-    open = nullptr;
+    if (open.at) store_2x2(open);
+    open = {};
   }
 
   // ---- softmax -----------------------------------------------------------------------------------------------------
@@ -155,10 +155,9 @@ struct AmxBackwardTask {
 
     FW_INLINE void pair() {
       V e[2][2], g[2][2];
-      const unsigned first_row = (2 * i + 2 * i / 16 * 16) * 16;  // two tiles of 16 keys lie side by side
       FW_UNROLL for (int r = 0; r < 2; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
-          const unsigned x = first_row + r * 16 + h * kTileFloats;
+          const unsigned x = (2 * i + r) * kSide + h * W;
           LaneBits seen = 0;
           if (kMasked)
             seen = lanes_around(key + int32_t(2 * i) + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
@@ -202,7 +201,7 @@ struct AmxBackwardTask {
     const float keep = 1.f / (1.f - p.dropout_p);
     if (p.dropout_threshold) {  // dP of what was dropped is 0
       for_each_kept(p, lanes, k0, 0, kSide, [&](int k, int j, VI kept) __attribute__((always_inline)) {
-        float* x = dp + in_tiles(k, j * W);
+        float* x = dp + k * kSide + j * W;
         store(x, zero_unless(kept, load(x) * keep));
         store(dropped(slot, k, j), zero_unless(kept, splat(1.f)));
       });
@@ -211,12 +210,12 @@ struct AmxBackwardTask {
       V e[2][2], g[2][2];
       for (int r = 0; r < 2; ++r) {
         for (int j = 0; j < NV; ++j) {
-          const int k = 2 * i + r, x = int(in_tiles(k, j * W));
+          const int k = 2 * i + r, x = k * kSide + j * W;
           const VI seen = sees(lanes, j, int32_t(k0) + k);
           const V diagonal = __builtin_convertvector(load_i(lanes.diagonal + j * W) - int32_t(k0), V);
           V tanh_z{};
           const V score = modify_score(p, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
-                                       p.bias.data ? mem.bias + k * kSide + j * W : nullptr, &tanh_z);
+                                       p.bias.data ? mem.bias + x : nullptr, &tanh_z);
           V log_prob = score + (load(neg_lse + j * W) - float(kWeightShift<T>));
           if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
           const V weight = zero_unless(seen, exp2_masked(log_prob));
@@ -233,7 +232,7 @@ struct AmxBackwardTask {
     }
   }
   // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.
-  FW_INLINE float* dropped(int slot, int k, int j) const { return mem.dp[slot ^ 1] + in_tiles(k, j * W); }
+  FW_INLINE float* dropped(int slot, int k, int j) const { return mem.dp[slot ^ 1] + k * kSide + j * W; }
 
   // ---- products ----------------------------------------------------------------------------------------------------
 
@@ -242,9 +241,9 @@ struct AmxBackwardTask {
   FW_INLINE void scores(const Unit& u, int slot, Between&& between) {
     const int64_t unit = first + u.row;
     score_unit<T>(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
-    open = mem.s[slot];
+    open = by_rows(mem.s[slot]);
     score_unit<T>(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
-    open = mem.dp[slot];
+    open = by_rows(mem.dp[slot]);
   }
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_beside(const Unit& before, const Unit& u, int slot) {
@@ -281,9 +280,9 @@ struct AmxBackwardTask {
     step_2x2<T, Start::kLoad>(a, b, take_open(), results, nothing);
     FW_NO_UNROLL for (int i = 1; i < n; ++i) {
       a += a_next, b += b_next;
-      step_2x2<T, Start::kGoOn>(a, b, nullptr, nullptr, nothing);
+      step_2x2<T, Start::kGoOn>(a, b, {}, nullptr, nothing);
     }
-    open = results;
+    open = {results};
   }
 
   // Units of rows [from, to) see some key of a unit of keys: contiguous, since what a row sees only moves forward.

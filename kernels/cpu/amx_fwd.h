@@ -1,14 +1,10 @@
 // Forward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
 //
-// A job is 32 query rows against up to 2 or 8 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
-// (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap. With small heads the
-// softmax is spread over all products, with wide ones, whose O is a third of the first-level cache, values are added
-// up by themselves, 8 units for each time that O is read and written:
+// A job is 32 query rows against up to 2 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
+// (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
 //
-//   small  tiles    S0   S1    values of the job before  S0'  S1'  ...
-//          vectors  1 of it    0                         1    1 of the next
-//   wide   tiles    S0   S1   values of the job before   S2   S3   ... S7   S0'  S1'  values
-//          vectors  6    7 of it                         0    1    ... 5    6    7
+//   tiles    S0   S1         values of the job before  S0'  S1'  ...
+//   vectors  unit 1 of it    unit 0                    unit 1
 //
 // Three things decide whether the two sides really overlap (NOTES.md): vector instructions stand after every single
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
@@ -50,6 +46,7 @@ struct WeightRange<Half> {
 template <class Element>
 struct AmxForwardTask {
   using T = Element;
+  static constexpr int kJobUnits = abi::kAmxForwardUnits;
   struct Job {
     const uint16_t *q, *k, *v;
     float* o;
@@ -58,7 +55,6 @@ struct AmxForwardTask {
     int units = 0;  // 0: no job
     int32_t key;    // first one
     bool masked;    // some row does not see some key
-    int slot;       // wide: of the first unit's S
   };
 
   const TileScope tiles;
@@ -68,16 +64,13 @@ struct AmxForwardTask {
   PanelRows* const rows;
   AmxRowState* const states;
   const int dq, dv;
-  const bool wide;
-  const int job_units;
   const float scale;
   const bool modified;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
-  Job prev, cur;          // prev: softmax done but for the last unit, values not
-  float* open = nullptr;  // where the results go that are still in tiles
-  int phase = 0;          // small: which half of p is cur's
-  int waiting = 0;        // wide: units of prev whose softmax is not done
+  Job prev, cur;  // prev: softmax done but for the last unit, values not
+  Place open;     // where the results go that are still in tiles
+  int phase = 0;  // which half of p is cur's
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
@@ -87,22 +80,19 @@ struct AmxForwardTask {
         states(reinterpret_cast<AmxRowState*>(mem.states)),
         dq(mem.dq),
         dv(mem.dv),
-        wide(mem.dq + mem.dv >= 192),
-        job_units(wide ? abi::kAmxForwardUnits : 2),
         scale(params.softmax_scale * kLog2e),
         modified(has_score_modifiers(params) || params.dropout_threshold),
         row0(first_row),
         blocks((row_count + kSide - 1) / kSide) {}
 
-  FW_INLINE float* s_unit(int u) const { return mem.s + u * kUnit; }
-  // The last unit of a job has a place of its own: the next job's first units come while it is still being read.
-  FW_INLINE float* s_place(const Job& j, int u) const { return s_unit(u + 1 == j.units ? job_units - 1 : u); }
-  FW_INLINE float* take_open() {
-    float* const done = open ? open : mem.junk;
-    open = nullptr;
+  // The last unit of a job has a place of its own: the next job's first unit comes while it is still being read.
+  FW_INLINE float* s_unit(const Job& j, int u) const { return mem.s + (u + 1 == j.units ? kJobUnits - 1 : u) * kUnit; }
+  FW_INLINE Place take_open() {
+    const Place done = open.at ? open : Place{mem.junk};
+    open = {};
     return done;
   }
-  FW_INLINE uint16_t* p_of(int which) const { return mem.p[wide ? 0 : which & 1]; }
+  FW_INLINE uint16_t* p_of(int which) const { return mem.p[which & 1]; }
 
   // ---- softmax of plain scores, a row of 32 keys at a time, as many after each product as keep pace with it --------
 
@@ -131,12 +121,11 @@ struct AmxForwardTask {
           end(units * kSide),
           rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
 
-    // Rows [at, at + kCount), of one half of a unit. Unsigned: this is addressed between products, where every
-    // instruction counts.
+    // Rows [at, at + kCount) of one unit. Unsigned: between products every instruction counts.
     template <int kCount>
     FW_INLINE void soften_rows(unsigned at) {
       const unsigned first_row = at % kSide;
-      const float* x = s + (at + at / 16 * 16) * 16;  // two tiles of 16 rows lie side by side
+      const float* x = s + at * kSide;
       uint16_t* weights = out + at * kSide;
       FW_UNROLL for (int n = 0; n < kCount; ++n) {
         const unsigned r = first_row + n;
@@ -146,8 +135,8 @@ struct AmxForwardTask {
           seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
         }
         const V base = splat(-state.m[r]);
-        const V x0 = fused(load(x + n * 16), scale, base);
-        const V x1 = fused(load(x + n * 16 + kTileFloats), scale, base);
+        const V x0 = fused(load(x + n * kSide), scale, base);
+        const V x1 = fused(load(x + n * kSide + W), scale, base);
         const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
         const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
         store_32(weights + n * kSide, round_32<T>(e0, e1));
@@ -176,14 +165,12 @@ struct AmxForwardTask {
 
   // kDim: both head dims, if they are known when this is compiled, else 0.
   template <int kDim, class Between>
-  FW_INLINE void score(int u, float* to, Between&& between) {
-    const int dim = kDim ? kDim : dq;
-    score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
-    open = to;
-  }
-  template <int kDim, class Between>
   FW_INLINE void scores(Between&& between) {
-    FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) score<kDim>(u, s_place(cur, u), between);
+    const int dim = kDim ? kDim : dq;
+    FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) {
+      score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
+      open = by_rows(s_unit(cur, u));
+    }
   }
   template <int kDim, class Between>
   FW_INLINE void values(Between&& between) {
@@ -195,34 +182,34 @@ struct AmxForwardTask {
       step_2x2<T, Start::kLoad>(a, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
         a += kUnit, v += kSide * dim;
-        step_2x2<T, Start::kGoOn>(a, v, nullptr, nullptr, between);
+        step_2x2<T, Start::kGoOn>(a, v, {}, nullptr, between);
       }
-      open = o;
+      open = {o};
     }
   }
   FW_INLINE void flush() {
-    if (open) store_2x2(open);
-    open = nullptr;
+    if (open.at) store_2x2(open);
+    open = {};
   }
   FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
 
-  // ---- the pipeline of small heads ---------------------------------------------------------------------------------
+  // ---- the pipeline ------------------------------------------------------------------------------------------------
 
   // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
-  static constexpr int small_pace(int dim) { return dim ? 128 / dim : 0; }
+  static constexpr int pace(int dim) { return dim ? 128 / dim : 0; }
 
   // The last unit of prev's softmax, beside cur's scores.
   template <int kDim, bool kMasked>
   FW_NOINLINE void soften_last() {
-    Softener<kMasked, small_pace(kDim)> soften(*this, prev, prev.units - 1, 1, s_place(prev, prev.units - 1),
-                                               p_of(phase + 1) + (prev.units - 1) * kUnit, cur.units * dq / 8);
+    Softener<kMasked, pace(kDim)> soften(*this, prev, prev.units - 1, 1, s_unit(prev, prev.units - 1),
+                                         p_of(phase + 1) + (prev.units - 1) * kUnit, cur.units * dq / 8);
     scores<kDim>(soften);
     soften.finish();
   }
-  // The other units of cur's softmax, beside the values of prev.
+  // The first unit of cur's softmax, if it has two, beside the values of prev.
   template <int kDim, bool kMasked>
   FW_NOINLINE void soften_rest() {
-    Softener<kMasked, small_pace(kDim)> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase), prev.units * dv / 8);
+    Softener<kMasked, pace(kDim)> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase), prev.units * dv / 8);
     if (prev.units) {
       values<kDim>(soften);
     } else {
@@ -232,7 +219,7 @@ struct AmxForwardTask {
   }
   // cur joins the pipeline.
   template <int kDim>
-  FW_INLINE void stage_small() {
+  FW_INLINE void stage_at() {
     if (prev.units) {
       prev.masked ? soften_last<kDim, true>() : soften_last<kDim, false>();
     } else {
@@ -242,67 +229,17 @@ struct AmxForwardTask {
     advance();
   }
 
-  // ---- the pipeline of wide heads: the softmax of a unit is beside the scores of the second one after it ------------
-
-  static constexpr int kSlots = 2, kBehind = 2;
-  FW_INLINE float* s_slot(const Job& j, int u) const { return s_unit((j.slot + u) % kSlots); }
-  FW_INLINE bool unit_masked(const Job& j, int u) const {
-    const int32_t first = j.key + u * kSide;
-    return j.masked && (first < j.rows->max_first || first + kSide > j.rows->min_last);
-  }
-  // Unit `of` of j, beside the scores of unit u of cur, if that is one.
-  template <int kDim, bool kMasked>
-  FW_NOINLINE void soften_beside(const Job& j, int of, int u) {
-    Softener<kMasked, kDim ? 256 / kDim : 0> soften(*this, j, of, 1, s_slot(j, of), mem.p[0] + of * kUnit, dq / 8);
-    if (u >= 0) score<kDim>(u, s_slot(cur, u), soften);
-    soften.finish();
-  }
-  template <int kDim>
-  FW_INLINE void soften_unit(const Job& j, int of, int u) {
-    unit_masked(j, of) ? soften_beside<kDim, true>(j, of, u) : soften_beside<kDim, false>(j, of, u);
-  }
-  template <int kDim>
-  FW_INLINE void end_prev() {
-    if (!prev.units) return;
-    for (; waiting > 0; --waiting) soften_unit<kDim>(prev, prev.units - waiting, -1);
-    values<kDim>([](int) {});
-    prev.units = 0;
-  }
-  template <int kDim>
-  FW_INLINE void stage_wide() {
-    cur.slot = prev.units ? (prev.slot + prev.units) % kSlots : 0;
-    FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) {
-      if (u >= kBehind) {
-        soften_unit<kDim>(cur, u - kBehind, u);
-      } else if (waiting + u >= kBehind) {
-        soften_unit<kDim>(prev, prev.units - waiting, u);
-        --waiting;
-      } else {
-        score<kDim>(u, s_slot(cur, u), [](int) {});
-      }
-      if (u + 1 == (cur.units < kBehind ? cur.units : kBehind)) end_prev<kDim>();
-    }
-    waiting = cur.units < kBehind ? cur.units : kBehind;
-    advance();
-  }
-
-  // ---- both --------------------------------------------------------------------------------------------------------
-
   FW_INLINE void stage() {
-    if (dq == 128 && dv == 128) return stage_wide<128>();
-    if (wide) return stage_wide<0>();
-    if (dq == 64 && dv == 64) return stage_small<64>();
-    stage_small<0>();
+    if (dq == 64 && dv == 64) return stage_at<64>();
+    if (dq == 128 && dv == 128) return stage_at<128>();
+    stage_at<0>();
   }
 
   // Empties the pipeline; cur, which must not have begun, stays.
   FW_NOINLINE void drain() {
     const Job next = cur;
     cur.units = 0;
-    if (wide) {
-      flush();  // the last unit of scores
-      end_prev<0>();
-    } else if (prev.units) {
+    if (prev.units) {
       prev.masked ? soften_last<0, true>() : soften_last<0, false>();
       values<0>([](int) {});
     }
@@ -379,7 +316,7 @@ struct AmxForwardTask {
     FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
     V top = splat(-kInf);
     for (int c = 0; c < cur.units * kSide; c += W) {
-      float* x = s_place(cur, c / kSide) + in_tiles(r, c % kSide);
+      float* x = s_unit(cur, c / kSide) + r * kSide + c % kSide;
       const VI key = lanes + (cur.key + c);
       alignas(64) float bias[W];
       if (p.bias.data) store(bias, read_bias(r, cur.key + c));
@@ -404,9 +341,9 @@ struct AmxForwardTask {
     const float base = largest == -kInf ? 0.f : largest;
     V sum = load(state.sum[r]);
     for (int u = 0; u < cur.units; ++u) {
-      const float* x = s_place(cur, u) + in_tiles(r, 0);
+      const float* x = s_unit(cur, u) + r * kSide;
       V e[2];
-      for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * kTileFloats) - base);
+      for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
       VU16x32 weights = round_32<T>(e[0], e[1]);
       if (p.dropout_threshold) weights = keep_32(mem.kept[u * kSide + r], weights);
       store_32(out + u * kUnit + r * kSide, weights);
@@ -514,7 +451,7 @@ struct AmxForwardTask {
     const PanelRows& lanes = rows[b];
     int64_t key = begin > lanes.min_first ? begin : int64_t{lanes.min_first} / kSide * kSide;
     const int64_t last = end < lanes.max_last ? end : lanes.max_last;
-    const int grid = job_units * kSide;
+    const int grid = kJobUnits * kSide;
     while (key < last) {
       const int64_t job_end = key / grid * grid + grid;
       const int units = int(((job_end < last ? job_end : last) - key + kSide - 1) / kSide);

@@ -15,13 +15,25 @@ struct TileScope {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// Operands and results lie in memory tile by tile, 1 KiB each, rows 64 bytes apart: a tile read out of a wider matrix
-// has its rows in few sets of the first-level cache (NOTES.md). Results of 2 x 2 tiles, 32 x 32 numbers, are four tiles
-// in a row: top left, top right, bottom left, bottom right.
+// Operands, and results that are added to, lie in memory tile by tile, 1 KiB each, rows 64 bytes apart: a tile read out
+// of a wider matrix has its rows in few sets of the first-level cache. Scores, which vectors read, lie row by row
+// (NOTES.md).
 constexpr int kTileFloats = 256, kTileHalves = 512;
 constexpr int64_t kRowBytes = 64;
 
-// Where number (r, c) of 2 x 2 tiles of results lies; c may go on into the 32 columns that follow, and so on.
+struct Place {  // of 2 x 2 tiles of results, 32 x 32 numbers
+  float* at = nullptr;
+  int64_t row_bytes = kRowBytes;
+  int right = kTileFloats;  // from the left tiles to the right ones; to the lower ones it is two tiles
+
+  template <int kTile>
+  FW_INLINE float* tile() const {
+    return at + kTile / 2 * 2 * kTileFloats + kTile % 2 * right;
+  }
+};
+FW_INLINE Place by_rows(float* at) { return {at, kSide * 4, 16}; }
+
+// Where number (r, c) lies tile by tile; c may go on into the 32 columns that follow, and so on.
 FW_INLINE constexpr unsigned in_tiles(unsigned r, unsigned c) {
   return c / kSide * kUnit + (r / 16 * 2 + c % kSide / 16) * kTileFloats + r % 16 * 16 + c % 16;
 }
@@ -33,10 +45,10 @@ enum class Start { kGoOn, kZero, kLoad };
 // instructions run beside a product only if they stand right behind it (NOTES.md). B streams from the second-level
 // cache and leaves what is in the first where it is.
 template <class T, Start kStart, class Between>
-FW_INLINE void step_2x2(const uint16_t* a, const uint16_t* b, float* done, const float* from, Between&& between) {
+FW_INLINE void step_2x2(const uint16_t* a, const uint16_t* b, Place done, const float* from, Between&& between) {
   const auto start = [&](auto tile) __attribute__((always_inline)) {
     constexpr int kTile = decltype(tile)::value;
-    if constexpr (kStart != Start::kGoOn) tile_store<kTile>(done + kTile * kTileFloats, kRowBytes);
+    if constexpr (kStart != Start::kGoOn) tile_store<kTile>(done.tile<kTile>(), done.row_bytes);
     if constexpr (kStart == Start::kZero) tile_zero<kTile>();
     if constexpr (kStart == Start::kLoad) tile_load<kTile>(from + kTile * kTileFloats, kRowBytes);
   };
@@ -57,19 +69,19 @@ FW_INLINE void step_2x2(const uint16_t* a, const uint16_t* b, float* done, const
   tile_multiply<T, 3, 5, 7>();
   between(3);
 }
-FW_INLINE void store_2x2(float* to) {
-  tile_store<0>(to, kRowBytes);
-  tile_store<1>(to + kTileFloats, kRowBytes);
-  tile_store<2>(to + 2 * kTileFloats, kRowBytes);
-  tile_store<3>(to + 3 * kTileFloats, kRowBytes);
+FW_INLINE void store_2x2(Place to) {
+  tile_store<0>(to.tile<0>(), to.row_bytes);
+  tile_store<1>(to.tile<1>(), to.row_bytes);
+  tile_store<2>(to.tile<2>(), to.row_bytes);
+  tile_store<3>(to.tile<3>(), to.row_bytes);
 }
 
 // 32 rows of A times B, summed over dim: one unit of scores.
 template <class T, class Between>
-FW_INLINE void score_unit(const uint16_t* a, const uint16_t* b, int dim, float* done, Between&& between) {
+FW_INLINE void score_unit(const uint16_t* a, const uint16_t* b, int dim, Place done, Between&& between) {
   step_2x2<T, Start::kZero>(a, b, done, nullptr, between);
   FW_NO_UNROLL for (int c = 32; c < dim; c += 32) {
-    step_2x2<T, Start::kGoOn>(a + c * 32, b + c * 32, nullptr, nullptr, between);
+    step_2x2<T, Start::kGoOn>(a + c * 32, b + c * 32, {}, nullptr, between);
   }
 }
 
