@@ -8,7 +8,7 @@
 //
 // Three things decide whether the two sides really overlap (NOTES.md): vector instructions stand after every single
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
-// the first-level cache, only K and V stream (from the second, packed, 1024 keys at a time).
+// the first-level cache, K and V stream past it (from the second, packed, 1024 keys at a time).
 //
 // P is rounded to the type, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
 // that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it

@@ -15,8 +15,8 @@ struct alignas(64) TileConfig {
 FW_INLINE void configure_tiles(const TileConfig& config) { _tile_loadconfig(&config); }
 FW_INLINE void release_tiles() { _tile_release(); }
 
-// tile_load_once (TILELOADDT1): with the hint that the data need not stay in the first-level cache. Sapphire Rapids
-// heeds it (NOTES.md).
+// tile_load_once (TILELOADDT1): with the hint that the data need not stay in the first-level cache, which the CPU that
+// was measured heeds (NOTES.md).
 #if defined(__clang__)
 
 template <int Tile>

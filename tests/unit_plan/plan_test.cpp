@@ -61,7 +61,7 @@ TEST(MakePlan, ThreadsBelowOneCountAsOne) {
   EXPECT_EQ(planned(forward_problem(), cpu_with(kIsaNone), {nullptr, -3}).threads, 1);
 }
 
-TEST(MakePlan, TheScheduleDoesNotDependOnTheThreads) {
+TEST(MakePlan, PartsOfADecodeDoNotDependOnTheThreads) {
   const Problem problem = forward_problem(1);
   const abi::Schedule one = planned(problem, cpu_with(kIsaAvx2), {nullptr, 1}).schedule;
   const abi::Schedule many = planned(problem, cpu_with(kIsaAvx2), {nullptr, 32}).schedule;
