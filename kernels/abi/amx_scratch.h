@@ -12,7 +12,7 @@ namespace flashwave::abi {
 
 inline constexpr int kAmxSide = 32;           // rows and keys of a unit: 2 x 2 tiles of results
 inline constexpr int kAmxUnit = 32 * 32;      // its numbers
-inline constexpr int kAmxForwardUnits = 4;    // most units of keys in a job of the forward
+inline constexpr int kAmxForwardUnits = 2;    // most units of keys in a job of the forward
 inline constexpr int kAmxChunk = 1024;        // forward: keys packed at a time, for all rows of a task
 inline constexpr int kAmxKeyStep = 128;       // parts of the keys start at multiples of this
 inline constexpr int kAmxBackwardKeys = 64;   // backward: keys of a job
@@ -22,8 +22,8 @@ inline constexpr int kAmxBackwardRows = 256;  // and its query rows
 FW_ALWAYS_INLINE constexpr int amx_dim(int d) { return (d + 31) / 32 * 32; }
 
 struct AmxForwardScratch {
-  uint16_t* q;                 // [block of 32 rows][row][dim]
-  float* o;                    // [block][row][dim]
+  uint16_t* q;                 // [block of 32 rows][32 columns][row]
+  float* o;                    // [block][32 columns][4 tiles]
   char *rows, *states;         // PanelRows, AmxRowState per block
   uint16_t *k, *v;             // the packed chunk: [unit][32 columns][2 tiles]
   float *k_length, *v_extent;  // per unit: the largest |k|, the largest number of v
@@ -58,7 +58,7 @@ struct AmxForwardScratch {
 struct AmxDecodeScratch {
   uint16_t *q,
       *k;        // Q as B of a sum over the head dim: [32 columns][1 tile]; 16 keys whose rows cannot be read in place
-  float *o, *s;  // [row][dim], [key][row]
+  float *o, *s;  // [16 columns][row], [key][row]
   uint16_t *p, *v;  // [32 keys][row][key], [32 keys][32 columns][2 tiles]
   char* rows;       // PanelRows
   int dq, dv;       // padded
@@ -82,18 +82,18 @@ struct AmxDecodeScratch {
 struct AmxBackwardScratch {
   // The chunk of query rows, per unit of 32: as B of sums over the head dim, and of sums over the rows.
   uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;
-  float* dq;                    // [unit][dim][row]
+  float* dq;                    // [unit][32 of dim][4 tiles]
   float *neg_lse, *delta;       // [row]
   float* d_slope;               // [row]: the gradient of the slope of the row's head
   float* q_length;              // [unit], the largest |q|
   char* rows;                   // PanelRows per unit
-  uint16_t *k, *v;              // a block of keys: [key][dim]
+  uint16_t *k, *v;              // a block of keys: [unit][32 columns][key]
   uint16_t* k_transposed;       // [unit][dim][key]
   float* k_length;              // [unit]
   float *s[2], *dp[2];          // [key][row]
   float *bias, *junk;           // the same
   uint16_t *p, *ds, *ds_pairs;  // [unit of keys][unit of rows][key][row]; the last as B of a sum over the keys
-  float *dk, *dv;               // [block of keys][key][dim]
+  float *dk, *dv;               // [block of keys][unit][32 columns][4 tiles]
   int dim_q, dim_v;             // padded
   int64_t dk_block, dv_block;
   int64_t bytes;

@@ -47,7 +47,7 @@ struct AmxBackwardTask {
   int units = 0;     // of its rows
   int first = 0;     // the job's first unit of rows
   int64_t key0 = 0;  // the job's first key
-  Place open;        // results that are still in tiles
+  Place open;        // where the results go that are still in tiles
 
   FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
                             int32_t parts, int64_t chunk)
@@ -96,7 +96,7 @@ struct AmxBackwardTask {
   }
 
   FW_INLINE Place take_open() {
-    const Place done = open.at ? open : Place{mem.junk, kSide};
+    const Place done = open.at ? open : Place{mem.junk};
     open = {};
     return done;
   }
@@ -104,56 +104,63 @@ struct AmxBackwardTask {
     if (open.at) store_2x2(open);
     open = {};
   }
-  FW_INLINE int64_t weight_at(const Unit& u) const { return (u.key * kRowUnits + u.row) * int64_t{kUnit}; }
 
   // ---- softmax -----------------------------------------------------------------------------------------------------
 
-  // Weights of two keys, e and the gradient of their scores g, to where the products read them.
-  FW_INLINE void put_pair(int64_t at, int i, const V (&e)[2][2], const V (&g)[2][2]) {
-    VU16x32 grad[2];
-    FW_UNROLL for (int r = 0; r < 2; ++r) {
-      grad[r] = round_32<T>(g[r][0], g[r][1]);
-      store_32(mem.p + at + (2 * i + r) * kSide, round_32<T>(e[r][0], e[r][1]));
-      store_32(mem.ds + at + (2 * i + r) * kSide, grad[r]);
+  struct Weights {  // of a unit, where the products read them
+    uint16_t *p, *ds, *ds_pairs;
+    // Of two keys, e and the gradient of their scores g.
+    FW_INLINE void put_pair(unsigned i, const V (&e)[2][2], const V (&g)[2][2]) const {
+      VU16x32 grad[2];
+      FW_UNROLL for (unsigned r = 0; r < 2; ++r) {
+        grad[r] = round_32<T>(g[r][0], g[r][1]);
+        store_32(p + (2 * i + r) * kSide, round_32<T>(e[r][0], e[r][1]));
+        store_32(ds + (2 * i + r) * kSide, grad[r]);
+      }
+      store_32(ds_pairs + i * kSide, interleave_low(grad[0], grad[1]));
+      store_32(ds_pairs + kTileHalves + i * kSide, interleave_high(grad[0], grad[1]));
     }
-    store_32(mem.ds_pairs + at + i * kSide, interleave_low(grad[0], grad[1]));
-    store_32(mem.ds_pairs + at + 512 + i * kSide, interleave_high(grad[0], grad[1]));
+  };
+  FW_INLINE Weights weights_of(const Unit& u) const {
+    const int64_t at = (u.key * kRowUnits + u.row) * int64_t{kUnit};
+    return {mem.p + at, mem.ds + at, mem.ds_pairs + at};
   }
 
   // Plain scores, two keys against 32 queries at a time, as many after each product as keep pace with it.
   template <bool kMasked, int kPace>
   struct Softener {
-    AmxBackwardTask& task;
     const float *s, *dp, *neg_lse, *delta;
     const PanelRows& lanes;
     const int32_t key;
-    const int64_t at;
+    const Weights weights;
     const V scale, ds_factor;
-    int i = 0, skipped = 0, credit = 0;
+    unsigned i = 0;
+    int skipped = 0, credit = 0;
     const int rate;  // in 1/256 of a pair
     static constexpr bool kScaled = std::is_same_v<T, Half>;
-    static constexpr int kPairs = kSide / 2, kPair = 256, kStores = 4;
+    static constexpr unsigned kPairs = kSide / 2;
+    static constexpr int kPair = 256, kStores = 4;
 
-    FW_INLINE Softener(AmxBackwardTask& t, const Unit& u, int slot)
-        : task(t),
-          s(t.mem.s[slot]),
+    FW_INLINE Softener(const AmxBackwardTask& t, const Unit& u, int slot)
+        : s(t.mem.s[slot]),
           dp(t.mem.dp[slot]),
           neg_lse(t.mem.neg_lse + (t.first + u.row) * kSide),
           delta(t.mem.delta + (t.first + u.row) * kSide),
           lanes(t.rows[t.first + u.row]),
           key(int32_t(t.key0) + u.key * kSide),
-          at(t.weight_at(u)),
+          weights(t.weights_of(u)),
           scale(splat(t.scale)),
           ds_factor(splat(t.ds_factor)),
-          rate(kPairs * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
+          rate(int(kPairs) * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
 
     FW_INLINE void pair() {
       V e[2][2], g[2][2];
       FW_UNROLL for (int r = 0; r < 2; ++r) {
         FW_UNROLL for (int h = 0; h < 2; ++h) {
-          const int x = (2 * i + r) * kSide + h * W;
+          const unsigned x = (2 * i + r) * kSide + h * W;
           LaneBits seen = 0;
-          if (kMasked) seen = lanes_around(key + 2 * i + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
+          if (kMasked)
+            seen = lanes_around(key + int32_t(2 * i) + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
           const V score = fused(load(s + x), scale, load(neg_lse + h * W));
           const V gradient = load(dp + x);
           const V d = kScaled ? fused(gradient, ds_factor, -load(delta + h * W)) : gradient - load(delta + h * W);
@@ -161,7 +168,7 @@ struct AmxBackwardTask {
           g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
       }
-      task.put_pair(at, i, e, g);
+      weights.put_pair(i, e, g);
       ++i;
     }
     // The first products store dP of the unit: nothing to do beside them.
@@ -221,7 +228,7 @@ struct AmxBackwardTask {
           if (p.dropout_threshold) e[r][j] = load(dropped(slot, k, j)) == 0.f ? V{} : e[r][j];
         }
       }
-      put_pair(weight_at(u), i, e, g);
+      weights_of(u).put_pair(unsigned(i), e, g);
     }
   }
   // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.
@@ -234,9 +241,9 @@ struct AmxBackwardTask {
   FW_INLINE void scores(const Unit& u, int slot, Between&& between) {
     const int64_t unit = first + u.row;
     score_unit<T>(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
-    open = {mem.s[slot], kSide};
+    open = by_rows(mem.s[slot]);
     score_unit<T>(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
-    open = {mem.dp[slot], kSide};
+    open = by_rows(mem.dp[slot]);
   }
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_beside(const Unit& before, const Unit& u, int slot) {
@@ -268,14 +275,14 @@ struct AmxBackwardTask {
   }
 
   // results += sum over n units of A and B, each a distance apart.
-  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, Place results) {
+  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, float* results) {
     const auto nothing = [](int) {};
-    step_2x2<T, Start::kLoad>(a, a + 512, 64, b, take_open(), results, nothing);
+    step_2x2<T, Start::kLoad>(a, b, take_open(), results, nothing);
     FW_NO_UNROLL for (int i = 1; i < n; ++i) {
       a += a_next, b += b_next;
-      step_2x2<T, Start::kGoOn>(a, a + 512, 64, b, {}, {}, nothing);
+      step_2x2<T, Start::kGoOn>(a, b, {}, nullptr, nothing);
     }
-    open = results;
+    open = {results};
   }
 
   // Units of rows [from, to) see some key of a unit of keys: contiguous, since what a row sees only moves forward.
@@ -289,11 +296,10 @@ struct AmxBackwardTask {
       const int64_t at = (k * kRowUnits + from) * int64_t{kUnit}, row = int64_t{first + from} * kSide;
       FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
         gradient(mem.p + at, kUnit, mem.do_pairs + row * dv + c * 32, kSide * dv, to - from,
-                 {dv_out + k * kSide * dv + c, dv});
+                 dv_out + (k * dv + c) * kSide);
       }
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
-        gradient(mem.ds + at, kUnit, mem.q_pairs + row * dq + c * 32, kSide * dq, to - from,
-                 {dk + k * kSide * dq + c, dq});
+        gradient(mem.ds + at, kUnit, mem.q_pairs + row * dq + c * 32, kSide * dq, to - from, dk + (k * dq + c) * kSide);
       }
     }
     for (int r = 0; r < kRowUnits; ++r) {
@@ -306,8 +312,7 @@ struct AmxBackwardTask {
       float* out = mem.dq + int64_t{first + r} * kSide * dq;
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
         gradient(mem.k_transposed + (from * dq + c) * kSide, dq * kSide,
-                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kUnit}, kRowUnits * kUnit, to - from,
-                 {out + c * kSide, kSide});
+                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kUnit}, kRowUnits * kUnit, to - from, out + c * kSide);
       }
     }
     flush();
@@ -398,22 +403,35 @@ struct AmxBackwardTask {
     return packed;
   }
 
+  // A unit of dQ^T, tile by tile -> [dim][row], and as it would be if dS were in memory as it is.
+  FW_INLINE void rows_of_results(float* dq_unit) {
+    for (float* x = dq_unit; x < dq_unit + kSide * dq; x += kUnit) {
+      __builtin_memcpy(mem.junk, x, kUnit * sizeof(float));
+      for (int i = 0; i < kUnit; i += W) {
+        V v = load(mem.junk + in_tiles(i / kSide, i % kSide));
+        if constexpr (std::is_same_v<T, Half>) v *= ds_unit();
+        store(x + i, v);
+      }
+    }
+  }
+
   FW_INLINE float ds_unit() const { return 1.f / kWeightFactor<T> / ds_factor; }
   FW_INLINE void write_keys(const float* dk, const float* dv_out) {
     if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale * ds_unit());
     if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, scale_of_kept(p) / kWeightFactor<T>);
   }
-  FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int pitch, int n, float factor) {
+  FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int dim, int n, float factor) {
     in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
       for (int64_t k = 0; k < kJobKeys && key0 + k < scope.seq.keys; ++k) {
         auto* const out = scope.key_pointer<std::remove_pointer_t<decltype(of)>>(t, key0 + k);
+        const float* row = sums + k / kSide * kSide * dim + in_tiles(k % kSide, 0);
         if (!p.accumulate) {
-          write_ordered(out, sums + k * pitch, n, factor);
+          write_ordered(out, row, kUnit, n, factor);
           continue;
         }
-        for (int c = 0; c < n; c += 32) {
-          V lo = load(sums + k * pitch + c) * factor, hi = load(sums + k * pitch + c + 16) * factor;
-          ordered_columns(lo, hi);
+        for (int c = 0; c < n; c += 32, row += kUnit) {
+          V lo, hi;
+          load_ordered(row, factor, lo, hi);
           put_part(p, out + c, lo, n - c);
           if (n - c > 16) put_part(p, out + c + 16, hi, n - c - 16);
         }
@@ -445,10 +463,8 @@ struct AmxBackwardTask {
         const bool seen = key_block(dk, dv_out);
         if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
       }
-      if constexpr (std::is_same_v<T, Half>) {
-        for (int64_t i = 0; i < int64_t{units} * kSide * dq; i += W) store(mem.dq + i, load(mem.dq + i) * ds_unit());
-      }
       for (int u = 0; u < units; ++u) {
+        rows_of_results(mem.dq + int64_t{u} * kSide * dq);
         take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
       }
     }

@@ -131,8 +131,8 @@ struct AmxDecodeTask {
     const V alpha = exp2_masked(m - (now == -kInf ? V{} : now));
     m = now, l *= alpha;
     for (int r = 0; r < scope.rows; ++r) {
-      float* o = mem.o + r * dv;
-      for (int c = 0; c < dv; c += W) store(o + c, load(o + c) * alpha[r]);
+      float* o = mem.o + r * 16;
+      for (int c = 0; c < dv; c += W) store(o + c * 16, load(o + c * 16) * alpha[r]);
     }
   }
   // The bias of the block in units of log2, [key][row].
@@ -152,15 +152,14 @@ struct AmxDecodeTask {
 
   // O += P V: 64 columns at a time in tiles 0..3, their stores after all products.
   FW_NOINLINE void add_values(int count) {
-    const int64_t ld = int64_t{dv} * 4;
     FW_NO_UNROLL for (int c = 0; c < dv; c += 64) {
-      float* o = mem.o + c;
+      float* o = mem.o + c * 16;
       const bool wide = c + 32 < dv;
-      tile_load<0>(o, ld);
-      tile_load<1>(o + 16, ld);
+      tile_load<0>(o, kRowBytes);
+      tile_load<1>(o + kTileFloats, kRowBytes);
       if (wide) {
-        tile_load<2>(o + 32, ld);
-        tile_load<3>(o + 48, ld);
+        tile_load<2>(o + 2 * kTileFloats, kRowBytes);
+        tile_load<3>(o + 3 * kTileFloats, kRowBytes);
       }
       FW_NO_UNROLL for (int g = 0; g < count; g += kSide) {
         const uint16_t* v = mem.v + g * dv + c * 32;
@@ -175,11 +174,11 @@ struct AmxDecodeTask {
         tile_load<7>(v + 1536, 64);
         tile_multiply<T, 3, 4, 7>();
       }
-      tile_store<0>(o, ld);
-      tile_store<1>(o + 16, ld);
+      tile_store<0>(o, kRowBytes);
+      tile_store<1>(o + kTileFloats, kRowBytes);
       if (wide) {
-        tile_store<2>(o + 32, ld);
-        tile_store<3>(o + 48, ld);
+        tile_store<2>(o + 2 * kTileFloats, kRowBytes);
+        tile_store<3>(o + 3 * kTileFloats, kRowBytes);
       }
     }
   }
@@ -187,7 +186,7 @@ struct AmxDecodeTask {
   FW_INLINE void finish_part(const PartialResults& parts, int32_t split, int64_t first_row_of_call) const {
     for (int r = 0; r < scope.rows; ++r) {
       const int64_t index = split * parts.rows + first_row_of_call + r;
-      write_ordered(parts.o + index * p.dim_v, mem.o + r * dv, p.dim_v, 1.f);
+      write_ordered(parts.o + index * p.dim_v, mem.o + r * 16, 2 * kTileFloats, p.dim_v, 1.f);
       parts.m[index] = m[r];
       parts.l[index] = l[r];
     }

@@ -1,14 +1,14 @@
 // Forward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
 //
-// A job is 32 query rows against up to 2 or 4 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
+// A job is 32 query rows against up to 2 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
 // (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
 //
-//   tiles    S0   S1   [S2   S3]  values of the job before      S0'  S1'  ...
-//   vectors  last unit of it      units of this one, but the last    the last one
+//   tiles    S0   S1         values of the job before  S0'  S1'  ...
+//   vectors  unit 1 of it    unit 0                    unit 1
 //
 // Three things decide whether the two sides really overlap (NOTES.md): vector instructions stand after every single
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
-// the first-level cache, only K and V stream (from the second, packed, 1024 keys at a time).
+// the first-level cache, K and V stream past it (from the second, packed, 1024 keys at a time).
 //
 // P is rounded to the type, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
 // that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it
@@ -46,6 +46,7 @@ struct WeightRange<Half> {
 template <class Element>
 struct AmxForwardTask {
   using T = Element;
+  static constexpr int kJobUnits = abi::kAmxForwardUnits;
   struct Job {
     const uint16_t *q, *k, *v;
     float* o;
@@ -62,13 +63,13 @@ struct AmxForwardTask {
   const abi::AmxForwardScratch mem;
   PanelRows* const rows;
   AmxRowState* const states;
-  const int dq, dv, job_units;
+  const int dq, dv;
   const float scale;
   const bool modified;  // scores are modified or dropped
   const int64_t row0;
   const int blocks;
   Job prev, cur;  // prev: softmax done but for the last unit, values not
-  Place open;     // results that are still in tiles
+  Place open;     // where the results go that are still in tiles
   int phase = 0;  // which half of p is cur's
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
@@ -79,17 +80,15 @@ struct AmxForwardTask {
         states(reinterpret_cast<AmxRowState*>(mem.states)),
         dq(mem.dq),
         dv(mem.dv),
-        job_units(mem.dq + mem.dv >= 192 ? 4 : 2),
         scale(params.softmax_scale * kLog2e),
         modified(has_score_modifiers(params) || params.dropout_threshold),
         row0(first_row),
         blocks((row_count + kSide - 1) / kSide) {}
 
-  FW_INLINE float* s_unit(int u) const { return mem.s + u * kUnit; }
-  // The last unit of a job has a place of its own: the next job's first units come while it is still being read.
-  FW_INLINE Place s_place(const Job& j, int u) const { return {s_unit(u + 1 == j.units ? job_units - 1 : u), kSide}; }
+  // The last unit of a job has a place of its own: the next job's first unit comes while it is still being read.
+  FW_INLINE float* s_unit(const Job& j, int u) const { return mem.s + (u + 1 == j.units ? kJobUnits - 1 : u) * kUnit; }
   FW_INLINE Place take_open() {
-    const Place done = open.at ? open : Place{mem.junk, kSide};
+    const Place done = open.at ? open : Place{mem.junk};
     open = {};
     return done;
   }
@@ -107,7 +106,6 @@ struct AmxForwardTask {
     const V scale;
     int i = 0;
     const int end;
-    int ready = 0;  // rows whose scores are in memory
     int credit = 0;
     const int rate;  // in 1/256 of a row
     static constexpr int kRow = 256;
@@ -123,47 +121,55 @@ struct AmxForwardTask {
           end(units * kSide),
           rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
 
-    FW_INLINE void row(int at) {
-      const int r = at % kSide;
-      uint32_t seen = 0;
-      if (kMasked) {
-        const int32_t first_key = key + at / kSide * kSide;
-        seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
+    // Rows [at, at + kCount) of one unit. Unsigned: between products every instruction counts.
+    template <int kCount>
+    FW_INLINE void soften_rows(unsigned at) {
+      const unsigned first_row = at % kSide;
+      const float* x = s + at * kSide;
+      uint16_t* weights = out + at * kSide;
+      FW_UNROLL for (int n = 0; n < kCount; ++n) {
+        const unsigned r = first_row + n;
+        uint32_t seen = 0;
+        if (kMasked) {
+          const int32_t first_key = key + int32_t(at / kSide * kSide);
+          seen = bits_between(rows.first[r] - first_key, rows.last[r] - first_key);
+        }
+        const V base = splat(-state.m[r]);
+        const V x0 = fused(load(x + n * kSide), scale, base);
+        const V x1 = fused(load(x + n * kSide + W), scale, base);
+        const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
+        const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
+        store_32(weights + n * kSide, round_32<T>(e0, e1));
+        store(state.sum[r], load(state.sum[r]) + (e0 + e1));
       }
-      const V base = splat(-state.m[r]);
-      const V x0 = fused(load(s + at * kSide), scale, base), x1 = fused(load(s + at * kSide + 16), scale, base);
-      const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
-      const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
-      store_32(out + at * kSide, round_32<T>(e0, e1));
-      store(state.sum[r], load(state.sum[r]) + (e0 + e1));
     }
     FW_INLINE void operator()(int) {
       if constexpr (kPace > 0) {
-        if (i + kPace > ready) return;
-        FW_UNROLL for (int n = 0; n < kPace; ++n) row(i + n);
+        if (i + kPace > end) return;
+        soften_rows<kPace>(unsigned(i));
         i += kPace;
         return;
       }
       credit += rate;
-      while (credit >= kRow && i < ready) {
-        row(i++);
+      while (credit >= kRow && i < end) {
+        soften_rows<1>(unsigned(i++));
         credit -= kRow;
       }
     }
     FW_INLINE void finish() {
-      for (; i < end; ++i) row(i);
+      for (; i < end; ++i) soften_rows<1>(unsigned(i));
     }
   };
 
-  // ---- the pipeline ------------------------------------------------------------------------------------------------
+  // ---- products ----------------------------------------------------------------------------------------------------
 
   // kDim: both head dims, if they are known when this is compiled, else 0.
   template <int kDim, class Between>
-  FW_INLINE void scores(int first, int last, Between&& between) {
+  FW_INLINE void scores(Between&& between) {
     const int dim = kDim ? kDim : dq;
-    FW_NO_UNROLL for (int u = first; u < last; ++u) {
+    FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) {
       score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
-      open = s_place(cur, u);
+      open = by_rows(s_unit(cur, u));
     }
   }
   template <int kDim, class Between>
@@ -172,77 +178,74 @@ struct AmxForwardTask {
     const uint16_t* weights = p_of(phase + 1);
     FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32;
-      const Place o{prev.o + c, dim};
-      step_2x2<T, Start::kLoad>(a, a + 512, 64, v, take_open(), o, between);
+      float* const o = prev.o + c * kSide;
+      step_2x2<T, Start::kLoad>(a, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
         a += kUnit, v += kSide * dim;
-        step_2x2<T, Start::kGoOn>(a, a + 512, 64, v, {}, {}, between);
+        step_2x2<T, Start::kGoOn>(a, v, {}, nullptr, between);
       }
-      open = o;
+      open = {o};
     }
-  }
-  FW_INLINE int first_scores() const { return cur.units < 2 ? cur.units : 2; }
-
-  // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
-  static constexpr int known_dim(int pace) { return pace > 0 ? 128 / pace : 0; }
-
-  // The last unit of prev's softmax, beside the first `units` of cur's scores.
-  template <bool kMasked, int kPace>
-  FW_NOINLINE void soften_last(int units) {
-    Softener<kMasked, kPace> soften(*this, prev, prev.units - 1, 1, s_unit(job_units - 1),
-                                    p_of(phase + 1) + (prev.units - 1) * kUnit, units * dq / 8);
-    soften.ready = soften.end;
-    scores<known_dim(kPace)>(0, units, soften);
-    soften.finish();
-  }
-  // The other units of cur's softmax, beside the rest of its scores and the values of prev.
-  template <bool kMasked, int kPace>
-  FW_NOINLINE void soften_rest() {
-    Softener<kMasked, kPace> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase),
-                                    ((cur.units - first_scores()) * dq + prev.units * dv) / 8);
-    FW_NO_UNROLL for (int u = first_scores(); u < cur.units; ++u) {
-      soften.ready = (u - 1) * kSide;
-      scores<known_dim(kPace)>(u, u + 1, soften);
-    }
-    if (prev.units) {
-      soften.ready = soften.end;
-      values<known_dim(kPace)>(soften);
-    } else {
-      flush();  // the last unit of scores
-    }
-    soften.finish();
   }
   FW_INLINE void flush() {
     if (open.at) store_2x2(open);
     open = {};
   }
-
-  // cur joins the pipeline.
-  template <int kPace>
-  FW_INLINE void stage_at() {
-    if (prev.units) {
-      prev.masked ? soften_last<true, kPace>(first_scores()) : soften_last<false, kPace>(first_scores());
-    } else {
-      scores<known_dim(kPace)>(0, first_scores(), [](int) {});
-    }
-    cur.masked ? soften_rest<true, kPace>() : soften_rest<false, kPace>();
-    advance();
-  }
-  FW_INLINE void stage() {
-    if (dq == 64 && dv == 64) return stage_at<2>();
-    if (dq == 128 && dv == 128) return stage_at<1>();
-    stage_at<0>();
-  }
   FW_INLINE void advance() { prev = cur, cur.units = 0, ++phase; }
 
-  // Empties the pipeline; cur stays.
-  FW_NOINLINE void drain() {
+  // ---- the pipeline ------------------------------------------------------------------------------------------------
+
+  // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
+  static constexpr int pace(int dim) { return dim ? 128 / dim : 0; }
+
+  // The last unit of prev's softmax, beside cur's scores.
+  template <int kDim, bool kMasked>
+  FW_NOINLINE void soften_last() {
+    Softener<kMasked, pace(kDim)> soften(*this, prev, prev.units - 1, 1, s_unit(prev, prev.units - 1),
+                                         p_of(phase + 1) + (prev.units - 1) * kUnit, cur.units * dq / 8);
+    scores<kDim>(soften);
+    soften.finish();
+  }
+  // The first unit of cur's softmax, if it has two, beside the values of prev.
+  template <int kDim, bool kMasked>
+  FW_NOINLINE void soften_rest() {
+    Softener<kMasked, pace(kDim)> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase), prev.units * dv / 8);
     if (prev.units) {
-      prev.masked ? soften_last<true, 0>(0) : soften_last<false, 0>(0);
+      values<kDim>(soften);
+    } else {
+      flush();  // the last unit of scores
+    }
+    soften.finish();
+  }
+  // cur joins the pipeline.
+  template <int kDim>
+  FW_INLINE void stage_at() {
+    if (prev.units) {
+      prev.masked ? soften_last<kDim, true>() : soften_last<kDim, false>();
+    } else {
+      scores<kDim>([](int) {});
+    }
+    cur.masked ? soften_rest<kDim, true>() : soften_rest<kDim, false>();
+    advance();
+  }
+
+  FW_INLINE void stage() {
+    if (dq == 64 && dv == 64) return stage_at<64>();
+    if (dq == 128 && dv == 128) return stage_at<128>();
+    stage_at<0>();
+  }
+
+  // Empties the pipeline; cur, which must not have begun, stays.
+  FW_NOINLINE void drain() {
+    const Job next = cur;
+    cur.units = 0;
+    if (prev.units) {
+      prev.masked ? soften_last<0, true>() : soften_last<0, false>();
       values<0>([](int) {});
     }
     flush();
     prev.units = 0;
+    cur = next;
   }
 
   // ---- any scores --------------------------------------------------------------------------------------------------
@@ -313,7 +316,7 @@ struct AmxForwardTask {
     FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
     V top = splat(-kInf);
     for (int c = 0; c < cur.units * kSide; c += W) {
-      float* x = s_place(cur, c / kSide).at + r * kSide + c % kSide;
+      float* x = s_unit(cur, c / kSide) + r * kSide + c % kSide;
       const VI key = lanes + (cur.key + c);
       alignas(64) float bias[W];
       if (p.bias.data) store(bias, read_bias(r, cur.key + c));
@@ -328,15 +331,17 @@ struct AmxForwardTask {
     for (int i = 0; i < W; ++i) largest = top[i] + above > largest ? top[i] + above : largest;
     if (largest != state.m[r]) {
       const V alpha = splat(__builtin_exp2f(state.m[r] - largest));
-      float* o = cur.o + r * dv;
-      for (int c = 0; c < dv; c += W) store(o + c, load(o + c) * alpha);
+      for (int c = 0; c < dv; c += W) {
+        float* o = cur.o + in_tiles(r, c);
+        store(o, load(o) * alpha);
+      }
       store(state.sum[r], load(state.sum[r]) * alpha);
       state.m[r] = largest;
     }
     const float base = largest == -kInf ? 0.f : largest;
     V sum = load(state.sum[r]);
     for (int u = 0; u < cur.units; ++u) {
-      const float* x = s_place(cur, u).at + r * kSide;
+      const float* x = s_unit(cur, u) + r * kSide;
       V e[2];
       for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
       VU16x32 weights = round_32<T>(e[0], e[1]);
@@ -353,7 +358,7 @@ struct AmxForwardTask {
       for (float& m : state.m) m = -kInf;
     }
     state.started = true;
-    scores<0>(0, cur.units, [](int) {});
+    scores<0>([](int) {});
     flush();
     if (p.dropout_threshold) draw_kept();
     for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
@@ -401,7 +406,7 @@ struct AmxForwardTask {
       state.few = false;
       for (int r = 0; r < kSide; ++r) {
         V squares{};
-        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + r * dq + c));
+        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + (c + r) * 32));
         store(state.sum[r], squares);
         state.m[r] = 0.f;
         state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
@@ -446,7 +451,7 @@ struct AmxForwardTask {
     const PanelRows& lanes = rows[b];
     int64_t key = begin > lanes.min_first ? begin : int64_t{lanes.min_first} / kSide * kSide;
     const int64_t last = end < lanes.max_last ? end : lanes.max_last;
-    const int grid = job_units * kSide;
+    const int grid = kJobUnits * kSide;
     while (key < last) {
       const int64_t job_end = key / grid * grid + grid;
       const int units = int(((job_end < last ? job_end : last) - key + kSide - 1) / kSide);
@@ -506,12 +511,12 @@ struct AmxForwardTask {
       sums_of(state, sums);
       for (int r = 0; r < kSide; ++r) inverse[r] = scale_of_row(sums[r], keep);
       scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
-        const float* o = mem.o + (int64_t{b} * kSide + r) * dv;
+        const float* o = mem.o + int64_t{b} * kSide * dv + in_tiles(r, 0);
         const MergedRow end = end_row(p, scope, query, head, state.m[r], sums[r]);
         if (p.o.dtype == abi::kF32) {
-          add_ordered(scope.pointer<float>(p.o, query, head), o, p.dim_v, inverse[r] * end.add, end.keep);
+          add_ordered(scope.pointer<float>(p.o, query, head), o, kUnit, p.dim_v, inverse[r] * end.add, end.keep);
         } else {
-          write_ordered(scope.pointer<T>(p.o, query, head), o, p.dim_v, inverse[r]);
+          write_ordered(scope.pointer<T>(p.o, query, head), o, kUnit, p.dim_v, inverse[r]);
         }
       });
     }
@@ -529,7 +534,8 @@ struct AmxForwardTask {
         const float l = sums[r];
         parts.m[index] = l == 0.f ? -kInf : state.m[r];
         parts.l[index] = l;
-        write_ordered(parts.o + index * p.dim_v, mem.o + (int64_t{b} * kSide + r) * dv, p.dim_v, 1.f);
+        const float* o = mem.o + int64_t{b} * kSide * dv + in_tiles(r, 0);
+        write_ordered(parts.o + index * p.dim_v, o, kUnit, p.dim_v, 1.f);
       }
     }
   }

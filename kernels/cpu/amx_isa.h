@@ -15,6 +15,8 @@ struct alignas(64) TileConfig {
 FW_INLINE void configure_tiles(const TileConfig& config) { _tile_loadconfig(&config); }
 FW_INLINE void release_tiles() { _tile_release(); }
 
+// tile_load_once (TILELOADDT1): with the hint that the data need not stay in the first-level cache, which the CPU that
+// was measured heeds (NOTES.md).
 #if defined(__clang__)
 
 template <int Tile>
@@ -24,6 +26,10 @@ FW_INLINE void tile_zero() {
 template <int Tile>
 FW_INLINE void tile_load(const void* p, int64_t bytes_apart) {
   _tile_loadd(Tile, p, bytes_apart);
+}
+template <int Tile>
+FW_INLINE void tile_load_once(const void* p, int64_t bytes_apart) {
+  _tile_stream_loadd(Tile, p, bytes_apart);
 }
 template <int Tile>
 FW_INLINE void tile_store(void* p, int64_t bytes_apart) {
@@ -47,6 +53,10 @@ FW_INLINE void tile_zero() {
 template <int Tile>
 FW_INLINE void tile_load(const void* p, int64_t bytes_apart) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(bytes_apart), "i"(Tile) : "memory");
+}
+template <int Tile>
+FW_INLINE void tile_load_once(const void* p, int64_t bytes_apart) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(bytes_apart), "i"(Tile) : "memory");
 }
 template <int Tile>
 FW_INLINE void tile_store(void* p, int64_t bytes_apart) {

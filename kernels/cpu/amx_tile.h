@@ -15,39 +15,53 @@ struct TileScope {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-struct Place {  // of 2 x 2 tiles of results: 32 x 32 floats, ld apart
-  float* at = nullptr;
-  int64_t ld = 0;
-};
-enum class Start { kGoOn, kZero, kLoad };
+// Operands, and results that are added to, lie in memory tile by tile, 1 KiB each, rows 64 bytes apart: a tile read out
+// of a wider matrix has its rows in few sets of the first-level cache. Scores, which vectors read, lie row by row
+// (NOTES.md).
+constexpr int kTileFloats = 256, kTileHalves = 512;
+constexpr int64_t kRowBytes = 64;
 
-template <int Tile>
-FW_INLINE float* quarter(Place p) {
-  return p.at + (Tile / 2) * 16 * p.ld + (Tile % 2) * 16;
+struct Place {  // of 2 x 2 tiles of results, 32 x 32 numbers
+  float* at = nullptr;
+  int64_t row_bytes = kRowBytes;
+  int right = kTileFloats;  // from the left tiles to the right ones; to the lower ones it is two tiles
+
+  template <int kTile>
+  FW_INLINE float* tile() const {
+    return at + kTile / 2 * 2 * kTileFloats + kTile % 2 * right;
+  }
+};
+FW_INLINE Place by_rows(float* at) { return {at, kSide * 4, 16}; }
+
+// Where number (r, c) lies tile by tile; c may go on into the 32 columns that follow, and so on.
+FW_INLINE constexpr unsigned in_tiles(unsigned r, unsigned c) {
+  return c / kSide * kUnit + (r / 16 * 2 + c % kSide / 16) * kTileFloats + r % 16 * 16 + c % 16;
 }
+
+enum class Start { kGoOn, kZero, kLoad };
 
 // 2 x 2 results (tiles 0..3) += A (4, 5) * B (6, 7). Where new results start, the old ones go to `done` first: a store
 // right after its product would hold up everything behind it. between(i) is called after product i: vector
-// instructions run beside a product only if they stand right behind it (NOTES.md).
+// instructions run beside a product only if they stand right behind it (NOTES.md). B streams from the second-level
+// cache and leaves what is in the first where it is.
 template <class T, Start kStart, class Between>
-FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes, const uint16_t* b, Place done,
-                        Place from, Between&& between) {
+FW_INLINE void step_2x2(const uint16_t* a, const uint16_t* b, Place done, const float* from, Between&& between) {
   const auto start = [&](auto tile) __attribute__((always_inline)) {
     constexpr int kTile = decltype(tile)::value;
-    if constexpr (kStart != Start::kGoOn) tile_store<kTile>(quarter<kTile>(done), done.ld * 4);
+    if constexpr (kStart != Start::kGoOn) tile_store<kTile>(done.tile<kTile>(), done.row_bytes);
     if constexpr (kStart == Start::kZero) tile_zero<kTile>();
-    if constexpr (kStart == Start::kLoad) tile_load<kTile>(quarter<kTile>(from), from.ld * 4);
+    if constexpr (kStart == Start::kLoad) tile_load<kTile>(from + kTile * kTileFloats, kRowBytes);
   };
-  tile_load<6>(b, 64);
-  tile_load<4>(a0, a_bytes);
+  tile_load_once<6>(b, kRowBytes);
+  tile_load<4>(a, kRowBytes);
   start(std::integral_constant<int, 0>{});
   tile_multiply<T, 0, 4, 6>();
   between(0);
-  tile_load<7>(b + 512, 64);
+  tile_load_once<7>(b + kTileHalves, kRowBytes);
   start(std::integral_constant<int, 1>{});
   tile_multiply<T, 1, 4, 7>();
   between(1);
-  tile_load<5>(a1, a_bytes);
+  tile_load<5>(a + kTileHalves, kRowBytes);
   start(std::integral_constant<int, 2>{});
   tile_multiply<T, 2, 5, 6>();
   between(2);
@@ -56,19 +70,18 @@ FW_INLINE void step_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_bytes,
   between(3);
 }
 FW_INLINE void store_2x2(Place to) {
-  tile_store<0>(quarter<0>(to), to.ld * 4);
-  tile_store<1>(quarter<1>(to), to.ld * 4);
-  tile_store<2>(quarter<2>(to), to.ld * 4);
-  tile_store<3>(quarter<3>(to), to.ld * 4);
+  tile_store<0>(to.tile<0>(), to.row_bytes);
+  tile_store<1>(to.tile<1>(), to.row_bytes);
+  tile_store<2>(to.tile<2>(), to.row_bytes);
+  tile_store<3>(to.tile<3>(), to.row_bytes);
 }
 
-// 32 rows of A (a, dim numbers apart) times B, summed over dim: one unit of scores.
+// 32 rows of A times B, summed over dim: one unit of scores.
 template <class T, class Between>
 FW_INLINE void score_unit(const uint16_t* a, const uint16_t* b, int dim, Place done, Between&& between) {
-  const uint16_t* a1 = a + 16 * dim;
-  step_2x2<T, Start::kZero>(a, a1, dim * 2, b, done, {}, between);
+  step_2x2<T, Start::kZero>(a, b, done, nullptr, between);
   FW_NO_UNROLL for (int c = 32; c < dim; c += 32) {
-    step_2x2<T, Start::kGoOn>(a + c, a1 + c, dim * 2, b + c * 32, {}, {}, between);
+    step_2x2<T, Start::kGoOn>(a + c * 32, b + c * 32, {}, nullptr, between);
   }
 }
 
@@ -95,11 +108,11 @@ FW_INLINE void transpose_pairs(VU16x32 (&r)[16]) {
   FW_UNROLL for (int i = 0; i < W; ++i) r[i] = (VU16x32)x[i];
 }
 
-// 32 rows as A: [row][dim], dim = n padded.
+// 32 rows as A: [32 columns][row], dim = n padded.
 template <class T>
 FW_NOINLINE void pack_rows(const T* const* rows, int n, int dim, uint16_t* out) {
   for (int r = 0; r < kSide; ++r) {
-    for (int c = 0; c < dim; c += 32) store_32(out + r * dim + c, load_row(rows[r], c, n));
+    for (int c = 0; c < dim; c += 32) store_32(out + (c + r) * 32, load_row(rows[r], c, n));
   }
 }
 
@@ -148,7 +161,8 @@ FW_NOINLINE float pack_pairs(const T* const* rows, int n, int dim, uint16_t* out
   return largest >= kInfinityBits<T> ? kInf : to_float(T{largest});
 }
 
-// 32 rows of [row][dim] -> [dim][row], as A of a sum over the rows. Returns the largest length of a row squared.
+// 32 rows as pack_rows() leaves them -> [dim][row], as A of a sum over the rows. Returns the largest length of a row
+// squared.
 template <class T>
 FW_NOINLINE float transpose_rows(const uint16_t* rows, int dim, uint16_t* out) {
   VU16x32 even;
@@ -157,7 +171,7 @@ FW_NOINLINE float transpose_rows(const uint16_t* rows, int dim, uint16_t* out) {
   for (int c = 0; c < dim; c += 32) {
     VU16x32 r[2][16];
     FW_UNROLL for (int g = 0; g < 2; ++g) {
-      FW_UNROLL for (int i = 0; i < 16; ++i) r[g][i] = load_aligned_32(rows + (g * 16 + i) * dim + c);
+      FW_UNROLL for (int i = 0; i < 16; ++i) r[g][i] = load_aligned_32(rows + (c + g * 16 + i) * 32);
       transpose_pairs(r[g]);
     }
     FW_UNROLL for (int i = 0; i < 16; ++i) {
@@ -177,12 +191,17 @@ FW_INLINE void ordered_columns(V& lo, V& hi) {
   lo = __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   hi = __builtin_shufflevector(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
 }
-// Writes columns of a row of results that pack_pairs() put out of order, scaled.
+// The same for 32 columns of a row of results, scaled; `row` is in the left tile.
+FW_INLINE void load_ordered(const float* row, float factor, V& lo, V& hi) {
+  lo = load(row) * factor, hi = load(row + kTileFloats) * factor;
+  ordered_columns(lo, hi);
+}
+// Writes n columns of a row; those from 32 on lie `next` numbers away, and so on.
 template <class T>
-FW_INLINE void write_ordered(T* out, const float* x, int n, float factor) {
-  for (int c = 0; c < n; c += 32) {
-    V lo = load(x + c) * factor, hi = load(x + c + 16) * factor;
-    ordered_columns(lo, hi);
+FW_INLINE void write_ordered(T* out, const float* row, int next, int n, float factor) {
+  for (int c = 0; c < n; c += 32, row += next) {
+    V lo, hi;
+    load_ordered(row, factor, lo, hi);
     if constexpr (sizeof(T) == 2) {
       store_part_32(out + c, round_32<T>(lo, hi), n - c);
     } else {
@@ -193,10 +212,10 @@ FW_INLINE void write_ordered(T* out, const float* x, int n, float factor) {
 }
 
 // The same in fp32, with `keep` times what is there.
-FW_INLINE void add_ordered(float* out, const float* x, int n, float factor, float keep) {
-  for (int c = 0; c < n; c += 32) {
-    V lo = load(x + c) * factor, hi = load(x + c + 16) * factor;
-    ordered_columns(lo, hi);
+FW_INLINE void add_ordered(float* out, const float* row, int next, int n, float factor, float keep) {
+  for (int c = 0; c < n; c += 32, row += next) {
+    V lo, hi;
+    load_ordered(row, factor, lo, hi);
     add_part(out + c, lo, n - c, keep);
     if (n - c > 16) add_part(out + c + 16, hi, n - c - 16, keep);
   }

@@ -100,8 +100,8 @@ int32_t threads_for(const abi::Schedule& schedule, const PlanOptions& options) {
 
 }  // namespace
 
-abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
-  return row.threads > 0 ? gpu_schedule(problem, device, row) : cpu_schedule(problem, device, row);
+abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int32_t threads) {
+  return row.threads > 0 ? gpu_schedule(problem, device, row) : cpu_schedule(problem, device, row, threads);
 }
 
 Status find_fill(const Problem& problem, const DeviceInfo& device, const KernelRow** row) {
@@ -129,7 +129,7 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
     plan->q_rotated_bytes = rotated_query_bytes(problem);
   }
   if (Status status = plan_merge(problem, device, plan); !status.ok()) return status;
-  plan->schedule = schedule(problem, device, *plan->selection.row);
+  plan->schedule = schedule(problem, device, *plan->selection.row, options.threads);
   plan->splits = reported_splits(problem, *plan->selection.row, plan->schedule);
   Status status = steps_before(problem, device, *plan->selection.row, plan->schedule, &plan->before);
   if (status.ok()) status = steps_after(problem, device, *plan->selection.row, plan->schedule, &plan->after);

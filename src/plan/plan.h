@@ -123,8 +123,10 @@ struct Step {
   abi::Schedule schedule;
 };
 
-abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);  // one of these two:
-abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row);
+// By cpu_schedule() or gpu_schedule(). threads: at most so many run the call; they decide how many rows of queries a
+// task of a CPU takes, and no bit of a result.
+abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int32_t threads);
+abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int32_t threads);
 // Whether a kernel by Work::kPackedSplits is expected to be faster than one that takes blocks of one head with all
 // keys.
 bool splits_pay(const Problem& problem, const DeviceInfo& device, const KernelRow& row);

@@ -43,14 +43,17 @@ abi::CpuTile tile_of(const KernelRow& row) {
   return abi::cpu_tile(row.tile_q, row.isa == kIsaNone || row.isa == kIsaAvx2 ? 16 : 32, row.isa == kIsaZen4 ? 2 : 1);
 }
 
-abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                               int32_t threads) {
   const Shape shape(problem);
   const abi::CpuTile tile = tile_of(row);
   const int64_t few = on_tiles(row) ? kFewRows : tile.lanes;  // see kDotRows in kernels/cpu/decode_tasks.h
   const bool dot = row.max_seqlen_q > 0 && shape.rows <= few;
 
-  const int64_t wanted = ceil_div(2 * device.compute_units, std::max<int64_t>(shape.heads, 1));
-  const int64_t least = device.compute_units > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
+  // Each task packs K and V again: tasks for the threads of this call, not for all cores there are.
+  const int64_t workers = std::clamp<int64_t>(threads, 1, device.compute_units);
+  const int64_t wanted = ceil_div(2 * workers, std::max<int64_t>(shape.heads, 1));
+  const int64_t least = workers > 8 ? kMinRowsPerTask / 2 : kMinRowsPerTask;
   int64_t rows_per_task = std::clamp(ceil_div(shape.rows, wanted), least, kMaxRowsPerTask);
   const int64_t blocks = std::max<int64_t>(ceil_div(shape.rows, rows_per_task), 1);
   rows_per_task = round_up(std::max<int64_t>(ceil_div(shape.rows, blocks), 1), row.tile_q);
@@ -130,8 +133,8 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
 
 }  // namespace
 
-abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
-  if (row.tile_k > 1 && row.op == Op::kForward) return forward_schedule(problem, device, row);
+abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int32_t threads) {
+  if (row.tile_k > 1 && row.op == Op::kForward) return forward_schedule(problem, device, row, threads);
   if (row.tile_k > 1 && row.op == Op::kBackward) return backward_schedule(problem, device, row);
   // Plain loops: the kernel hands out its own tasks and needs no memory from the plan.
   abi::Schedule s{};

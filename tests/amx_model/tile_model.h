@@ -53,6 +53,10 @@ FW_NOINLINE void tile_load(const void* p, int64_t bytes_apart) {
   }
 }
 template <int Tile>
+FW_INLINE void tile_load_once(const void* p, int64_t bytes_apart) {
+  tile_load<Tile>(p, bytes_apart);
+}
+template <int Tile>
 FW_NOINLINE void tile_store(void* p, int64_t bytes_apart) {
   const TileModel& model = tiles_in_use();
   for (int r = 0; r < model.config.rows[Tile]; ++r) {

@@ -19,6 +19,22 @@ Plan planned(const Problem& problem, const DeviceInfo& device, const PlanOptions
   return plan;
 }
 
+// What a task packs is worth more rows where there are few threads; parts of the keys, which change the order of sums,
+// are those of the machine.
+TEST(MakePlan, FewThreadsTakeLargerTasksAndTheSameParts) {
+  Problem problem = forward_problem(4096);
+  problem.a.batch = problem.a.heads_q = problem.a.heads_k = 1;
+  const DeviceInfo cpu = cpu_with(kIsaAvx2, 16);
+  const Plan one = planned(problem, cpu, {nullptr, 1}), all = planned(problem, cpu, {nullptr, 16});
+  EXPECT_EQ(one.schedule.rows_per_task, 1024);
+  EXPECT_EQ(all.schedule.rows_per_task, 128);
+  EXPECT_EQ(planned(problem, cpu, {nullptr, 64}).schedule.rows_per_task, 128);  // there are no more cores
+  problem.a.seqlen_q = 8;
+  for (const int32_t threads : {1, 2, 16}) {
+    EXPECT_EQ(planned(problem, cpu, {nullptr, threads}).schedule.splits, planned(problem, cpu).schedule.splits);
+  }
+}
+
 TEST(MakePlan, WorkspaceIsThatOfTheScheduleInWholeCacheLines) {
   Problem problems[] = {forward_problem(), forward_problem(1), forward_problem(129), backward_problem(),
                         append_problem()};
@@ -27,7 +43,7 @@ TEST(MakePlan, WorkspaceIsThatOfTheScheduleInWholeCacheLines) {
     for (const int32_t threads : {1, 2, 7, 64}) {
       const Plan plan = planned(problem, cpu_with(kIsaAvx2), {nullptr, threads});
       SCOPED_TRACE(std::string(plan.selection.row->name) + " threads " + std::to_string(threads));
-      const abi::Schedule expected = schedule(problem, cpu_with(kIsaAvx2), *plan.selection.row);
+      const abi::Schedule expected = schedule(problem, cpu_with(kIsaAvx2), *plan.selection.row, threads);
       EXPECT_EQ(plan.schedule.tasks, expected.tasks);
       EXPECT_EQ(plan.schedule.splits, expected.splits);
       EXPECT_GE(plan.threads, 1);
@@ -45,7 +61,7 @@ TEST(MakePlan, ThreadsBelowOneCountAsOne) {
   EXPECT_EQ(planned(forward_problem(), cpu_with(kIsaNone), {nullptr, -3}).threads, 1);
 }
 
-TEST(MakePlan, TheScheduleDoesNotDependOnTheThreads) {
+TEST(MakePlan, PartsOfADecodeDoNotDependOnTheThreads) {
   const Problem problem = forward_problem(1);
   const abi::Schedule one = planned(problem, cpu_with(kIsaAvx2), {nullptr, 1}).schedule;
   const abi::Schedule many = planned(problem, cpu_with(kIsaAvx2), {nullptr, 32}).schedule;
