@@ -197,7 +197,8 @@ class Stages(Scripts):
             answer = self.run_in_tree("scripts/test", "rust", "fresh", PATH=os.environ["PATH"])
             self.assertEqual(answer.returncode, status, answer.stdout)
             self.assertRegex(answer.stdout, r"== stage fresh\nfresh ends\n")
-            self.assertRegex(answer.stdout, r"(?m)^fresh +" + ("FAILED" if status else "ok"))
+            verdict = "FAILED" if status else "ok"
+            self.assertRegex(answer.stdout, rf"(?m)^fresh +{verdict} +[1-9] s .*, beside others$")
 
     def test_unknown_stages(self):
         self.copy("scripts/test")
