@@ -16,16 +16,10 @@ size_t rotated_query_bytes(const Problem& problem) {
   return aligned(static_cast<size_t>(rows * a.heads_q * a.dim_qk * element));
 }
 
-const KernelRow* find_append(const Problem& problem, const DeviceInfo& device) {
+// The first that accompanies others by doing this.
+const KernelRow* find_companion(Op op, const Problem& problem, const DeviceInfo& device) {
   for (const KernelRow& row : catalog_of(row_kind(device))) {
-    if (row.op == Op::kAppend && !row.only_forced && !why_not(row, problem, device).refuses()) return &row;
-  }
-  return nullptr;
-}
-
-const KernelRow* find_merge(const Problem& problem, const DeviceInfo& device) {
-  for (const KernelRow& row : catalog_of(row_kind(device))) {
-    if (row.op == Op::kMerge && !why_not(row, problem, device).refuses()) return &row;
+    if (row.op == op && !row.only_forced && !why_not(row, problem, device).refuses()) return &row;
   }
   return nullptr;
 }
@@ -52,7 +46,7 @@ bool plan_as_bf16(const Problem& problem, const DeviceInfo& device, const PlanOp
 Status plan_merge(const Problem& problem, const DeviceInfo& device, Plan* plan) {
   if (!problem.accumulate() || plan->selection.row->threads == 0) return {};
   if (problem.backward) return {FW_UNSUPPORTED, "no kernel of " + device.name + " adds to gradients (FW_ACCUMULATE)"};
-  plan->merge = find_merge(problem, device);
+  plan->merge = find_companion(Op::kMerge, problem, device);
   if (plan->merge == nullptr) return {FW_UNSUPPORTED, "no kernel of " + device.name + " merges results"};
   const fw_attention& a = problem.a;
   const int64_t rows = (problem.varlen_q() ? a.total_q : a.batch * a.seqlen_q) * a.heads_q;
@@ -105,14 +99,9 @@ abi::Schedule schedule(const Problem& problem, const DeviceInfo& device, const K
 }
 
 Status find_fill(const Problem& problem, const DeviceInfo& device, const KernelRow** row) {
-  const auto rows = catalog_of(row_kind(device));
-  const auto fills = [&](const KernelRow& one) {
-    return one.op == Op::kFill && !why_not(one, problem, device).refuses();
-  };
-  const auto found = std::ranges::find_if(rows, fills);
-  if (found == rows.end()) return {FW_UNSUPPORTED, "no kernel of " + device.name + " fills rows (FW_FILL_UNUSED)"};
-  *row = &*found;
-  return {};
+  *row = find_companion(Op::kFill, problem, device);
+  return *row != nullptr ? Status{}
+                         : Status{FW_UNSUPPORTED, "no kernel of " + device.name + " fills rows (FW_FILL_UNUSED)"};
 }
 
 Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOptions& options, Plan* plan) {
@@ -122,7 +111,7 @@ Status make_plan(const Problem& problem, const DeviceInfo& device, const PlanOpt
     if (Status status = find_fill(problem, device, &plan->fill); !status.ok()) return status;
   }
   if (problem.a.seqlen_new > 0) {
-    plan->append = find_append(problem, device);
+    plan->append = find_companion(Op::kAppend, problem, device);
     if (plan->append == nullptr) {
       return {FW_UNSUPPORTED, "no kernel of " + device.name + " appends k_new and v_new to this cache"};
     }
