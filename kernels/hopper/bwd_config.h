@@ -62,6 +62,7 @@ struct BackwardConfig {
                             kDsFree = kDsFull + 32, kInFull = kDsFree + 16, kTaskFull = kInFull + 16,
                             kTaskFree = kTaskFull + 16, kMayAdd = kTaskFree + 16, kAdded = kMayAdd + 16,
                             kTold = kAdded + 16, kFirst = kTold + 16, kEnd = kFirst + 8;
+  static constexpr uint32_t kAsk = kPair ? kMayAdd : kInFull;  // where the other kind has one that this has not
   static constexpr int kSharedBytes = kEnd - kSharedBase;
   static_assert(kSharedBytes <= 232448);
 

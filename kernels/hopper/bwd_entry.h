@@ -46,10 +46,10 @@ FW_DEVICE void backward(const GpuArguments& args, const TensorMaps& maps) {
     give_registers<C::kCopyRegisters>();
     BackwardProducer<C> producer(args, maps, rank);
     const bool in_order = args.schedule.in_order != 0;
-    if (wave_index() == 0) producer.run(reinterpret_cast<uint32_t*>(args.shared), in_order);
+    if (wave_index() == 0) producer.run();
+    if (wave_index() == 1) producer.hand_out(reinterpret_cast<uint32_t*>(args.shared), in_order);
     if constexpr (C::kPair) {
-      if (wave_index() == 1) producer.send(0);
-      if (wave_index() == 2) producer.send(1);
+      if (wave_index() == 2) producer.send();
     } else if constexpr (!C::kAlone) {
       if (wave_index() == 2) producer.let_add(in_order);
     }

@@ -28,10 +28,10 @@ FW_DEVICE void release_backward_task(uint32_t n) {
     }
   }
 }
-// Warps that take tasks: 12 that compute, one that tells and one that lets add, or in a pair two that send, in each
-// CTA, and the second producer.
+// Warps that take tasks, of each CTA: 12 that compute, one that copies, one that tells and one that lets add or, in a
+// pair, sends.
 template <class C>
-inline constexpr int kTaskReaders = C::kPair ? 2 * (12 + 1 + 2) + 1 : 12 + (C::kAlone ? 0 : 2);
+inline constexpr int kTaskReaders = C::kCtas * (C::kAlone ? 13 : 15);
 
 template <class C>
 struct BackwardProducer {
@@ -51,34 +51,45 @@ struct BackwardProducer {
         here(C::here(cta)),
         first_lane(lane_index() == 0) {}
 
-  // taken: tasks of all clusters after the first of each; 0 when the kernel starts.
-  FW_METHOD void run(uint32_t* taken, bool in_order) {
+  // Hands out the tiles, for both CTAs of a pair. The next one is asked for when the copies of this one's last block
+  // begin: soon enough to be there when they end, and not sooner, since the CTAs are to end together. A warp of its own,
+  // since the answer of the L2 cache and the places of the tile take as long as a block. taken: tasks of all clusters
+  // after the first of each; 0 when the kernel starts.
+  FW_METHOD void hand_out(uint32_t* taken, bool in_order) const {
+    if (rank != 0) return;
     const KeyTileOrder order(p, C::kPairKeys, in_order);
     uint32_t index = uint32_t(block_index_x()) / C::kCtas;
     for (uint32_t n = 0;; ++n) {
+      const KeyTileOrder::Place at = order.at(index);
       BackwardTask task;
-      if (rank == 0) {
-        const KeyTileOrder::Place at = order.at(index);
-        task.key = -1;
-        if (at.batch >= 0) task = backward_task<C>(p, at.key, at.head, at.batch);
-        publish(task, n);
-      } else {
-        task = load_backward_task(wait_backward_task<C>(here, n));
-        release_backward_task<C>(n);
-      }
+      task.key = -1;
+      if (at.batch >= 0) task = backward_task<C>(p, at.key, at.head, at.batch);
+      publish(task, n);
       if (task.key < 0) break;
-      if (task.blocks > 0) copy(task);
-      if (rank == 0) {
-        if (first_lane) index = grid_size_x() / C::kCtas + fetch_add(taken, 1);
-        index = from_lane(index, 0);
+      barrier_wait(here + C::kAsk, n & 1);
+      if (first_lane) index = grid_size_x() / C::kCtas + fetch_add(taken, 1);
+      index = from_lane(index, 0);
+    }
+  }
+
+  // Copies what tile after tile takes.
+  FW_METHOD void run() {
+    for (uint32_t n = 0;; ++n) {
+      const BackwardTask task = load_backward_task(wait_backward_task<C>(here, n));
+      release_backward_task<C>(n);
+      if (task.key < 0) break;
+      if (task.blocks > 0) {
+        copy(task);
+      } else {
+        ask();
       }
     }
   }
 
-  // A pair: dQ of every other query block is formed by the other CTA, over the keys of both, and takes this CTA's dS.
-  // One warp for the part of each key warpgroup, so that neither waits for the other. (The slot is free again when the
-  // receiver has multiplied it: it says so here, at kDsFree.)
-  FW_METHOD void send(uint32_t w) const {
+  // A pair: dQ of every other query block is formed by the other CTA, over the keys of both, and takes this CTA's dS, one
+  // key warpgroup's after the other's, as it is multiplied there. (The slot is free again when the receiver has
+  // multiplied it: it says so here, at kDsFree.)
+  FW_METHOD void send() const {
     uint32_t count = 0;
     for (uint32_t n = 0;; ++n) {
       const BackwardTask task = load_backward_task(wait_backward_task<C>(here, n));
@@ -87,13 +98,15 @@ struct BackwardProducer {
       for (int left = uniform(task.blocks) * (p.heads_q / p.heads_k); left > 0; --left, ++count) {
         const uint32_t slot = count & 1;
         if (slot == rank) continue;
-        barrier_wait(here + C::kDsFull + 16 * slot + 8 * w, count >> 1 & 1);
-        if (first_lane) {
-          bulk_send(in_cta(C::kIn, rank ^ 1) + w * (C::kDsBytes / 2),
-                    here + C::kDs + slot * C::kDsBytes + w * (C::kDsBytes / 2), C::kDsBytes / 2,
-                    in_cta(C::kInFull, rank ^ 1) + 8 * w);
+        FW_UNROLL for (uint32_t w = 0; w < 2; ++w) {
+          barrier_wait(here + C::kDsFull + 16 * slot + 8 * w, count >> 1 & 1);
+          if (first_lane) {
+            bulk_send(in_cta(C::kIn, rank ^ 1) + w * (C::kDsBytes / 2),
+                      here + C::kDs + slot * C::kDsBytes + w * (C::kDsBytes / 2), C::kDsBytes / 2,
+                      in_cta(C::kInFull, rank ^ 1) + 8 * w);
+          }
+          wave_barrier();
         }
-        wave_barrier();
       }
     }
   }
@@ -141,6 +154,10 @@ struct BackwardProducer {
 
  private:
   uint32_t tiles = 0;  // with something to copy
+
+  FW_METHOD void ask() const {
+    if (rank == 0 && first_lane) barrier_arrive(here + C::kAsk);
+  }
 
   // visit(task, block, its place in memory, number) for every block of queries whose dQ this CTA forms.
   template <class Visit>
@@ -208,14 +225,17 @@ struct BackwardProducer {
       return abi::map_place(tensor, abi::query_map_rows(p), seq.queries,
                             seq.q_batch * tensor.stride[0] + seq.q_row * tensor.stride[1]);
     };
-    copy_k(t.head, keys_at(p.k));
-    const MapPlace v = keys_at(p.v), q = queries_at(p.q), d_o = queries_at(p.d_o);
+    const MapPlace k = keys_at(p.k), v = keys_at(p.v), q = queries_at(p.q), d_o = queries_at(p.d_o);
+    // A pair has no second place for K, which the last dQ of the tile before still reads: what does not wait for that
+    // goes first.
+    if constexpr (!C::kPair) copy_k(t.head, k);
     const int group = p.heads_q / p.heads_k;
     for (int g = 0; g < group; ++g) {
       const int head = t.head * group + g;
       const char* block = blocks + (int64_t{t.first_block + t.first_query_block} * p.heads_q + head) * C::kBlockBytes;
       for (int i = 0; i < t.blocks; ++i, block += p.heads_q * C::kBlockBytes) {
         const int row = (t.first_query_block + i) * C::kTileQ;
+        if (g + 1 == group && i + 1 == t.blocks) ask();
         barrier_wait(here + C::kQFree + 8 * q_ring.slot, q_ring.parity ^ 1);
         copy_block<C::kBiasBytes>(C::kQ + q_ring.slot * C::kQueryBytes, maps.q, C::kQFull + 8 * q_ring.slot, q, row,
                                   head, block, C::kLse + q_ring.slot * C::kRowBytes);
@@ -226,6 +246,7 @@ struct BackwardProducer {
         copy_block<0>(C::kDo + do_ring.slot * C::kQueryBytes, maps.o, C::kDoFull + 8 * do_ring.slot, d_o, row, head,
                       block + abi::backward_delta_at(C::kTileQ), C::kDelta + do_ring.slot * C::kRowBytes);
         do_ring.step();
+        if (C::kPair && g == 0 && i == 0) copy_k(t.head, k);
       }
     }
     ++tiles;
