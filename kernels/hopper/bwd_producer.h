@@ -52,9 +52,9 @@ struct BackwardProducer {
         first_lane(lane_index() == 0) {}
 
   // Hands out the tiles, for both CTAs of a pair. The next one is asked for when the copies of this one's last block
-  // begin: soon enough to be there when they end, and not sooner, since the CTAs are to end together. A warp of its own,
-  // since the answer of the L2 cache and the places of the tile take as long as a block. taken: tasks of all clusters
-  // after the first of each; 0 when the kernel starts.
+  // begin: soon enough to be there when they end, and not sooner, since the CTAs are to end together. A warp of its
+  // own, since the answer of the L2 cache and the places of the tile take as long as a block. taken: tasks of all
+  // clusters after the first of each; 0 when the kernel starts.
   FW_METHOD void hand_out(uint32_t* taken, bool in_order) const {
     if (rank != 0) return;
     const KeyTileOrder order(p, C::kPairKeys, in_order);
@@ -86,8 +86,8 @@ struct BackwardProducer {
     }
   }
 
-  // A pair: dQ of every other query block is formed by the other CTA, over the keys of both, and takes this CTA's dS, one
-  // key warpgroup's after the other's, as it is multiplied there. (The slot is free again when the receiver has
+  // A pair: dQ of every other query block is formed by the other CTA, over the keys of both, and takes this CTA's dS,
+  // one key warpgroup's after the other's, as it is multiplied there. (The slot is free again when the receiver has
   // multiplied it: it says so here, at kDsFree.)
   FW_METHOD void send() const {
     uint32_t count = 0;
