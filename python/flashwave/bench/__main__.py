@@ -11,6 +11,7 @@ import torch
 
 from . import memory, report
 from .bert import bert_table
+from .models import models_table
 from .plan import Settings
 from .progress import Progress
 from .tables import (
@@ -40,8 +41,9 @@ TABLES = {
     "bert": bert_table,
     "train": train_table,
     "train-speed": train_speed_table,
+    "models": models_table,
 }
-_NOT_BY_DEFAULT = ("train", "train-speed")  # minutes on a CPU
+_NOT_BY_DEFAULT = ("train", "train-speed", "models")  # minutes on a CPU
 
 
 def choices(known: dict) -> type:

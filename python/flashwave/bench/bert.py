@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from .report import Table, quotient, ratio
 from .svg import Chart, number
 from .timing import Call, measure
 from .verify import check
-from .workloads import BACKENDS, OURS, PEERS, Shape, draw
+from .workloads import BACKENDS, OURS, PEERS, Peer, Shape, draw
 
 Tensor = torch.Tensor
 
@@ -39,6 +39,9 @@ QUICK = Config(
     "a small encoder, not BERT-base", layers=2, hidden=64, heads=2, feed_forward=128, vocabulary=512, seqlen=64
 )
 PREDICTED = 0.15  # of the tokens, as in BERT's pre-training
+# The values in the place of attention: as fast as a step can become by it.
+NO_ATTENTION = "none"
+ATTENTIONS = {**PEERS, NO_ATTENTION: Peer("no attention", lambda q, k, v, causal, dropout_p: v, False)}
 
 
 class Layer(nn.Module):
@@ -55,7 +58,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def _attend(self, x: Tensor, attention: str) -> Tensor:
-        peer = PEERS[attention]
+        peer = ATTENTIONS[attention]
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
         if peer.heads_first:
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
@@ -99,12 +102,18 @@ class Bert(nn.Module):
         return F.cross_entropy(F.linear(x, self.words.weight, self.bias).float(), words)
 
 
-def training_steps(config: Config, batch: int, settings: Settings) -> dict[str, Call]:
-    """A call for every peer that trains one shared model by a step on random tokens."""
+def training_steps(
+    config: Config,
+    batch: int,
+    settings: Settings,
+    network: Callable[[Config], nn.Module] = Bert,
+    captured: bool = False,
+) -> dict[str, Call]:
+    """A call for every peer that trains one shared model by a step on random tokens. captured: by CUDA graphs."""
     torch.manual_seed(0)
     device = settings.device
-    model = Bert(config).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    model = network(config).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, capturable=captured)
     tokens = torch.randint(config.vocabulary, (batch, config.seqlen), device=device)
     places = torch.randperm(batch * config.seqlen, device=device)[: int(PREDICTED * batch * config.seqlen)]
     words = torch.randint(config.vocabulary, places.shape, device=device)

@@ -8,6 +8,7 @@ import torch
 
 from . import memory
 from .graphs import measure_graphs
+from .models import model_steps
 from .plan import Planner, Settings, halved
 from .progress import Progress
 from .report import Table, milliseconds, quotient, ratio
@@ -47,6 +48,8 @@ def steps(name: str, settings: Settings) -> int:
     counts = {"headdim": len(sizes.head_dims), "memory": len(sizes.batches), "train": 4}
     if name in ("bert", "train-speed"):
         return 2 if settings.quick else 4
+    if name == "models":
+        return model_steps(settings)
     if name == "masking":
         return len(_masking_seqlens(settings)) * len(_MASKINGS)
     return counts.get(name, len(sizes.seqlens))
