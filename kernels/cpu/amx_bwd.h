@@ -358,11 +358,11 @@ struct AmxBackwardTask {
         prefetch_output<T>(p, scope, query, head);  // for delta, below
       });
       scope.panel_pointers(p.q, row, pointers);
-      mem.q_length[u] = __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
-      pack_pairs<false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
+      mem.q_length[u] = __builtin_sqrtf(pack_transposed<T>(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
+      pack_pairs<T, false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
       scope.panel_pointers(p.d_o, row, pointers);
-      pack_transposed(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);
-      pack_pairs<false>(pointers, p.dim_v, dv, mem.do_pairs + u * kSide * dv);
+      pack_transposed<T>(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);
+      pack_pairs<T, false>(pointers, p.dim_v, dv, mem.do_pairs + u * kSide * dv);
       scope.describe_panel(row, rows[u]);
       float *neg_lse = mem.neg_lse + u * kSide, *delta = mem.delta + u * kSide;
       for (int i = 0; i < kSide; ++i) neg_lse[i] = -kLargestArgument, delta[i] = 0.f;
@@ -382,10 +382,10 @@ struct AmxBackwardTask {
     for (int k = 0; k < kKeyUnits; ++k) {
       uint16_t* rows_of_k = mem.k + k * kSide * dq;
       unit_pointers(scope, p.k, key0 + k * kSide, scope.seq.keys, pointers);
-      pack_rows(pointers, p.dim_qk, dq, rows_of_k);
+      pack_rows<T>(pointers, p.dim_qk, dq, rows_of_k);
       mem.k_length[k] = __builtin_sqrtf(transpose_rows<T>(rows_of_k, dq, mem.k_transposed + k * kSide * dq));
       unit_pointers(scope, p.v, key0 + k * kSide, scope.seq.keys, pointers);
-      pack_rows(pointers, p.dim_v, dv, mem.v + k * kSide * dv);
+      pack_rows<T>(pointers, p.dim_v, dv, mem.v + k * kSide * dv);
     }
   }
 

@@ -38,6 +38,8 @@ struct Shape {
 };
 
 bool on_tiles(const KernelRow& row) { return (row.isa & kIsaTiles) != 0; }
+// Of how many numbers on tiles one in memory is the sum: fp16 on tiles of bf16 is two.
+int parts_on_tiles(const KernelRow& row) { return row.isa == kIsaAmx && (row.dtypes & kRowF16) != 0 ? 2 : 1; }
 
 abi::CpuTile tile_of(const KernelRow& row) {
   return abi::cpu_tile(row.tile_q, row.isa == kIsaNone || row.isa == kIsaAvx2 ? 16 : 32, row.isa == kIsaZen4 ? 2 : 1);
@@ -91,8 +93,9 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.heads_per_task = 1;
     s.tasks = ceil_div(shape.rows, rows_per_task) * splits * shape.heads;
     const int64_t panels = rows_per_task / row.tile_q;
-    s.scratch_bytes = on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels).bytes
-                                    : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
+    s.scratch_bytes =
+        on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels, parts_on_tiles(row)).bytes
+                      : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
   }
   if (splits > 1 || dot || problem.a.probs.data != nullptr) {
     s.workspace_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;

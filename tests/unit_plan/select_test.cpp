@@ -257,11 +257,26 @@ TEST(Select, TilesTakeBf16) {
   Problem backward = backward_problem();
   set_dtype(backward, FW_BF16);
   EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_bwd"));
-  for (const int32_t dtype : {FW_F16, FW_F32}) {
-    set_dtype(p, dtype), set_dtype(backward, dtype);
-    EXPECT_FALSE(chosen_starts_with(select(p, cpu), "amx_"));
-    EXPECT_FALSE(chosen_starts_with(select(backward, cpu), "amx_"));
-  }
+  set_dtype(p, FW_F32), set_dtype(backward, FW_F32);
+  EXPECT_FALSE(chosen_starts_with(select(p, cpu), "amx_"));
+  EXPECT_FALSE(chosen_starts_with(select(backward, cpu), "amx_"));
+}
+
+TEST(Select, TilesOfBf16TakeFp16InTwoParts) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaAmx);
+  Problem p = forward_problem(17), backward = backward_problem();
+  p.a.heads_q = p.a.heads_k;
+  set_dtype(p, FW_F16), set_dtype(backward, FW_F16);
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_split_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "avx512_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth)), "avx512_fwd"));
+  p.a.seqlen_q = 16;
+  const Selection few = select(p, cpu);
+  EXPECT_TRUE(chosen_starts_with(few, "avx512_decode"));
+  EXPECT_TRUE(std::any_of(few.refused.begin(), few.refused.end(), [](const auto& row) {
+    return row.reason == "is made for seqlen_q * heads_q / heads_k > 16, got 16";
+  }));
+  EXPECT_EQ(chosen(select(p, cpu, {.force_kernel = "amx_split_fwd_m32n128"})), "amx_split_fwd_m32n128");
 }
 
 TEST(Select, TilesOfFp16TakeFp16) {
@@ -271,7 +286,6 @@ TEST(Select, TilesOfFp16TakeFp16) {
   set_dtype(p, FW_F16), set_dtype(backward, FW_F16);
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fp16_fwd"));
   EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_fp16_bwd"));
-  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth | kIsaAmx)), "avx512_fwd"));
   p.a.seqlen_q = 16;
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fp16_decode"));
   set_dtype(p, FW_BF16), set_dtype(backward, FW_BF16);
