@@ -100,26 +100,28 @@ struct AmxBackwardScratch {
   int64_t dk_block, dv_block;
   int64_t bytes;
 
-  FW_ALWAYS_INLINE AmxBackwardScratch(char* base, int dim_qk, int dim_v_, int64_t chunk_rows, int64_t key_blocks) {
+  FW_ALWAYS_INLINE AmxBackwardScratch(char* base, int dim_qk, int dim_v_, int64_t chunk_rows, int64_t key_blocks,
+                                      int parts) {
     Carver c{base};
     constexpr int kKeys = kAmxBackwardKeys, kKeyUnits = kKeys / kAmxSide;
-    constexpr int kJob = kKeys * kAmxBackwardRows * 2;
+    const int number = 2 * parts;  // bytes
+    const int job = kKeys * kAmxBackwardRows * number;
     dim_q = amx_dim(dim_qk), dim_v = amx_dim(dim_v_);
     dk_block = int64_t{kKeys} * dim_q, dv_block = int64_t{kKeys} * dim_v;
     for (int i = 0; i < 2; ++i) s[i] = c.floats(kAmxUnit), dp[i] = c.floats(kAmxUnit);
     junk = c.floats(kAmxUnit);
     bias = c.floats(kAmxUnit);
-    p = c.take<uint16_t>(kJob);
-    ds = c.take<uint16_t>(kJob);
-    ds_pairs = c.take<uint16_t>(kJob);
-    k = c.take<uint16_t>(kKeys * dim_q * 2);
-    v = c.take<uint16_t>(kKeys * dim_v * 2);
-    k_transposed = c.take<uint16_t>(kKeys * dim_q * 2);
+    p = c.take<uint16_t>(job);
+    ds = c.take<uint16_t>(job);
+    ds_pairs = c.take<uint16_t>(job);
+    k = c.take<uint16_t>(kKeys * dim_q * number);
+    v = c.take<uint16_t>(kKeys * dim_v * number);
+    k_transposed = c.take<uint16_t>(kKeys * dim_q * number);
     k_length = c.floats(kKeyUnits);
-    q_transposed = c.take<uint16_t>(chunk_rows * dim_q * 2);
-    do_transposed = c.take<uint16_t>(chunk_rows * dim_v * 2);
-    q_pairs = c.take<uint16_t>(chunk_rows * dim_q * 2);
-    do_pairs = c.take<uint16_t>(chunk_rows * dim_v * 2);
+    q_transposed = c.take<uint16_t>(chunk_rows * dim_q * number);
+    do_transposed = c.take<uint16_t>(chunk_rows * dim_v * number);
+    q_pairs = c.take<uint16_t>(chunk_rows * dim_q * number);
+    do_pairs = c.take<uint16_t>(chunk_rows * dim_v * number);
     dq = c.floats(chunk_rows * dim_q);
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);

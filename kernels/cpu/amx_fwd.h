@@ -34,21 +34,18 @@ struct WeightRange {
   static constexpr float kWidestStart = 40.f;  // |score| up to which m may start at 0
   static constexpr float kWidestScore = 60.f;  // score - m
   static constexpr float kAbove = 0.f;         // how far above the largest score m lies, where a maximum is taken
-  static constexpr float kLeast = -126.f;      // score - m below which a weight is 0
   static constexpr float kSmallestV = 0x1p-60f, kLargestV = 0x1p30f;
 };
 // Those of fp16 are normal numbers from 2^-14 up, and end at 2^16. So that jobs after the first pass without a maximum,
 // that of the first is taken for a little more than it is. Products take the smallest values as they are.
 template <>
 struct WeightRange<Half> {
-  static constexpr float kWidestStart = 14.f, kWidestScore = 15.9f, kAbove = 2.f, kLeast = -126.f;
+  static constexpr float kWidestStart = 14.f, kWidestScore = 15.9f, kAbove = 2.f;
   static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
 };
-// Two numbers of bf16 have its range, but the rest of a small weight must not be subnormal: that takes the CPU 100
-// cycles.
+// Two numbers of bf16 have its range.
 template <>
 struct WeightRange<SplitHalf> : WeightRange<BFloat16> {
-  static constexpr float kLeast = -102.f;
   static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
 };
 
@@ -363,10 +360,7 @@ struct AmxForwardTask {
       for (int u = 0; u < cur.units; ++u) {
         const float* x = s_unit(cur, u) + r * kSide;
         V e[2];
-        for (int h = 0; h < 2; ++h) {
-          const V below = load(x + h * W) - base[i];
-          sum += e[h] = zero_unless(~(below < WeightRange<Element>::kLeast), exp2_fast(below));
-        }
+        for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base[i]);
         if (problem.dropout_threshold) {
           for (int h = 0; h < 2; ++h) e[h] = keep_lanes(LaneBits(mem.kept[u * kSide + r] >> (h * W)), e[h]);
         }
@@ -404,11 +398,7 @@ struct AmxForwardTask {
     return all;
   }
   FW_NOINLINE void plain_scores() {
-    for (int u = 0; u < cur.units; ++u) {
-      float* const s = s_unit(cur, u);
-      __builtin_memset(s, 0, kUnit * sizeof(float));
-      for (int c = 0; c < dq; c += 32) plain_step_2x2(cur.q + c * 64, cur.k + (u * dq + c) * 64, by_rows(s));
-    }
+    for (int u = 0; u < cur.units; ++u) plain_score_unit(cur.q, cur.k + u * dq * 64, dq, s_unit(cur, u));
   }
   FW_NOINLINE void plain_values() {
     for (int u = 0; u < prev.units; ++u) {

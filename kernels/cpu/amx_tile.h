@@ -5,12 +5,17 @@ constexpr int kSide = abi::kAmxSide, kUnit = abi::kAmxUnit;
 static_assert(kSide == NQ);
 
 // The tiles are configured while it lives. One per task: on the caller's or OpenMP's threads other code configures
-// tiles for itself, and a tile state left behind costs 8 KiB at every context switch. Costs 70 to 100 ns.
+// tiles for itself, and a tile state left behind costs 8 KiB at every context switch. Costs 70 to 100 ns. Vectors take
+// subnormal numbers as 0 meanwhile, as tile products do: each would cost more than 100 cycles, and weights have them.
 struct TileScope {
-  FW_INLINE TileScope() { configure_tiles(TileConfig{}); }
+  const uint32_t float_mode;
+  FW_INLINE TileScope() : float_mode(take_subnormals_as_zero()) { configure_tiles(TileConfig{}); }
   TileScope(const TileScope&) = delete;
   TileScope& operator=(const TileScope&) = delete;
-  FW_INLINE ~TileScope() { release_tiles(); }
+  FW_INLINE ~TileScope() {
+    release_tiles();
+    set_float_mode(float_mode);
+  }
 };
 
 // ---- element types -------------------------------------------------------------------------------------------------
@@ -145,6 +150,10 @@ FW_NOINLINE void plain_step_2x2(const uint16_t* a, const uint16_t* b, Place resu
     store(c, sum);
   }
 }
+FW_INLINE void plain_score_unit(const uint16_t* a, const uint16_t* b, int dim, float* scores) {
+  __builtin_memset(scores, 0, kUnit * sizeof(float));
+  for (int c = 0; c < dim; c += 32) plain_step_2x2(a + c * 64, b + c * 64, by_rows(scores));
+}
 
 // Bits [first, last) of 32, both clamped.
 FW_INLINE uint32_t bits_between(int32_t first, int32_t last) {
@@ -252,37 +261,43 @@ FW_NOINLINE float pack_pairs(const Number<Element>* const* rows, int n, int dim,
   return largest >= kInfinityBits<T> ? kInf : to_float(T{largest});
 }
 
-// A row of 32 weights, as A of a sum over the keys. In two parts, the halves of their upper 32 bits but for the sign
-// and exponent: no conversion, whose place beside tile products is dear (NOTES.md), and keys in the order 0, 16, 1, 17,
-// ...
-template <class Element>
+// A row of 32 weights, as A of a sum over what they lie side by side of. In two parts, these are the upper half of each
+// number and that of the rest: no conversion, which would take a port of tile products (NOTES.md), and keys in the
+// order 0, 16, 1, 17, ... kFinite: there is no infinity among them, whose rest would be NaN.
+template <class Element, bool kFinite = true>
 FW_INLINE void store_weights(uint16_t* out, V low, V high) {
   if constexpr (kParts<Element> == 1) {
     store_32(out, round_32<Number<Element>>(low, high));
   } else {
-    const V low_rest = low - (V)((VU)low & 0xFFFF0000u), high_rest = high - (V)((VU)high & 0xFFFF0000u);
+    const auto rest = [](V x) __attribute__((always_inline)) {
+      const V upper = (V)((VU)x & 0xFFFF0000u);
+      return kFinite ? x - upper : x == upper ? V{} : x - upper;
+    };
     store_32(out, upper_halves(low, high));
-    store_32(out + kUnit, upper_halves(low_rest, high_rest));
+    store_32(out + kUnit, upper_halves(rest(low), rest(high)));
   }
 }
 
-// 32 rows as pack_rows() leaves them -> [dim][row], as A of a sum over the rows. Returns the largest length of a row
-// squared.
-template <class T>
+// 32 rows as pack_rows() leaves them -> [32 columns][part][column][row], as A of a sum over the rows. Returns the
+// largest length of a row squared, as pack_transposed().
+template <class Element>
 FW_NOINLINE float transpose_rows(const uint16_t* rows, int dim, uint16_t* out) {
   VU16x32 even;
   FW_UNROLL for (int i = 0; i < 32; ++i) even[i] = uint16_t(i < 16 ? 2 * i : 32 + 2 * (i - 16));
   V squares[2] = {V{}, V{}};
-  for (int c = 0; c < dim; c += 32) {
+  for (int c = 0; c < dim * kParts<Element>; c += 32) {
     VU16x32 r[2][16];
     FW_UNROLL for (int g = 0; g < 2; ++g) {
       FW_UNROLL for (int i = 0; i < 16; ++i) r[g][i] = load_aligned_32(rows + (c + g * 16 + i) * 32);
       transpose_pairs(r[g]);
     }
+    const bool first_part = kParts<Element> == 1 || c / 32 % 2 == 0;
     FW_UNROLL for (int i = 0; i < 16; ++i) {
       const VU16x32 a = r[0][i], b = r[1][i];
-      squares[0] = add_squares<T>(squares[0], a);
-      squares[1] = add_squares<T>(squares[1], b);
+      if (first_part) {
+        squares[0] = add_squares<Part<Element>>(squares[0], a);
+        squares[1] = add_squares<Part<Element>>(squares[1], b);
+      }
       store_32(out + (c + 2 * i) * kSide, pick_32(a, even, b));
       store_32(out + (c + 2 * i + 1) * kSide, pick_32(a, even + 1, b));
     }

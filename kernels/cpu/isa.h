@@ -101,6 +101,17 @@ FW_INLINE V keep_lanes(LaneBits keep, V x) { return (V)_mm512_maskz_mov_ps(keep,
 FW_INLINE uint32_t deposit_bits(uint32_t bits, uint32_t places) { return _pdep_u32(bits, places); }
 #endif
 
+// ---- subnormal numbers ---------------------------------------------------------------------------------------------
+
+// Of fp32 in vectors: 0, as operands and as results. Returns the mode before; fp16 keeps its own (Intel SDM,
+// VCVTPH2PS).
+FW_INLINE uint32_t take_subnormals_as_zero() {
+  const uint32_t before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);
+  return before;
+}
+FW_INLINE void set_float_mode(uint32_t mode) { _mm_setcsr(mode); }
+
 // ---- numbers of fp32 -----------------------------------------------------------------------------------------------
 
 FW_INLINE V fused(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }  // a b + c

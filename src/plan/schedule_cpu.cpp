@@ -113,7 +113,7 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const int64_t tasks = problem.a.num_splits == 1 ? 1 : std::max<int64_t>(4, device.compute_units);
   const int64_t wanted = ceil_div(tasks, std::max<int64_t>(shape.heads, 1));
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
-  const int64_t most = tiles ? kAmxBackwardChunk : kBackwardChunk;
+  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : kBackwardChunk;
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
   const int64_t accumulators = shape.rows <= chunk || problem.accumulate() ? 1 : ceil_div(key_blocks, splits);
 
@@ -123,8 +123,10 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
   s.tasks = shape.heads * splits;
   const abi::CpuTile tile = tile_of(row);
-  s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
-                          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+  s.scratch_bytes =
+      tiles
+          ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators, parts_on_tiles(row)).bytes
+          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
   if (problem.g.d_bias.data != nullptr) {
     s.scratch_bytes =
         std::max(s.scratch_bytes, abi::BiasGradientScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
