@@ -121,16 +121,7 @@ struct AmxBackwardTask {
   struct Weights {  // of a unit, where the products read them
     uint16_t *p, *ds, *ds_pairs;
     // Of two keys, e and the gradient of their scores g.
-    template <bool kFinite>
     FW_INLINE void put_pair(unsigned i, const V (&e)[2][2], const V (&g)[2][2]) const {
-      if constexpr (kParts<Element> == 2) {
-        FW_UNROLL for (unsigned r = 0; r < 2; ++r) {
-          store_weights<Element, kFinite>(p + (2 * i + r) * kSide, e[r][0], e[r][1]);
-          store_weights<Element, kFinite>(ds + (2 * i + r) * kSide, g[r][0], g[r][1]);
-          store_weights<Element, kFinite>(ds_pairs + r * kTileHalves + i * kSide, g[0][r], g[1][r]);
-        }
-        return;
-      }
       VU16x32 grad[2];
       FW_UNROLL for (unsigned r = 0; r < 2; ++r) {
         grad[r] = round_32<T>(g[r][0], g[r][1]);
@@ -139,6 +130,19 @@ struct AmxBackwardTask {
       }
       store_32(ds_pairs + i * kSide, interleave_low(grad[0], grad[1]));
       store_32(ds_pairs + kTileHalves + i * kSide, interleave_high(grad[0], grad[1]));
+    }
+    // The same in two parts, a key and then what both share: fewer registers.
+    template <bool kFinite>
+    FW_INLINE void put_key(unsigned k, const V (&e)[2], const V (&g)[2]) const {
+      store_weights<Element, kFinite>(p + k * kSide, e[0], e[1]);
+      store_weights<Element, kFinite>(ds + k * kSide, g[0], g[1]);
+      FW_KEEP_ORDER;
+    }
+    template <bool kFinite>
+    FW_INLINE void put_pairs(unsigned i, const V (&g)[2][2]) const {
+      FW_UNROLL for (int h = 0; h < 2; ++h) {
+        store_weights<Element, kFinite>(ds_pairs + h * kTileHalves + i * kSide, g[0][h], g[1][h]);
+      }
     }
   };
   FW_INLINE Weights weights_of(const Unit& u) const {
@@ -187,8 +191,13 @@ struct AmxBackwardTask {
           e[r][h] = exp2_beside_tiles<kMasked>(score, seen);
           g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
+        if constexpr (kParts<Element> == 2) weights.template put_key<true>(2 * i + r, e[r], g[r]);
       }
-      weights.template put_pair<true>(i, e, g);
+      if constexpr (kParts<Element> == 2) {
+        weights.template put_pairs<true>(i, g);
+      } else {
+        weights.put_pair(i, e, g);
+      }
       ++i;
     }
     // The first products store dP of the unit: nothing to do beside them.
@@ -258,7 +267,12 @@ struct AmxBackwardTask {
           if (problem.dropout_threshold) e[r][j] = load(dropped(slot, k, j)) == 0.f ? V{} : e[r][j];
         }
       }
-      weights_of(u).template put_pair<false>(unsigned(i), e, g);
+      if constexpr (kParts<Element> == 2) {
+        for (int r = 0; r < 2; ++r) weights_of(u).template put_key<false>(unsigned(2 * i + r), e[r], g[r]);
+        weights_of(u).template put_pairs<false>(unsigned(i), g);
+      } else {
+        weights_of(u).put_pair(unsigned(i), e, g);
+      }
     }
   }
   // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.
@@ -272,15 +286,18 @@ struct AmxBackwardTask {
     const int64_t unit = first + u.row;
     const uint16_t *k = k_unit(mem.k, u.key, dq), *q = row_unit(mem.q_transposed, unit, dq);
     const uint16_t *v = k_unit(mem.v, u.key, dv), *d_o = row_unit(mem.do_transposed, unit, dv);
-    if (plain()) {
-      flush();
-      plain_score_unit(k, q, dq, mem.s[slot]);
-      return plain_score_unit(v, d_o, dv, mem.dp[slot]);
-    }
     score_unit<Element>(k, q, dq, take_open(), between);
     open = by_rows(mem.s[slot]);
     score_unit<Element>(v, d_o, dv, take_open(), between);
     open = by_rows(mem.dp[slot]);
+  }
+  // The same beside nothing.
+  FW_NOINLINE void scores_alone(const Unit& u, int slot) {
+    if (!plain()) return scores(u, slot, [](int) {});
+    const int64_t unit = first + u.row;
+    flush();
+    plain_score_unit(k_unit(mem.k, u.key, dq), row_unit(mem.q_transposed, unit, dq), dq, mem.s[slot]);
+    plain_score_unit(k_unit(mem.v, u.key, dv), row_unit(mem.do_transposed, unit, dv), dv, mem.dp[slot]);
   }
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_beside(const Unit& before, const Unit& u, int slot) {
@@ -296,12 +313,12 @@ struct AmxBackwardTask {
   }
   template <int kPace>
   FW_INLINE void weights_at(const Unit* list, int count) {
-    scores(list[0], 0, [](int) {});
+    scores_alone(list[0], 0);
     for (int i = 1; i < count; ++i) {
       const Unit &before = list[i - 1], &u = list[i];
       if (before.alone) {
         soften_alone(before, (i - 1) & 1);
-        scores(u, i & 1, [](int) {});
+        scores_alone(u, i & 1);
       } else if (before.masked) {
         soften_beside<true, kPace>(before, u, i & 1);
       } else {
