@@ -245,6 +245,42 @@ TEST_F(AmxSplit, InfinitiesAndNaNsAreThoseOfFp32) {
   EXPECT_EQ(no_more, 0);
 }
 
+// Both backwards get o and lse of one forward. Without low parts the error would be 2^-9.
+TEST_F(AmxSplit, GradientsAsGoodAsFp32) {
+  for (const float q_scale : {0x1p-6f, 1.f, 16.f}) {
+    for (const float v_scale : {0x1p-14f, 1.f, 0x1p10f}) {
+      for (const float d_o_scale : {0x1p-12f, 1.f}) {
+        const Results tiles = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "amx_split_bwd_m256n64");
+        const Results fp32 = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "avx512_bwd_m32n96");
+        for (const auto& [x, y] : {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {
+          EXPECT_GT(largest(*y), 0.f);
+          EXPECT_LT(largest_difference(*x, *y), 1e-4f * largest(*y)) << q_scale << " " << v_scale << " " << d_o_scale;
+        }
+      }
+    }
+  }
+}
+
+// A weight of a hidden key is 0 here and 2^-126 in fp32, so that its product with an infinity is NaN or infinite.
+TEST_F(AmxSplit, GradientsAreFiniteWhereThoseOfFp32Are) {
+  for (void (*const change)(Numbers&, Numbers&, Numbers&) :
+       {+[](Numbers& q, Numbers&, Numbers&) { q[13 * kDim] = bits(true, INFINITY); },
+        +[](Numbers&, Numbers& k, Numbers&) { k[40 * kDim + 9] = bits(true, -INFINITY); },
+        +[](Numbers&, Numbers&, Numbers& v) { v[70 * kDim + 5] = bits(true, NAN); }}) {
+    const Results tiles = attention(1, 1, 1, "avx512_fwd_m32n96", "amx_split_bwd_m256n64", change);
+    const Results fp32 = attention(1, 1, 1, "avx512_fwd_m32n96", "avx512_bwd_m32n96", change);
+    int finite = 0;
+    for (const auto& [x, y] : {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {
+      for (size_t i = 0; i < x->size(); ++i) {
+        const float a = (*x)[i], b = (*y)[i];
+        ASSERT_TRUE(std::isfinite(b) ? std::fabs(a - b) < 1e-2f : !std::isfinite(a)) << i << ": " << a << " " << b;
+        finite += std::isfinite(b);
+      }
+    }
+    EXPECT_GT(finite, 0);
+  }
+}
+
 // The ends of fp16's range: 65504 is above the largest number of fp16 in 8 bits, 2^-24 is the smallest.
 TEST_F(AmxSplit, LargestAndSmallestNumbers) {
   const auto extremes = [](Numbers& q, Numbers& k, Numbers& v) {
