@@ -53,8 +53,10 @@ class Machine(NamedTuple):
 def look(tool: Path) -> Machine:
     """The kernels of other CPUs are listed, too, so the tool is asked to plan with each."""
     kernels = []
-    for kernel in ("amx_fwd_m32n128", "amx_decode_m16n64", "amx_bwd_m256n64"):
-        words = ["d=64", "dtype=bf16", "sq=1" if "decode" in kernel else "sq=128", "sk=128"]
+    names = ["amx_fwd_m32n128", "amx_decode_m16n64", "amx_bwd_m256n64", "amx_split_fwd_m32n128", "amx_split_bwd_m256n64"]
+    for kernel in names:
+        dtype = "f16" if "split" in kernel else "bf16"
+        words = ["d=64", f"dtype={dtype}", "sq=1" if "decode" in kernel else "sq=128", "sk=128"]
         words += ["op=bwd"] if "bwd" in kernel else []
         command = [tool, "explain", *words, f"kernel={kernel}", "--device", "cpu", "--json"]
         asked = subprocess.run(command, capture_output=True, text=True)

@@ -10,10 +10,11 @@ namespace flashwave::abi {
 
 #define FW_ALWAYS_INLINE inline __attribute__((always_inline))
 
-inline constexpr int kAmxSide = 32;           // rows and keys of a unit: 2 x 2 tiles of results
-inline constexpr int kAmxUnit = 32 * 32;      // its numbers
-inline constexpr int kAmxForwardUnits = 2;    // most units of keys in a job of the forward
-inline constexpr int kAmxChunk = 1024;        // forward: keys packed at a time, for all rows of a task
+inline constexpr int kAmxSide = 32;         // rows and keys of a unit: 2 x 2 tiles of results
+inline constexpr int kAmxUnit = 32 * 32;    // its numbers
+inline constexpr int kAmxForwardUnits = 2;  // most units of keys in a job of the forward
+inline constexpr int kAmxChunk =
+    1024;  // forward: keys packed at a time, for all rows of a task; half as many in two parts
 inline constexpr int kAmxKeyStep = 128;       // parts of the keys start at multiples of this
 inline constexpr int kAmxBackwardKeys = 64;   // backward: keys of a job
 inline constexpr int kAmxBackwardRows = 256;  // and its query rows
@@ -22,28 +23,29 @@ inline constexpr int kAmxBackwardRows = 256;  // and its query rows
 FW_ALWAYS_INLINE constexpr int amx_dim(int d) { return (d + 31) / 32 * 32; }
 
 struct AmxForwardScratch {
-  uint16_t* q;                 // [block of 32 rows][32 columns][row]
+  // Numbers of fp16 may be two of bf16 each: "part".
+  uint16_t* q;                 // [block of 32 rows][32 columns][part][row]
   float* o;                    // [block][32 columns][4 tiles]
   char *rows, *states;         // PanelRows, AmxRowState per block
-  uint16_t *k, *v;             // the packed chunk: [unit][32 columns][2 tiles]
+  uint16_t *k, *v;             // the packed chunk: [unit][32 columns][part][2 tiles]
   float *k_length, *v_extent;  // per unit: the largest |k|, the largest number of v
   float *s, *junk;             // [unit][row][key]; where results that nobody needs are stored
-  uint16_t* p[2];              // [unit][row][key], of two jobs
+  uint16_t* p[2];              // [unit][part][row][key], of two jobs
   uint32_t* kept;              // [unit][row], a bit per key
   int dq, dv;                  // padded
   int64_t bytes;
 
   static constexpr int64_t kStateBytes = kAmxSide * (64 + 4 + 4) + 64;
 
-  FW_ALWAYS_INLINE AmxForwardScratch(char* base, int dim_qk, int dim_v, int64_t blocks) {
+  FW_ALWAYS_INLINE AmxForwardScratch(char* base, int dim_qk, int dim_v, int64_t blocks, int parts) {
     Carver c{base};
     dq = amx_dim(dim_qk), dv = amx_dim(dim_v);
     s = c.floats(kAmxForwardUnits * kAmxUnit);
-    p[0] = c.take<uint16_t>(kAmxForwardUnits * kAmxUnit * 2);
-    p[1] = c.take<uint16_t>(kAmxForwardUnits * kAmxUnit * 2);
+    p[0] = c.take<uint16_t>(kAmxForwardUnits * kAmxUnit * 2 * parts);
+    p[1] = c.take<uint16_t>(kAmxForwardUnits * kAmxUnit * 2 * parts);
     junk = c.floats(kAmxUnit);
     kept = c.take<uint32_t>(kAmxForwardUnits * kAmxSide * 4);
-    q = c.take<uint16_t>(blocks * kAmxSide * dq * 2);
+    q = c.take<uint16_t>(blocks * kAmxSide * dq * 2 * parts);
     o = c.floats(blocks * kAmxSide * dv);
     rows = c.take<char>(blocks * cpu_tile(kAmxSide, 32).panel_rows_bytes());
     states = c.take<char>(blocks * kStateBytes);
@@ -98,26 +100,28 @@ struct AmxBackwardScratch {
   int64_t dk_block, dv_block;
   int64_t bytes;
 
-  FW_ALWAYS_INLINE AmxBackwardScratch(char* base, int dim_qk, int dim_v_, int64_t chunk_rows, int64_t key_blocks) {
+  FW_ALWAYS_INLINE AmxBackwardScratch(char* base, int dim_qk, int dim_v_, int64_t chunk_rows, int64_t key_blocks,
+                                      int parts) {
     Carver c{base};
     constexpr int kKeys = kAmxBackwardKeys, kKeyUnits = kKeys / kAmxSide;
-    constexpr int kJob = kKeys * kAmxBackwardRows * 2;
+    const int number = 2 * parts;  // bytes
+    const int job = kKeys * kAmxBackwardRows * number;
     dim_q = amx_dim(dim_qk), dim_v = amx_dim(dim_v_);
     dk_block = int64_t{kKeys} * dim_q, dv_block = int64_t{kKeys} * dim_v;
     for (int i = 0; i < 2; ++i) s[i] = c.floats(kAmxUnit), dp[i] = c.floats(kAmxUnit);
     junk = c.floats(kAmxUnit);
     bias = c.floats(kAmxUnit);
-    p = c.take<uint16_t>(kJob);
-    ds = c.take<uint16_t>(kJob);
-    ds_pairs = c.take<uint16_t>(kJob);
-    k = c.take<uint16_t>(kKeys * dim_q * 2);
-    v = c.take<uint16_t>(kKeys * dim_v * 2);
-    k_transposed = c.take<uint16_t>(kKeys * dim_q * 2);
+    p = c.take<uint16_t>(job);
+    ds = c.take<uint16_t>(job);
+    ds_pairs = c.take<uint16_t>(job);
+    k = c.take<uint16_t>(kKeys * dim_q * number);
+    v = c.take<uint16_t>(kKeys * dim_v * number);
+    k_transposed = c.take<uint16_t>(kKeys * dim_q * number);
     k_length = c.floats(kKeyUnits);
-    q_transposed = c.take<uint16_t>(chunk_rows * dim_q * 2);
-    do_transposed = c.take<uint16_t>(chunk_rows * dim_v * 2);
-    q_pairs = c.take<uint16_t>(chunk_rows * dim_q * 2);
-    do_pairs = c.take<uint16_t>(chunk_rows * dim_v * 2);
+    q_transposed = c.take<uint16_t>(chunk_rows * dim_q * number);
+    do_transposed = c.take<uint16_t>(chunk_rows * dim_v * number);
+    q_pairs = c.take<uint16_t>(chunk_rows * dim_q * number);
+    do_pairs = c.take<uint16_t>(chunk_rows * dim_v * number);
     dq = c.floats(chunk_rows * dim_q);
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);

@@ -1,4 +1,4 @@
-// Backward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and gradients.h.
+// Backward attention in bf16 or fp16 on AMX tiles, as amx_fwd.h. Included by amx.cpp after amx_tile.h and gradients.h.
 //
 // Everything is transposed, as in bwd.h: keys are tile rows, queries are columns, so LSE and delta lie in the lanes.
 //
@@ -16,16 +16,19 @@ constexpr float kLargestArgument = 0x1p20f;  // of exp2_beside_tiles, with room 
 
 // Weights are at most 1, and those of many keys small: as fp16 they are kept 2^14 times as large, so that numbers below
 // 2^-28 alone are subnormal. Their gradients dS have no range of their own and get one: see gradient_factor().
-template <class T>
-constexpr int kWeightShift = std::is_same_v<T, Half> ? 14 : 0;
-template <class T>
-constexpr float kWeightFactor = float(1 << kWeightShift<T>);
+template <class Element>
+constexpr bool kScaledWeights = std::is_same_v<Element, Half>;
+template <class Element>
+constexpr int kWeightShift = kScaledWeights<Element> ? 14 : 0;
+template <class Element>
+constexpr float kWeightFactor = float(1 << kWeightShift<Element>);
 
 using abi::AmxBackwardScratch;
 
 template <class Element>
 struct AmxBackwardTask {
-  using T = Element;
+  using T = Number<Element>;
+  static constexpr int kWeights = kUnit * kParts<Element>;
   struct Unit {
     int key, row;  // unit of keys, of the job's rows
     bool masked;   // some row does not see some key
@@ -43,11 +46,12 @@ struct AmxBackwardTask {
   const float scale;
   const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
   const bool modified;
-  int64_t row0 = 0;  // of the chunk
-  int units = 0;     // of its rows
-  int first = 0;     // the job's first unit of rows
-  int64_t key0 = 0;  // the job's first key
-  Place open;        // where the results go that are still in tiles
+  int64_t row0 = 0;                             // of the chunk
+  int units = 0;                                // of its rows
+  int first = 0;                                // the job's first unit of rows
+  int64_t key0 = 0;                             // the job's first key
+  bool finite_rows = true, finite_keys = true;  // the chunk, the block of keys; asked of numbers in two parts
+  Place open;                                   // where the results go that are still in tiles
 
   FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
                             int32_t parts, int64_t chunk)
@@ -61,7 +65,7 @@ struct AmxBackwardTask {
         splits(parts),
         chunk_rows(chunk),
         scale(params.softmax_scale * kLog2e),
-        ds_factor(std::is_same_v<T, Half> ? gradient_factor() : 1.f),
+        ds_factor(kScaledWeights<Element> ? gradient_factor() : 1.f),
         modified(has_score_modifiers(params) || params.dropout_threshold) {}
 
   // The largest length of a row squared.
@@ -95,6 +99,13 @@ struct AmxBackwardTask {
     return __builtin_bit_cast(float, (254u - exponent) << 23);              // and times this below 2
   }
 
+  // Where the packed numbers of a unit begin.
+  static constexpr int kColumn = 32 * kParts<Element>;
+  FW_INLINE static uint16_t* k_unit(uint16_t* base, int u, int dim) { return base + u * dim * kColumn; }
+  FW_INLINE static uint16_t* row_unit(uint16_t* base, int64_t u, int dim) { return base + u * dim * kColumn; }
+  // Whether to multiply number by number: see plain_step_2x2().
+  FW_INLINE bool plain() const { return kParts<Element> == 2 && !(finite_rows && finite_keys); }
+
   FW_INLINE Place take_open() {
     const Place done = open.at ? open : Place{mem.junk};
     open = {};
@@ -120,9 +131,22 @@ struct AmxBackwardTask {
       store_32(ds_pairs + i * kSide, interleave_low(grad[0], grad[1]));
       store_32(ds_pairs + kTileHalves + i * kSide, interleave_high(grad[0], grad[1]));
     }
+    // The same in two parts, a key and then what both share: fewer registers.
+    template <bool kFinite>
+    FW_INLINE void put_key(unsigned k, const V (&e)[2], const V (&g)[2]) const {
+      store_weights<Element, kFinite>(p + k * kSide, e[0], e[1]);
+      store_weights<Element, kFinite>(ds + k * kSide, g[0], g[1]);
+      FW_KEEP_ORDER;
+    }
+    template <bool kFinite>
+    FW_INLINE void put_pairs(unsigned i, const V (&g)[2][2]) const {
+      FW_UNROLL for (int h = 0; h < 2; ++h) {
+        store_weights<Element, kFinite>(ds_pairs + h * kTileHalves + i * kSide, g[0][h], g[1][h]);
+      }
+    }
   };
   FW_INLINE Weights weights_of(const Unit& u) const {
-    const int64_t at = (u.key * kRowUnits + u.row) * int64_t{kUnit};
+    const int64_t at = (u.key * kRowUnits + u.row) * int64_t{kWeights};
     return {mem.p + at, mem.ds + at, mem.ds_pairs + at};
   }
 
@@ -137,9 +161,8 @@ struct AmxBackwardTask {
     unsigned i = 0;
     int skipped = 0, credit = 0;
     const int rate;  // in 1/256 of a pair
-    static constexpr bool kScaled = std::is_same_v<T, Half>;
     static constexpr unsigned kPairs = kSide / 2;
-    static constexpr int kPair = 256, kStores = 4;
+    static constexpr int kPair = 256, kStores = kParts<Element> == 1 ? 4 : 1;  // in calls that count
 
     FW_INLINE Softener(const AmxBackwardTask& t, const Unit& u, int slot)
         : s(t.mem.s[slot]),
@@ -163,18 +186,33 @@ struct AmxBackwardTask {
             seen = lanes_around(key + int32_t(2 * i) + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
           const V score = fused(load(s + x), scale, load(neg_lse + h * W));
           const V gradient = load(dp + x);
-          const V d = kScaled ? fused(gradient, ds_factor, -load(delta + h * W)) : gradient - load(delta + h * W);
+          const V d = kScaledWeights<Element> ? fused(gradient, ds_factor, -load(delta + h * W))
+                                              : gradient - load(delta + h * W);
           e[r][h] = exp2_beside_tiles<kMasked>(score, seen);
           g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
+        if constexpr (kParts<Element> == 2) weights.template put_key<true>(2 * i + r, e[r], g[r]);
       }
-      weights.put_pair(i, e, g);
+      if constexpr (kParts<Element> == 2) {
+        weights.template put_pairs<true>(i, g);
+      } else {
+        weights.put_pair(i, e, g);
+      }
       ++i;
     }
     // The first products store dP of the unit: nothing to do beside them.
     FW_INLINE void operator()(int n) {
+      if constexpr (kParts<Element> == 2) {  // four calls in twelve
+        if (n % 3 != 2) return;
+        n /= 3;
+      }
       if (skipped < kStores) {
         ++skipped;
+        return;
+      }
+      if constexpr (kPace > 0 && kParts<Element> == 2) {
+        if (kPace == 1 && n % 2 == 0) return;
+        if (i < kPairs) pair();
         return;
       }
       if constexpr (kPace > 0) {
@@ -197,6 +235,7 @@ struct AmxBackwardTask {
     float *s = mem.s[slot], *dp = mem.dp[slot];
     const float *neg_lse = mem.neg_lse + unit * kSide, *delta = mem.delta + unit * kSide;
     const int64_t k0 = key0 + u.key * kSide;
+    const abi::Params problem = p;  // as in soften_16() of amx_fwd.h
     if (p.bias.data) load_bias_tile<T>(p, lanes, k0, 0, kSide, scope.seq.keys, mem.bias);
     const float keep = 1.f / (1.f - p.dropout_p);
     if (p.dropout_threshold) {  // dP of what was dropped is 0
@@ -214,21 +253,26 @@ struct AmxBackwardTask {
           const VI seen = sees(lanes, j, int32_t(k0) + k);
           const V diagonal = __builtin_convertvector(load_i(lanes.diagonal + j * W) - int32_t(k0), V);
           V tanh_z{};
-          const V score = modify_score(p, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
-                                       p.bias.data ? mem.bias + x : nullptr, &tanh_z);
-          V log_prob = score + (load(neg_lse + j * W) - float(kWeightShift<T>));
-          if (p.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
+          const V score = modify_score(problem, load(s + x) * scale, load(lanes.slope + j * W), diagonal, float(k),
+                                       problem.bias.data ? mem.bias + x : nullptr, &tanh_z);
+          V log_prob = score + (load(neg_lse + j * W) - float(kWeightShift<Element>));
+          if (problem.bias.data) log_prob = log_prob > 0.f ? V{} : log_prob;  // bwd.h says why
           const V weight = zero_unless(seen, exp2_masked(log_prob));
           const V d_score = zero_unless(seen, weight * (load(dp + x) * ds_factor - load(delta + j * W)));
-          g[r][j] = zero_unless(seen, d_score * (1.f - tanh_z * tanh_z) * kWeightFactor<T>);
-          if (p.d_slopes) {
+          g[r][j] = zero_unless(seen, d_score * (1.f - tanh_z * tanh_z) * kWeightFactor<Element>);
+          if (problem.d_slopes) {
             add_slope_gradient(lanes, j, int32_t(k0) + k, d_score * (1.f / ds_factor), mem.d_slope + unit * kSide);
           }
-          e[r][j] = weight * kWeightFactor<T>;
-          if (p.dropout_threshold) e[r][j] = load(dropped(slot, k, j)) == 0.f ? V{} : e[r][j];
+          e[r][j] = weight * kWeightFactor<Element>;
+          if (problem.dropout_threshold) e[r][j] = load(dropped(slot, k, j)) == 0.f ? V{} : e[r][j];
         }
       }
-      weights_of(u).put_pair(unsigned(i), e, g);
+      if constexpr (kParts<Element> == 2) {
+        for (int r = 0; r < 2; ++r) weights_of(u).template put_key<false>(unsigned(2 * i + r), e[r], g[r]);
+        weights_of(u).template put_pairs<false>(unsigned(i), g);
+      } else {
+        weights_of(u).put_pair(unsigned(i), e, g);
+      }
     }
   }
   // Where a unit keeps which weights are not dropped, 1 or 0: the other slot's dP, which nobody needs by then.
@@ -240,10 +284,20 @@ struct AmxBackwardTask {
   template <class Between>
   FW_INLINE void scores(const Unit& u, int slot, Between&& between) {
     const int64_t unit = first + u.row;
-    score_unit<T>(mem.k + u.key * kSide * dq, mem.q_transposed + unit * kSide * dq, dq, take_open(), between);
+    const uint16_t *k = k_unit(mem.k, u.key, dq), *q = row_unit(mem.q_transposed, unit, dq);
+    const uint16_t *v = k_unit(mem.v, u.key, dv), *d_o = row_unit(mem.do_transposed, unit, dv);
+    score_unit<Element>(k, q, dq, take_open(), between);
     open = by_rows(mem.s[slot]);
-    score_unit<T>(mem.v + u.key * kSide * dv, mem.do_transposed + unit * kSide * dv, dv, take_open(), between);
+    score_unit<Element>(v, d_o, dv, take_open(), between);
     open = by_rows(mem.dp[slot]);
+  }
+  // The same beside nothing.
+  FW_NOINLINE void scores_alone(const Unit& u, int slot) {
+    if (!plain()) return scores(u, slot, [](int) {});
+    const int64_t unit = first + u.row;
+    flush();
+    plain_score_unit(k_unit(mem.k, u.key, dq), row_unit(mem.q_transposed, unit, dq), dq, mem.s[slot]);
+    plain_score_unit(k_unit(mem.v, u.key, dv), row_unit(mem.do_transposed, unit, dv), dv, mem.dp[slot]);
   }
   template <bool kMasked, int kPace>
   FW_NOINLINE void soften_beside(const Unit& before, const Unit& u, int slot) {
@@ -259,12 +313,12 @@ struct AmxBackwardTask {
   }
   template <int kPace>
   FW_INLINE void weights_at(const Unit* list, int count) {
-    scores(list[0], 0, [](int) {});
+    scores_alone(list[0], 0);
     for (int i = 1; i < count; ++i) {
       const Unit &before = list[i - 1], &u = list[i];
       if (before.alone) {
         soften_alone(before, (i - 1) & 1);
-        scores(u, i & 1, [](int) {});
+        scores_alone(u, i & 1);
       } else if (before.masked) {
         soften_beside<true, kPace>(before, u, i & 1);
       } else {
@@ -277,10 +331,15 @@ struct AmxBackwardTask {
   // results += sum over n units of A and B, each a distance apart.
   FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, float* results) {
     const auto nothing = [](int) {};
-    step_2x2<T, Start::kLoad>(a, b, take_open(), results, nothing);
+    if (plain()) {
+      flush();
+      for (int i = 0; i < n; ++i) plain_step_2x2(a + i * a_next, b + i * b_next, {results});
+      return;
+    }
+    step_2x2<Element, Start::kLoad>(a, b, take_open(), results, nothing);
     FW_NO_UNROLL for (int i = 1; i < n; ++i) {
       a += a_next, b += b_next;
-      step_2x2<T, Start::kGoOn>(a, b, {}, nullptr, nothing);
+      step_2x2<Element, Start::kGoOn>(a, b, {}, nullptr, nothing);
     }
     open = {results};
   }
@@ -293,13 +352,15 @@ struct AmxBackwardTask {
     for (int k = 0; k < kKeyUnits; ++k) {
       const auto [from, to] = seen[k];
       if (from >= to) continue;
-      const int64_t at = (k * kRowUnits + from) * int64_t{kUnit}, row = int64_t{first + from} * kSide;
+      const int64_t at = (k * kRowUnits + from) * int64_t{kWeights};
+      const uint16_t *d_o = row_unit(mem.do_pairs, first + from, dv), *q = row_unit(mem.q_pairs, first + from, dq);
       FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
-        gradient(mem.p + at, kUnit, mem.do_pairs + row * dv + c * 32, kSide * dv, to - from,
+        gradient(mem.p + at, kWeights, d_o + c * kColumn, kSide * dv * kParts<Element>, to - from,
                  dv_out + (k * dv + c) * kSide);
       }
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
-        gradient(mem.ds + at, kUnit, mem.q_pairs + row * dq + c * 32, kSide * dq, to - from, dk + (k * dq + c) * kSide);
+        gradient(mem.ds + at, kWeights, q + c * kColumn, kSide * dq * kParts<Element>, to - from,
+                 dk + (k * dq + c) * kSide);
       }
     }
     for (int r = 0; r < kRowUnits; ++r) {
@@ -311,8 +372,9 @@ struct AmxBackwardTask {
       if (from >= to) continue;
       float* out = mem.dq + int64_t{first + r} * kSide * dq;
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
-        gradient(mem.k_transposed + (from * dq + c) * kSide, dq * kSide,
-                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kUnit}, kRowUnits * kUnit, to - from, out + c * kSide);
+        gradient(k_unit(mem.k_transposed, from, dq) + c * kColumn, dq * kColumn,
+                 mem.ds_pairs + (from * kRowUnits + r) * int64_t{kWeights}, kRowUnits * kWeights, to - from,
+                 out + c * kSide);
       }
     }
     flush();
@@ -331,7 +393,7 @@ struct AmxBackwardTask {
         const PanelRows& lanes = rows[first + r];
         if (lanes.min_first >= key + kSide || lanes.max_last <= key) continue;
         const bool fits = mem.q_length[first + r] * mem.k_length[k] * __builtin_fabsf(scale) < kLargestArgument;
-        list[n++] = {k, r, key < lanes.max_first || key + kSide > lanes.min_last, modified || !fits};
+        list[n++] = {k, r, key < lanes.max_first || key + kSide > lanes.min_last, modified || !fits || plain()};
         seen[k].from = r < seen[k].from ? r : seen[k].from, seen[k].to = r + 1;
       }
     }
@@ -351,6 +413,7 @@ struct AmxBackwardTask {
   FW_INLINE void load_chunk() {
     const int64_t count = scope.rows - row0 < chunk_rows ? scope.rows - row0 : chunk_rows;
     units = int((count + kSide - 1) / kSide);
+    finite_rows = true;
     for (int64_t u = 0; u < units; ++u) {
       const int64_t row = row0 + u * kSide;
       const T* pointers[NQ];
@@ -358,17 +421,19 @@ struct AmxBackwardTask {
         prefetch_output<T>(p, scope, query, head);  // for delta, below
       });
       scope.panel_pointers(p.q, row, pointers);
-      mem.q_length[u] = __builtin_sqrtf(pack_transposed(pointers, p.dim_qk, dq, mem.q_transposed + u * kSide * dq));
-      pack_pairs<false>(pointers, p.dim_qk, dq, mem.q_pairs + u * kSide * dq);
+      mem.q_length[u] =
+          __builtin_sqrtf(pack_transposed<Element>(pointers, p.dim_qk, dq, row_unit(mem.q_transposed, u, dq)));
+      pack_pairs<Element, false>(pointers, p.dim_qk, dq, row_unit(mem.q_pairs, u, dq));
       scope.panel_pointers(p.d_o, row, pointers);
-      pack_transposed(pointers, p.dim_v, dv, mem.do_transposed + u * kSide * dv);
-      pack_pairs<false>(pointers, p.dim_v, dv, mem.do_pairs + u * kSide * dv);
+      const float d_o = pack_transposed<Element>(pointers, p.dim_v, dv, row_unit(mem.do_transposed, u, dv));
+      pack_pairs<Element, false>(pointers, p.dim_v, dv, row_unit(mem.do_pairs, u, dv));
+      finite_rows &= mem.q_length[u] < kInf && d_o < kInf;
       scope.describe_panel(row, rows[u]);
       float *neg_lse = mem.neg_lse + u * kSide, *delta = mem.delta + u * kSide;
       for (int i = 0; i < kSide; ++i) neg_lse[i] = -kLargestArgument, delta[i] = 0.f;
       scope.for_each_row(row, scope.panel_count(row), [&](int i, int64_t query, int32_t head) {
         // an empty row has -inf: P = 0
-        const float lse = *scope.pointer<const float>(p.lse, query, head), x = kWeightShift<T> - in_log2(lse);
+        const float lse = *scope.pointer<const float>(p.lse, query, head), x = kWeightShift<Element> - in_log2(lse);
         if (lse != -kInf) neg_lse[i] = x < -kLargestArgument ? -kLargestArgument : x;
         delta[i] = row_delta<T>(p, scope, query, head) * ds_factor;
       });
@@ -379,13 +444,18 @@ struct AmxBackwardTask {
 
   FW_INLINE void load_keys() {
     const T* pointers[NQ];
+    finite_keys = true;
     for (int k = 0; k < kKeyUnits; ++k) {
-      uint16_t* rows_of_k = mem.k + k * kSide * dq;
+      uint16_t* rows_of_k = k_unit(mem.k, k, dq);
       unit_pointers(scope, p.k, key0 + k * kSide, scope.seq.keys, pointers);
-      pack_rows(pointers, p.dim_qk, dq, rows_of_k);
-      mem.k_length[k] = __builtin_sqrtf(transpose_rows<T>(rows_of_k, dq, mem.k_transposed + k * kSide * dq));
+      pack_rows<Element>(pointers, p.dim_qk, dq, rows_of_k);
+      mem.k_length[k] = __builtin_sqrtf(transpose_rows<Element>(rows_of_k, dq, k_unit(mem.k_transposed, k, dq)));
       unit_pointers(scope, p.v, key0 + k * kSide, scope.seq.keys, pointers);
-      pack_rows(pointers, p.dim_v, dv, mem.v + k * kSide * dv);
+      pack_rows<Element>(pointers, p.dim_v, dv, k_unit(mem.v, k, dv));
+      if constexpr (kParts<Element> == 2) {
+        const float v = largest_square(kSide, p.dim_v, [&](int64_t i) { return pointers[i]; });
+        finite_keys &= mem.k_length[k] < kInf && v < kInf;
+      }
     }
   }
 
@@ -409,16 +479,16 @@ struct AmxBackwardTask {
       __builtin_memcpy(mem.junk, x, kUnit * sizeof(float));
       for (int i = 0; i < kUnit; i += W) {
         V v = load(mem.junk + in_tiles(i / kSide, i % kSide));
-        if constexpr (std::is_same_v<T, Half>) v *= ds_unit();
+        if constexpr (kScaledWeights<Element>) v *= ds_unit();
         store(x + i, v);
       }
     }
   }
 
-  FW_INLINE float ds_unit() const { return 1.f / kWeightFactor<T> / ds_factor; }
+  FW_INLINE float ds_unit() const { return 1.f / kWeightFactor<Element> / ds_factor; }
   FW_INLINE void write_keys(const float* dk, const float* dv_out) {
     if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale * ds_unit());
-    if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, scale_of_kept(p) / kWeightFactor<T>);
+    if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, scale_of_kept(p) / kWeightFactor<Element>);
   }
   FW_INLINE void write_gradient(const abi::Tensor& t, const float* sums, int dim, int n, float factor) {
     in_dtype<T>(t, [&](auto* of) __attribute__((always_inline)) {
@@ -445,7 +515,7 @@ struct AmxBackwardTask {
     const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
     const int64_t mine = one_slot ? 1 : (key_blocks - split + splits - 1) / splits;
     int order[NQ];  // of the columns of dQ^T, as put_pair() leaves them
-    for (int i = 0; i < NQ; ++i) order[i] = i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
+    for (int i = 0; i < NQ; ++i) order[i] = kParts<Element> == 2 ? i : i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
     if (!one_slot) {
       __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
       __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
@@ -471,15 +541,15 @@ struct AmxBackwardTask {
   }
 };
 
-template <class T>
+template <class Element>
 void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
   const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
-    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
-    AmxBackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
+  backward_tasks<Number<Element>>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
+    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks, kParts<Element>);
+    AmxBackwardTask<Element> task(p, scope, mem, split, splits, chunk_rows);
     task.run(take);
   });
 }

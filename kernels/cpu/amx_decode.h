@@ -58,7 +58,7 @@ struct AmxDecodeTask {
       const T* rows[kSide];
       for (int i = 0; i < kSide; ++i) rows[i] = g + i < block.count ? block.values[g + i] + v_offset : nullptr;
       while_adding.fetch_rows(kSide);
-      pack_pairs<false>(rows, p.dim_v, dv, mem.v + g * dv);
+      pack_pairs<T, false>(rows, p.dim_v, dv, mem.v + g * dv);
     }
     add_values(block.count);
   }

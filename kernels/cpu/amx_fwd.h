@@ -1,4 +1,5 @@
-// Forward attention in bf16 or fp16 on AMX tiles. Included by amx.cpp after amx_tile.h and parts.h.
+// Forward attention in bf16 or fp16 on AMX tiles; fp16 on those of fp16, or on those of bf16 in two parts (SplitHalf).
+// Included by amx.cpp after amx_tile.h and parts.h.
 //
 // A job is 32 query rows against up to 2 units of 32 keys: S = Q K^T (tiles), P = 2^(S c - m) (vectors), O += P V
 // (tiles). S goes through memory: there is no way from a tile to a vector register. Jobs overlap:
@@ -8,9 +9,9 @@
 //
 // Three things decide whether the two sides really overlap (NOTES.md): vector instructions stand after every single
 // tile product; a finished tile is stored when its register is about to be used again; Q, O, S and P of a job stay in
-// the first-level cache, K and V stream past it (from the second, packed, 1024 keys at a time).
+// the first-level cache, K and V stream past it (from the second, packed, 1024 keys at a time, or 512 in two parts).
 //
-// P is rounded to the type, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
+// P is rounded, so m need not be the maximum, only near enough. |q||k| bounds every score of a job: while
 // that proves that 2^(S - m) stays in range, m is left as it is, 0 to begin with, and no maximum is taken. Jobs that it
 // does not prove so, or whose scores are modified, run by themselves with the online softmax (online_job).
 
@@ -42,19 +43,26 @@ struct WeightRange<Half> {
   static constexpr float kWidestStart = 14.f, kWidestScore = 15.9f, kAbove = 2.f;
   static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
 };
+// Two numbers of bf16 have its range.
+template <>
+struct WeightRange<SplitHalf> : WeightRange<BFloat16> {
+  static constexpr float kSmallestV = 0.f, kLargestV = 65504.f;
+};
 
 template <class Element>
 struct AmxForwardTask {
-  using T = Element;
-  static constexpr int kJobUnits = abi::kAmxForwardUnits;
+  using T = Number<Element>;
+  static constexpr int kJobUnits = abi::kAmxForwardUnits, kWeights = kUnit * kParts<Element>;
+  static constexpr int kChunk = abi::kAmxChunk / kParts<Element>;
   struct Job {
     const uint16_t *q, *k, *v;
     float* o;
     AmxRowState* state;
     const PanelRows* rows;
-    int units = 0;  // 0: no job
-    int32_t key;    // first one
-    bool masked;    // some row does not see some key
+    int units = 0;   // 0: no job
+    int first_unit;  // in the chunk
+    int32_t key;     // first one
+    bool masked;     // some row does not see some key
   };
 
   const TileScope tiles;
@@ -75,7 +83,7 @@ struct AmxForwardTask {
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
         scope(sc),
-        mem(scratch, params.dim_qk, params.dim_v, (row_count + kSide - 1) / kSide),
+        mem(scratch, params.dim_qk, params.dim_v, (row_count + kSide - 1) / kSide, kParts<Element>),
         rows(reinterpret_cast<PanelRows*>(mem.rows)),
         states(reinterpret_cast<AmxRowState*>(mem.states)),
         dq(mem.dq),
@@ -93,9 +101,13 @@ struct AmxForwardTask {
     return done;
   }
   FW_INLINE uint16_t* p_of(int which) const { return mem.p[which & 1]; }
+  FW_INLINE uint16_t* q_block(int b) const { return mem.q + int64_t{b} * kSide * dq * kParts<Element>; }
+  FW_INLINE uint16_t* k_unit(int u) const { return mem.k + int64_t{u} * kSide * dq * kParts<Element>; }
+  FW_INLINE uint16_t* v_unit(int u) const { return mem.v + int64_t{u} * kSide * dv * kParts<Element>; }
 
   // ---- softmax of plain scores, a row of 32 keys at a time, as many after each product as keep pace with it --------
 
+  // kPace: rows in a step, 0 if that is not known when this is compiled.
   template <bool kMasked, int kPace>
   struct Softener {
     const float* s;
@@ -111,7 +123,7 @@ struct AmxForwardTask {
     static constexpr int kRow = 256;
 
     FW_INLINE Softener(const AmxForwardTask& t, const Job& j, int first_unit, int units, const float* from,
-                       uint16_t* to, int products)
+                       uint16_t* to, int steps)
         : s(from),
           out(to),
           state(*j.state),
@@ -119,14 +131,14 @@ struct AmxForwardTask {
           key(j.key + first_unit * kSide),
           scale(splat(t.scale)),
           end(units * kSide),
-          rate(products > 0 ? (end * kRow + products - 1) / products : 0) {}
+          rate(steps > 0 ? (end * kRow + steps * kProducts<Element> - 1) / (steps * kProducts<Element>) : 0) {}
 
     // Rows [at, at + kCount) of one unit. Unsigned: between products every instruction counts.
     template <int kCount>
     FW_INLINE void soften_rows(unsigned at) {
       const unsigned first_row = at % kSide;
       const float* x = s + at * kSide;
-      uint16_t* weights = out + at * kSide;
+      uint16_t* weights = out + at / kSide * (kWeights - kUnit) + at * kSide;
       FW_UNROLL for (int n = 0; n < kCount; ++n) {
         const unsigned r = first_row + n;
         uint32_t seen = 0;
@@ -139,15 +151,16 @@ struct AmxForwardTask {
         const V x1 = fused(load(x + n * kSide + W), scale, base);
         const V e0 = exp2_beside_tiles<kMasked>(x0, LaneBits(seen));
         const V e1 = exp2_beside_tiles<kMasked>(x1, LaneBits(seen >> 16));
-        store_32(weights + n * kSide, round_32<T>(e0, e1));
+        store_weights<Element>(weights + n * kSide, e0, e1);
         store(state.sum[r], load(state.sum[r]) + (e0 + e1));
       }
     }
-    FW_INLINE void operator()(int) {
+    FW_INLINE void operator()(int product) {
       if constexpr (kPace > 0) {
-        if (i + kPace > end) return;
-        soften_rows<kPace>(unsigned(i));
-        i += kPace;
+        const int now = (product + 1) * kPace / kProducts<Element> - product * kPace / kProducts<Element>;
+        if (now == 0 || i + now > end) return;
+        now == 1 ? soften_rows<1>(unsigned(i)) : soften_rows<2>(unsigned(i));
+        i += now;
         return;
       }
       credit += rate;
@@ -168,7 +181,7 @@ struct AmxForwardTask {
   FW_INLINE void scores(Between&& between) {
     const int dim = kDim ? kDim : dq;
     FW_NO_UNROLL for (int u = 0; u < cur.units; ++u) {
-      score_unit<T>(cur.q, cur.k + u * kSide * dim, dim, take_open(), between);
+      score_unit<Element>(cur.q, cur.k + u * kSide * dim * kParts<Element>, dim, take_open(), between);
       open = by_rows(s_unit(cur, u));
     }
   }
@@ -177,12 +190,12 @@ struct AmxForwardTask {
     const int dim = kDim ? kDim : dv;
     const uint16_t* weights = p_of(phase + 1);
     FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
-      const uint16_t *a = weights, *v = prev.v + c * 32;
+      const uint16_t *a = weights, *v = prev.v + c * 32 * kParts<Element>;
       float* const o = prev.o + c * kSide;
-      step_2x2<T, Start::kLoad>(a, v, take_open(), o, between);
+      step_2x2<Element, Start::kLoad>(a, v, take_open(), o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
-        a += kUnit, v += kSide * dim;
-        step_2x2<T, Start::kGoOn>(a, v, {}, nullptr, between);
+        a += kWeights, v += kSide * dim * kParts<Element>;
+        step_2x2<Element, Start::kGoOn>(a, v, {}, nullptr, between);
       }
       open = {o};
     }
@@ -195,21 +208,21 @@ struct AmxForwardTask {
 
   // ---- the pipeline ------------------------------------------------------------------------------------------------
 
-  // Rows after each product: 128 / dim keep pace with it. Known for the dims that have their own code, else counted.
-  static constexpr int pace(int dim) { return dim ? 128 / dim : 0; }
+  // Rows in each step: 512 / dim keep pace with it. Known for the dims that have their own code, else counted.
+  static constexpr int pace(int dim) { return dim ? 512 / dim : 0; }
 
   // The last unit of prev's softmax, beside cur's scores.
   template <int kDim, bool kMasked>
   FW_NOINLINE void soften_last() {
     Softener<kMasked, pace(kDim)> soften(*this, prev, prev.units - 1, 1, s_unit(prev, prev.units - 1),
-                                         p_of(phase + 1) + (prev.units - 1) * kUnit, cur.units * dq / 8);
+                                         p_of(phase + 1) + (prev.units - 1) * kWeights, cur.units * dq / 32);
     scores<kDim>(soften);
     soften.finish();
   }
   // The first unit of cur's softmax, if it has two, beside the values of prev.
   template <int kDim, bool kMasked>
   FW_NOINLINE void soften_rest() {
-    Softener<kMasked, pace(kDim)> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase), prev.units * dv / 8);
+    Softener<kMasked, pace(kDim)> soften(*this, cur, 0, cur.units - 1, mem.s, p_of(phase), prev.units * dv / 32);
     if (prev.units) {
       values<kDim>(soften);
     } else {
@@ -307,79 +320,124 @@ struct AmxForwardTask {
                                              : read(static_cast<const T*>(p.bias.data)));
   }
 
-  // Row r of cur: scores -> weights, with the online softmax; keys are in the lanes.
-  FW_NOINLINE void soften_row(int r, uint16_t* out) {
+  // Rows [r0, r0 + 16) of cur: scores -> weights, with the online softmax; keys are in the lanes.
+  FW_NOINLINE void soften_16(int r0, uint16_t* out) {
     AmxRowState& state = *cur.state;
-    const int32_t diagonal = cur.rows->diagonal[r];
-    const float slope = cur.rows->slope[r];
+    const abi::Params problem = p;  // nothing that is stored below can change it: its fields stay in registers
+    const bool any_modifier = has_score_modifiers(problem), has_bias = problem.bias.data != nullptr;
     VI lanes;
     FW_UNROLL for (int i = 0; i < W; ++i) lanes[i] = i;
-    V top = splat(-kInf);
-    for (int c = 0; c < cur.units * kSide; c += W) {
-      float* x = s_unit(cur, c / kSide) + r * kSide + c % kSide;
-      const VI key = lanes + (cur.key + c);
-      alignas(64) float bias[W];
-      if (p.bias.data) store(bias, read_bias(r, cur.key + c));
-      V score = modify_score(p, load(x) * scale, splat(slope), __builtin_convertvector(diagonal - key, V), 0.f,
-                             p.bias.data ? bias : nullptr, nullptr);
-      score = ((key >= cur.rows->first[r]) & (key < cur.rows->last[r])) ? score : splat(-kInf);
-      store(x, score);
-      top = max(top, score);
-    }
-    const float above = modified || state.few ? 0.f : WeightRange<T>::kAbove;
-    float largest = state.m[r];
-    for (int i = 0; i < W; ++i) largest = top[i] + above > largest ? top[i] + above : largest;
-    if (largest != state.m[r]) {
-      const V alpha = splat(__builtin_exp2f(state.m[r] - largest));
-      for (int c = 0; c < dv; c += W) {
-        float* o = cur.o + in_tiles(r, c);
-        store(o, load(o) * alpha);
+    V top[W];
+    for (int i = 0; i < W; ++i) {
+      const int r = r0 + i;
+      const VI diagonal = splat_i(cur.rows->diagonal[r]);
+      const VI first = splat_i(cur.rows->first[r]), last = splat_i(cur.rows->last[r]);
+      const V slope = splat(cur.rows->slope[r]);
+      top[i] = splat(-kInf);
+      for (int c = 0; c < cur.units * kSide; c += W) {
+        float* x = s_unit(cur, c / kSide) + r * kSide + c % kSide;
+        const VI key = lanes + (cur.key + c);
+        V score = load(x) * scale;
+        if (any_modifier) {
+          alignas(64) float bias[W];
+          if (has_bias) store(bias, read_bias(r, cur.key + c));
+          score = modify_score(problem, score, slope, __builtin_convertvector(diagonal - key, V), 0.f,
+                               has_bias ? bias : nullptr, nullptr);
+        }
+        if (cur.masked) score = ((key >= first) & (key < last)) ? score : splat(-kInf);
+        store(x, score);
+        top[i] = max(top[i], score);
       }
-      store(state.sum[r], load(state.sum[r]) * alpha);
-      state.m[r] = largest;
     }
-    const float base = largest == -kInf ? 0.f : largest;
-    V sum = load(state.sum[r]);
-    for (int u = 0; u < cur.units; ++u) {
-      const float* x = s_unit(cur, u) + r * kSide;
-      V e[2];
-      for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base);
-      VU16x32 weights = round_32<T>(e[0], e[1]);
-      if (p.dropout_threshold) weights = keep_32(mem.kept[u * kSide + r], weights);
-      store_32(out + u * kUnit + r * kSide, weights);
+    transpose(top);
+    V now = load_u(state.m + r0);
+    for (int i = 0; i < W; ++i) now = max(top[i] + (modified || state.few ? 0.f : WeightRange<Element>::kAbove), now);
+    raise(r0, now);
+    const V base = now == -kInf ? V{} : now;
+    for (int i = 0; i < W; ++i) {
+      const int r = r0 + i;
+      V sum = load(state.sum[r]);
+      for (int u = 0; u < cur.units; ++u) {
+        const float* x = s_unit(cur, u) + r * kSide;
+        V e[2];
+        for (int h = 0; h < 2; ++h) sum += e[h] = exp2_masked(load(x + h * W) - base[i]);
+        if (problem.dropout_threshold) {
+          for (int h = 0; h < 2; ++h) e[h] = keep_lanes(LaneBits(mem.kept[u * kSide + r] >> (h * W)), e[h]);
+        }
+        store_weights<Element>(out + u * kWeights + r * kSide, e[0], e[1]);
+      }
+      store(state.sum[r], sum);
     }
-    store(state.sum[r], sum);
+  }
+  // Rows [r0, r0 + 16) have a larger m.
+  FW_INLINE void raise(int r0, V now) {
+    AmxRowState& state = *cur.state;
+    const V before = load_u(state.m + r0);
+    const VI same = now == before;
+    store_u(state.m + r0, now);
+    if (!any(~same)) return;
+    const V alpha = exp2_masked(before - (now == -kInf ? V{} : now));
+    for (int i = 0; i < W; ++i) {
+      if (same[i]) continue;
+      const int r = r0 + i;
+      store(state.sum[r], load(state.sum[r]) * alpha[i]);
+      for (int c = 0; c < dv; c += W) {
+        float* o = cur.o + in_tiles(unsigned(r), unsigned(c));
+        store(o, load(o) * alpha[i]);
+      }
+    }
+  }
+
+  // Whether all operands of cur are, but for its weights.
+  FW_INLINE bool finite() const {
+    bool all = true;
+    for (int u = cur.first_unit; u < cur.first_unit + cur.units; ++u) {
+      all &= mem.k_length[u] < kInf && mem.v_extent[u] < kInf;
+    }
+    for (const float reach : cur.state->reach) all &= reach < kInf;
+    return all;
+  }
+  FW_NOINLINE void plain_scores() {
+    for (int u = 0; u < cur.units; ++u) plain_score_unit(cur.q, cur.k + u * dq * 64, dq, s_unit(cur, u));
+  }
+  FW_NOINLINE void plain_values() {
+    for (int u = 0; u < prev.units; ++u) {
+      for (int c = 0; c < dv; c += 32) {
+        plain_step_2x2(p_of(phase + 1) + u * kWeights, prev.v + (u * dv + c) * 64, {prev.o + c * kSide});
+      }
+    }
   }
 
   FW_NOINLINE void online_job() {
     drain();
+    const bool plain = kParts<Element> == 2 && !finite();
     AmxRowState& state = *cur.state;
     if (!state.started) {
       for (float& m : state.m) m = -kInf;
     }
     state.started = true;
-    scores<0>([](int) {});
+    plain ? plain_scores() : scores<0>([](int) {});
     flush();
     if (p.dropout_threshold) draw_kept();
-    for (int r = 0; r < kSide; ++r) soften_row(r, p_of(phase));
+    for (int r = 0; r < kSide; r += W) soften_16(r, p_of(phase));
     advance();
-    values<0>([](int) {});
+    plain ? plain_values() : values<0>([](int) {});
     flush();
     prev.units = 0;
   }
 
   // Whether 2^(S - m) of cur is in range for certain. May start the rows at m = 0.
-  FW_INLINE bool in_range(int unit) {
+  FW_INLINE bool in_range() {
     float k_length = 0.f;
     bool v_fits = true;
-    for (int u = unit; u < unit + cur.units; ++u) {
+    for (int u = cur.first_unit; u < cur.first_unit + cur.units; ++u) {
       k_length = mem.k_length[u] > k_length ? mem.k_length[u] : k_length;
       const float v = mem.v_extent[u];
-      v_fits &= v == 0.f || (v >= WeightRange<T>::kSmallestV && v <= WeightRange<T>::kLargestV);
+      v_fits &= v == 0.f || (v >= WeightRange<Element>::kSmallestV && v <= WeightRange<Element>::kLargestV);
     }
     if (!v_fits) return false;
     AmxRowState& state = *cur.state;
-    const float widest = state.started ? WeightRange<T>::kWidestScore : WeightRange<T>::kWidestStart;
+    const float widest = state.started ? WeightRange<Element>::kWidestScore : WeightRange<Element>::kWidestStart;
     VI beyond{};
     for (int r = 0; r < kSide; r += W) {
       // "not <=", so that NaN is beyond, as is the infinity of a row that has seen nothing
@@ -398,15 +456,17 @@ struct AmxForwardTask {
       const int64_t row = row0 + int64_t{b} * kSide;
       const T* pointers[NQ];
       scope.panel_pointers(p.q, row, pointers);
-      uint16_t* q = mem.q + int64_t{b} * kSide * dq;
-      pack_rows(pointers, p.dim_qk, dq, q);
+      uint16_t* q = q_block(b);
+      pack_rows<Element>(pointers, p.dim_qk, dq, q);
       scope.describe_panel(row, rows[b]);
       AmxRowState& state = states[b];
       state.started = with_sink && p.sinks;
       state.few = false;
       for (int r = 0; r < kSide; ++r) {
         V squares{};
-        for (int c = 0; c < dq; c += 32) squares = add_squares<T>(squares, load_aligned_32(q + (c + r) * 32));
+        for (int c = 0; c < dq; c += 32) {
+          squares = add_squares<Part<Element>>(squares, load_aligned_32(q + (c * kParts<Element> + r) * 32));
+        }
         store(state.sum[r], squares);
         state.m[r] = 0.f;
         state.few |= rows[b].last[r] - rows[b].first[r] <= kFewKeys;
@@ -440,9 +500,9 @@ struct AmxForwardTask {
       unit_pointers(scope, p.k, key + kSide, end, k_rows[next]);
       unit_pointers(scope, p.v, key + kSide, end, v_rows[next]);
       for (int i = 0; i < kSide && k_rows[next][i]; ++i) prefetch_row(k_rows[next][i], p.dim_qk);
-      mem.k_length[u] = __builtin_sqrtf(pack_transposed(k_rows[now], p.dim_qk, dq, mem.k + u * kSide * dq));
+      mem.k_length[u] = __builtin_sqrtf(pack_transposed<Element>(k_rows[now], p.dim_qk, dq, k_unit(u)));
       for (int i = 0; i < kSide && v_rows[next][i]; ++i) prefetch_row(v_rows[next][i], p.dim_v);
-      mem.v_extent[u] = pack_pairs<true>(v_rows[now], p.dim_v, dv, mem.v + u * kSide * dv);
+      mem.v_extent[u] = pack_pairs<Element, true>(v_rows[now], p.dim_v, dv, v_unit(u));
     }
   }
 
@@ -455,17 +515,17 @@ struct AmxForwardTask {
     while (key < last) {
       const int64_t job_end = key / grid * grid + grid;
       const int units = int(((job_end < last ? job_end : last) - key + kSide - 1) / kSide);
-      const int at = int(key - begin);
-      cur.q = mem.q + int64_t{b} * kSide * dq;
-      cur.k = mem.k + int64_t{at} * dq;
-      cur.v = mem.v + int64_t{at} * dv;
+      cur.first_unit = int(key - begin) / kSide;
+      cur.q = q_block(b);
+      cur.k = k_unit(cur.first_unit);
+      cur.v = v_unit(cur.first_unit);
       cur.o = mem.o + int64_t{b} * kSide * dv;
       cur.state = &states[b];
       cur.rows = &lanes;
       cur.units = units;
       cur.key = int32_t(key);
       cur.masked = key < lanes.max_first || key + units * kSide > lanes.min_last;
-      if (!modified && !states[b].few && in_range(at / kSide)) {
+      if (!modified && !states[b].few && in_range()) {
         stage();
       } else {
         online_job();
@@ -484,7 +544,7 @@ struct AmxForwardTask {
     if (last > key_end) last = key_end;
     first = first < key_begin ? key_begin : first / kSide * kSide;
     for (int64_t k0 = first; k0 < last;) {
-      const int64_t chunk_end = k0 / abi::kAmxChunk * abi::kAmxChunk + abi::kAmxChunk;
+      const int64_t chunk_end = k0 / kChunk * kChunk + kChunk;
       const int64_t end = chunk_end < last ? chunk_end : last;
       pack(k0, end);
       for (int b = 0; b < blocks; ++b) attend_block(b, k0, end);

@@ -15,7 +15,6 @@ FW_INLINE VU16x32 load_aligned_32(const void* p) { return (VU16x32)_mm512_load_s
 FW_INLINE void store_32(void* p, VU16x32 x) { _mm512_store_si512(p, (__m512i)x); }  // p at a multiple of 64 bytes
 FW_INLINE void store_part_32(void* p, VU16x32 x, int n) { _mm512_mask_storeu_epi16(p, first_bits(n), (__m512i)x); }
 
-FW_INLINE VU16x32 keep_32(uint32_t bits, VU16x32 x) { return (VU16x32)_mm512_maskz_mov_epi16(bits, (__m512i)x); }
 FW_INLINE VU16x32 max_32(VU16x32 a, VU16x32 b) { return (VU16x32)_mm512_max_epu16((__m512i)a, (__m512i)b); }
 FW_INLINE uint32_t at_least_32(VU16x32 x, uint16_t limit) {  // a bit for each
   return _mm512_cmpge_epu16_mask((__m512i)x, _mm512_set1_epi16(int16_t(limit)));
@@ -44,6 +43,29 @@ FW_INLINE VU16x32 round_32(V low, V high) {
     return (VU16x32)_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
   }
 }
+// 32 numbers of fp16, each as the sum of two of bf16, exactly: 11 bits in 8 and the rest. The second of an infinity is
+// 0.
+FW_INLINE void split_32(VU16x32 x, VU16x32& high, VU16x32& low) {
+  const __m512 a = _mm512_cvtph_ps(_mm512_castsi512_si256((__m512i)x));
+  const __m512 b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64((__m512i)x, 1));
+  high = round_32<BFloat16>((V)a, (V)b);
+  const auto widened = [](__m256i h) __attribute__((always_inline)) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+  };
+  const auto rest = [](__m512 of, __m512 part) __attribute__((always_inline)) {
+    return (V)_mm512_maskz_sub_ps(_mm512_cmp_ps_mask(of, part, _CMP_NEQ_UQ), of, part);
+  };
+  low = round_32<BFloat16>(rest(a, widened(_mm512_castsi512_si256((__m512i)high))),
+                           rest(b, widened(_mm512_extracti64x4_epi64((__m512i)high, 1))));
+}
+// The upper halves of two registers, in turn: a0, b0, a1, b1, ...
+FW_INLINE VU16x32 upper_halves(V a, V b) {  // b ? a : c, bit by bit: a permutation of words would be three instructions
+  const __m512i lower = _mm512_srli_epi32((__m512i)a, 16);
+  return (VU16x32)_mm512_ternarylogic_epi32((__m512i)b, _mm512_set1_epi32(int32_t(0xFFFF0000)), lower, 0xE2);
+}
+// The first and the second of 16 pairs of bf16.
+FW_INLINE V first_of_pairs(VU16x32 x) { return (V)((VU)x << 16); }
+FW_INLINE V second_of_pairs(VU16x32 x) { return (V)((VU)x & 0xFFFF0000u); }
 FW_INLINE void store_rounded(void* p, V x) {  // 16 numbers of bf16
   _mm256_storeu_si256(static_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh((__m512)x));
 }
@@ -74,9 +96,21 @@ template <bool kMasked>
 FW_INLINE V multiply_kept(LaneBits keep, V a, V b) {  // the other lanes 0, if there are any
   return kMasked ? (V)_mm512_maskz_mul_ps(keep, (__m512)a, (__m512)b) : (V)_mm512_mul_ps((__m512)a, (__m512)b);
 }
+FW_INLINE V keep_lanes(LaneBits keep, V x) { return (V)_mm512_maskz_mov_ps(keep, (__m512)x); }  // the other lanes 0
 #if defined(__BMI2__)
 FW_INLINE uint32_t deposit_bits(uint32_t bits, uint32_t places) { return _pdep_u32(bits, places); }
 #endif
+
+// ---- subnormal numbers ---------------------------------------------------------------------------------------------
+
+// Of fp32 in vectors: 0, as operands and as results. Returns the mode before; fp16 keeps its own (Intel SDM,
+// VCVTPH2PS).
+FW_INLINE uint32_t take_subnormals_as_zero() {
+  const uint32_t before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);
+  return before;
+}
+FW_INLINE void set_float_mode(uint32_t mode) { _mm_setcsr(mode); }
 
 // ---- numbers of fp32 -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,15 @@
 
 namespace flashwave {
 
+// More bits of Needs (kernels/abi/features.h), which only kernels of CPUs have: that header is read by the kernels of
+// all GPUs. Neither is a need; forced by name such a kernel takes everything else. Made for more than kShort keys, and
+// in a backward as many rows.
+inline constexpr uint32_t kPrefersLongSequences = 1u << 28;
+// Made for scores that nothing modifies or drops, others with head dims above kNarrow only.
+inline constexpr uint32_t kPrefersPlainScores = 1u << 29;
+inline constexpr int kShort = 128, kNarrow = 96;
+static_assert(kPrefersManyRows < kPrefersLongSequences);
+
 // kAppend runs before a forward, kCombine after one; kGradients after the first kernel of the slow path's backward,
 // kPrepare before and kFinish (dQ), kDBias, kDSlopes and kSums (of sinks and slopes) after that of the others
 // (kernels/abi/backward_blocks.h). kDq takes the place of kFinish where no sums are made by several workgroups: it

@@ -38,6 +38,8 @@ struct Shape {
 };
 
 bool on_tiles(const KernelRow& row) { return (row.isa & kIsaTiles) != 0; }
+// Of how many numbers on tiles one in memory is the sum: fp16 on tiles of bf16 is two.
+int parts_on_tiles(const KernelRow& row) { return row.isa == kIsaAmx && (row.dtypes & kRowF16) != 0 ? 2 : 1; }
 
 abi::CpuTile tile_of(const KernelRow& row) {
   return abi::cpu_tile(row.tile_q, row.isa == kIsaNone || row.isa == kIsaAvx2 ? 16 : 32, row.isa == kIsaZen4 ? 2 : 1);
@@ -91,8 +93,9 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
     s.heads_per_task = 1;
     s.tasks = ceil_div(shape.rows, rows_per_task) * splits * shape.heads;
     const int64_t panels = rows_per_task / row.tile_q;
-    s.scratch_bytes = on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels).bytes
-                                    : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
+    s.scratch_bytes =
+        on_tiles(row) ? abi::AmxForwardScratch(nullptr, shape.dim_qk, shape.dim_v, panels, parts_on_tiles(row)).bytes
+                      : abi::ForwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, panels).bytes;
   }
   if (splits > 1 || dot || problem.a.probs.data != nullptr) {
     s.workspace_bytes = abi::PartialResults(nullptr, shape.heads * shape.rows, splits, shape.dim_v).bytes;
@@ -110,7 +113,7 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   const int64_t tasks = problem.a.num_splits == 1 ? 1 : std::max<int64_t>(4, device.compute_units);
   const int64_t wanted = ceil_div(tasks, std::max<int64_t>(shape.heads, 1));
   const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
-  const int64_t most = tiles ? kAmxBackwardChunk : kBackwardChunk;
+  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : kBackwardChunk;
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
   const int64_t accumulators = shape.rows <= chunk || problem.accumulate() ? 1 : ceil_div(key_blocks, splits);
 
@@ -120,8 +123,10 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
   s.tasks = shape.heads * splits;
   const abi::CpuTile tile = tile_of(row);
-  s.scratch_bytes = tiles ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes
-                          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+  s.scratch_bytes =
+      tiles
+          ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators, parts_on_tiles(row)).bytes
+          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
   if (problem.g.d_bias.data != nullptr) {
     s.scratch_bytes =
         std::max(s.scratch_bytes, abi::BiasGradientScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);

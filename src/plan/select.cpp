@@ -71,6 +71,22 @@ Reason wrong_number_of_rows(const KernelRow& row, const fw_attention& a) {
   return {Reason::kMadeForMore, name, few, rows};
 }
 
+// Made for work enough to pay for what it prepares.
+Reason little_work(const KernelRow& row, const Problem& problem) {
+  const fw_attention& a = problem.a;
+  if (row.needs & kPrefersLongSequences) {
+    const int64_t keys = a.seqlen_k + a.seqlen_new, rows = a.seqlen_q * problem.group();
+    if (keys <= kShort) return {Reason::kMadeForMore, "seqlen_k", kShort, keys};
+    if (problem.backward && rows <= kShort) return {Reason::kMadeForMore, "seqlen_q * heads_q / heads_k", kShort, rows};
+  }
+  const int64_t dim = std::max(a.dim_qk, a.dim_v);
+  const bool modified = (features_of(problem) & (kSoftcap | kAlibi | kBias | kDropout)) != 0;
+  if ((row.needs & kPrefersPlainScores) && modified && dim <= kNarrow) {
+    return {Reason::kMadeForMore, "head dims with softcap, alibi, bias or dropout", kNarrow, dim};
+  }
+  return {};
+}
+
 using NamedTensor = std::pair<const char*, const fw_tensor*>;
 
 Reason rows_misaligned(std::span<const NamedTensor> tensors, int64_t bytes, int64_t elements) {
@@ -134,6 +150,7 @@ Reason rows_too_far_apart(const KernelRow& row, const Problem& problem) {
 Reason unmet_need(const KernelRow& row, const Problem& problem) {
   const fw_attention& a = problem.a;
   if (const Reason reason = wrong_number_of_rows(row, a); reason.refuses()) return reason;
+  if (const Reason reason = little_work(row, problem); reason.refuses()) return reason;
   if ((row.needs & kNeedsPositiveScale) && !(problem.scale() > 0)) return {Reason::kScale};
   if ((row.needs & kTakesLseByScale) && !(problem.scale() >= kLeastScale)) return {Reason::kTinyScale};
   if ((row.needs & kNeedsPagesOf64) && problem.paged() && a.page_size % 64 != 0) {
@@ -290,7 +307,7 @@ bool takes_unwillingly(const Reason& reason, const KernelRow& row, const Problem
   if (row.needs & kPrefersFewQueries) fewer.a.seqlen_q = std::min<int64_t>(fewer.a.seqlen_q, row.max_seqlen_q);
   KernelRow willing = row;
   willing.needs &= ~uint32_t{kPrefersSeveralRows | kPrefersManyRows | kPrefersShortColumns | kPrefersFewBlocks |
-                             kPrefersFewRows | kOrdersByHeads};
+                             kPrefersFewRows | kPrefersLongSequences | kPrefersPlainScores | kOrdersByHeads};
   if (row.needs & kPrefersShortColumns) willing.max_seqlen_q = 0;  // without the bit a limit of all kernels
   return !why_not(willing, fewer, device).refuses();
 }

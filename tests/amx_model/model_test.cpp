@@ -83,18 +83,20 @@ TEST_F(TileModelDeathTest, WhatTheUnitRefusesEndsTheProgram) {
 
 constexpr int64_t kQueries = 90, kKeys = 150, kDim = 64;
 
-// Forward and backward with queries, values and dO times powers of two; the gradients in fp32.
+// Forward and backward with queries, values and dO times powers of two, all of fp16's 11 bits in use; the gradients in
+// fp32.
 struct Results {
   std::vector<float> lse, dq, dk, dv;
   std::vector<uint16_t> o;
   std::string forward, backward;
 };
+using Numbers = std::vector<uint16_t>;
 Results attention(float q_scale, float v_scale, float d_o_scale, const char* forward_kernel = nullptr,
-                  const char* backward_kernel = nullptr) {
+                  const char* backward_kernel = nullptr, void (*change)(Numbers& q, Numbers& k, Numbers& v) = nullptr) {
   std::mt19937 random(3);
   const auto numbers = [&](int64_t rows, float scale) {
-    std::vector<uint16_t> x(size_t(rows * kDim));
-    for (uint16_t& n : x) n = bits(true, float(int(random() % 33) - 16) / 8 * scale);
+    Numbers x(size_t(rows * kDim));
+    for (uint16_t& n : x) n = bits(true, float(int(random() % 4097) - 2048) / 1024 * scale);
     return x;
   };
   const auto of = [](auto& x, fw_dtype dtype, int64_t columns) {
@@ -103,13 +105,14 @@ Results attention(float q_scale, float v_scale, float d_o_scale, const char* for
     t.stride[0] = int64_t(x.size()), t.stride[1] = t.stride[2] = columns, t.stride[3] = 1;
     return t;
   };
-  std::vector<uint16_t> q = numbers(kQueries, q_scale), k = numbers(kKeys, 1), v = numbers(kKeys, v_scale);
-  std::vector<uint16_t> d_o = numbers(kQueries, d_o_scale);
+  Numbers q = numbers(kQueries, q_scale), k = numbers(kKeys, 1), v = numbers(kKeys, v_scale);
+  Numbers d_o = numbers(kQueries, d_o_scale);
+  if (change != nullptr) change(q, k, v);
   Results r{std::vector<float>(kQueries),
             std::vector<float>(q.size()),
             std::vector<float>(k.size()),
             std::vector<float>(v.size()),
-            std::vector<uint16_t>(q.size()),
+            Numbers(q.size()),
             "",
             ""};
   fw_attention a;
@@ -180,6 +183,113 @@ TEST_F(AmxFp16, LargeScores) {
       ASSERT_NEAR(to_float(Half{tiles.o[i]}), to_float(Half{fp32.o[i]}), 2e-3f) << scale << " " << i;
     }
   }
+}
+
+// ---- fp16 in two parts on tiles of bf16 ----------------------------------------------------------------------------
+
+class AmxSplit : public TileModel {
+ protected:
+  static Results on_tiles(float q_scale, float v_scale, void (*change)(Numbers&, Numbers&, Numbers&) = nullptr) {
+    return attention(q_scale, v_scale, 1, "amx_split_fwd_m32n128", "avx512_bwd_m32n96", change);
+  }
+  static Results in_fp32(float q_scale, float v_scale, void (*change)(Numbers&, Numbers&, Numbers&) = nullptr) {
+    return attention(q_scale, v_scale, 1, "avx512_fwd_m32n96", "avx512_bwd_m32n96", change);
+  }
+};
+
+// The products lose 2^-18 of a factor where the low parts are there, 2^-9 where one of them is not: the bounds lie far
+// below what a kernel without them reaches.
+TEST_F(AmxSplit, AsGoodAsFp32) {
+  for (const float q_scale : {0.f, 0x1p-10f, 1.f, 64.f}) {
+    for (const float v_scale : {0x1p-14f, 1.f, 0x1p14f}) {
+      const Results tiles = on_tiles(q_scale, v_scale), fp32 = in_fp32(q_scale, v_scale);
+      const float scores = largest(fp32.lse) + 1;
+      EXPECT_LT(largest_difference(tiles.lse, fp32.lse), 4e-6f * scores) << q_scale;
+      for (size_t i = 0; i < tiles.o.size(); ++i) {
+        const float o = to_float(Half{fp32.o[i]});
+        const float unit = std::max(std::fabs(o) * 0x1p-10f, 0x1p-24f);  // o is rounded to fp16
+        ASSERT_NEAR(to_float(Half{tiles.o[i]}), o, unit + v_scale * 8e-6f * scores) << q_scale << " " << v_scale;
+      }
+    }
+  }
+}
+
+// An infinity has no low part, and infinity times 0 is NaN: such products are made of whole numbers.
+TEST_F(AmxSplit, InfinitiesAndNaNsAreThoseOfFp32) {
+  const auto expect_same = [](void (*change)(Numbers&, Numbers&, Numbers&)) {
+    const Results tiles = on_tiles(1, 1, change), fp32 = in_fp32(1, 1, change);
+    int finite = 0, infinite = 0;
+    for (size_t i = 0; i < tiles.o.size(); ++i) {
+      const float x = to_float(Half{tiles.o[i]}), y = to_float(Half{fp32.o[i]});
+      EXPECT_EQ(std::isnan(x), std::isnan(y)) << i;
+      if (std::isnan(y)) continue;
+      std::isinf(y) ? ++infinite : ++finite;
+      EXPECT_TRUE(x == y || std::fabs(x - y) < 1e-3f) << i << ": " << x << " " << y;
+    }
+    return std::pair(finite, infinite);
+  };
+  // An infinite value reaches one column, whatever the weight.
+  EXPECT_EQ(expect_same([](Numbers&, Numbers&, Numbers& v) { v[70 * kDim + 5] = bits(true, -INFINITY); }),
+            std::pair(int(kQueries * (kDim - 1)), int(kQueries)));
+  // A score of minus infinity hides a key, that of plus infinity makes NaN of its row. Numbers of few bits have no low
+  // part.
+  const auto [finite, none] = expect_same([](Numbers& q, Numbers& k, Numbers&) {
+    for (int64_t i = 0; i < kQueries; ++i) q[size_t(i * kDim + 9)] = bits(true, i % 3 == 0 ? 0.5f : -0.5f);
+    k[40 * kDim + 9] = bits(true, INFINITY);
+  });
+  EXPECT_EQ(finite, kQueries * 2 / 3 * kDim);
+  EXPECT_EQ(none, 0);
+  const auto [others, no_more] = expect_same(
+      [](Numbers& q, Numbers&, Numbers& v) { q[13 * kDim] = bits(true, INFINITY), v[3] = bits(true, NAN); });
+  EXPECT_EQ(others, (kQueries - 1) * (kDim - 1));
+  EXPECT_EQ(no_more, 0);
+}
+
+// Both backwards get o and lse of one forward. Without low parts the error would be 2^-9.
+TEST_F(AmxSplit, GradientsAsGoodAsFp32) {
+  for (const float q_scale : {0x1p-6f, 1.f, 16.f}) {
+    for (const float v_scale : {0x1p-14f, 1.f, 0x1p10f}) {
+      for (const float d_o_scale : {0x1p-12f, 1.f}) {
+        const Results tiles = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "amx_split_bwd_m256n64");
+        const Results fp32 = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "avx512_bwd_m32n96");
+        for (const auto& [x, y] : {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {
+          EXPECT_GT(largest(*y), 0.f);
+          EXPECT_LT(largest_difference(*x, *y), 1e-4f * largest(*y)) << q_scale << " " << v_scale << " " << d_o_scale;
+        }
+      }
+    }
+  }
+}
+
+// A weight of a hidden key is 0 here and 2^-126 in fp32, so that its product with an infinity is NaN or infinite.
+TEST_F(AmxSplit, GradientsAreFiniteWhereThoseOfFp32Are) {
+  for (void (*const change)(Numbers&, Numbers&, Numbers&) :
+       {+[](Numbers& q, Numbers&, Numbers&) { q[13 * kDim] = bits(true, INFINITY); },
+        +[](Numbers&, Numbers& k, Numbers&) { k[40 * kDim + 9] = bits(true, -INFINITY); },
+        +[](Numbers&, Numbers&, Numbers& v) { v[70 * kDim + 5] = bits(true, NAN); }}) {
+    const Results tiles = attention(1, 1, 1, "avx512_fwd_m32n96", "amx_split_bwd_m256n64", change);
+    const Results fp32 = attention(1, 1, 1, "avx512_fwd_m32n96", "avx512_bwd_m32n96", change);
+    int finite = 0;
+    for (const auto& [x, y] : {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {
+      for (size_t i = 0; i < x->size(); ++i) {
+        const float a = (*x)[i], b = (*y)[i];
+        ASSERT_TRUE(std::isfinite(b) ? std::fabs(a - b) < 1e-2f : !std::isfinite(a)) << i << ": " << a << " " << b;
+        finite += std::isfinite(b);
+      }
+    }
+    EXPECT_GT(finite, 0);
+  }
+}
+
+// The ends of fp16's range: 65504 is above the largest number of fp16 in 8 bits, 2^-24 is the smallest.
+TEST_F(AmxSplit, LargestAndSmallestNumbers) {
+  const auto extremes = [](Numbers& q, Numbers& k, Numbers& v) {
+    for (uint16_t& x : q) x = 0;
+    for (uint16_t& x : k) x = bits(true, 1.f);
+    for (size_t i = 0; i < v.size(); ++i) v[i] = i % 2 ? 0x7BFF : 0x0001;
+  };
+  const Results tiles = on_tiles(1, 1, extremes);
+  for (size_t i = 0; i < tiles.o.size(); ++i) ASSERT_EQ(tiles.o[i], i % 2 ? 0x7BFF : 0x0001) << i;
 }
 
 }  // namespace

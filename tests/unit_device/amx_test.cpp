@@ -108,10 +108,6 @@ using AmxDeathTest = Amx;
   Call plain(FW_F32);
   plain.forward();
   plain.backward();
-  if ((detected_isa() & kIsaAmxFp16) == 0) {
-    Call half(FW_F16);
-    half.forward();
-  }
   if (tiles_permitted()) std::exit(2);
   Call call(FW_BF16);
   if (!starts_with(call.forward(), "amx_fwd_")) std::exit(3);
@@ -161,10 +157,12 @@ TEST_F(Amx, AChildProcessGetsTheSameBits) {
 }
 
 // Lent threads that never saw a tile, a new one for every job, and any number of them: the same bits.
-TEST_F(Amx, AnyThreadsGiveTheSameBits) {
-  Call alone(FW_BF16);
-  alone.exec.num_threads = 1;
-  ASSERT_TRUE(starts_with(alone.forward(), "amx_fwd_"));
+void expect_the_same_bits(fw_dtype dtype, const char* forward, const char* backward,
+                          const char* force_forward = nullptr, const char* force_backward = nullptr) {
+  Call alone(dtype);
+  alone.exec.num_threads = 1, alone.exec.force_kernel = force_forward;
+  ASSERT_TRUE(starts_with(alone.forward(), forward));
+  alone.exec.force_kernel = force_backward;
   alone.backward();
   const fw_executor lent{nullptr, [](void*, int32_t workers, void (*job)(void*, int32_t), void* arg) {
                            std::vector<std::thread> threads;
@@ -173,13 +171,18 @@ TEST_F(Amx, AnyThreadsGiveTheSameBits) {
                          }};
   for (const int32_t threads : {2, 3, 8}) {
     for (const fw_executor* executor : {static_cast<const fw_executor*>(nullptr), &lent}) {
-      Call call(FW_BF16);
-      call.exec.num_threads = threads, call.exec.executor = executor;
-      EXPECT_TRUE(starts_with(call.forward(), "amx_fwd_"));
-      EXPECT_TRUE(starts_with(call.backward(), "amx_bwd_"));
+      Call call(dtype);
+      call.exec.num_threads = threads, call.exec.executor = executor, call.exec.force_kernel = force_forward;
+      EXPECT_TRUE(starts_with(call.forward(), forward));
+      call.exec.force_kernel = force_backward;
+      EXPECT_TRUE(starts_with(call.backward(), backward));
       EXPECT_TRUE(call.results() == alone.results()) << threads << (executor ? " lent threads" : " threads");
     }
   }
+}
+TEST_F(Amx, AnyThreadsGiveTheSameBits) {
+  expect_the_same_bits(FW_BF16, "amx_fwd_", "amx_bwd_");
+  expect_the_same_bits(FW_F16, "amx_split_fwd_", "amx_split_bwd_", "amx_split_fwd_m32n128", "amx_split_bwd_m256n64");
 }
 
 }  // namespace

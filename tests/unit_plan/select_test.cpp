@@ -257,11 +257,50 @@ TEST(Select, TilesTakeBf16) {
   Problem backward = backward_problem();
   set_dtype(backward, FW_BF16);
   EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_bwd"));
-  for (const int32_t dtype : {FW_F16, FW_F32}) {
-    set_dtype(p, dtype), set_dtype(backward, dtype);
-    EXPECT_FALSE(chosen_starts_with(select(p, cpu), "amx_"));
-    EXPECT_FALSE(chosen_starts_with(select(backward, cpu), "amx_"));
-  }
+  set_dtype(p, FW_F32), set_dtype(backward, FW_F32);
+  EXPECT_FALSE(chosen_starts_with(select(p, cpu), "amx_"));
+  EXPECT_FALSE(chosen_starts_with(select(backward, cpu), "amx_"));
+}
+
+TEST(Select, TilesOfBf16TakeFp16InTwoParts) {
+  const DeviceInfo cpu = cpu_with(kBoth | kIsaAmx);
+  Problem p = forward_problem(17), backward = backward_problem();
+  p.a.heads_q = p.a.heads_k, backward.a.heads_q = backward.a.heads_k;
+  p.a.seqlen_k = 129, backward.a.seqlen_q = backward.a.seqlen_k = 129;
+  p.a.dim_qk = p.a.dim_v = 64;
+  set_dtype(p, FW_F16), set_dtype(backward, FW_F16);
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_split_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_split_bwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth)), "avx512_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth | kIsaTiles)), "amx_fp16_fwd"));
+  EXPECT_TRUE(chosen_starts_with(select(backward, cpu_with(kBoth | kIsaTiles)), "amx_fp16_bwd"));
+
+  // Where it does not pay AVX-512 is taken, and the reason is told; forced, it takes all.
+  const auto expect_refusal = [&](const Problem& problem, const char* kernel, const char* instead, const char* reason) {
+    const Selection selection = select(problem, cpu);
+    EXPECT_TRUE(chosen_starts_with(selection, instead)) << chosen(selection);
+    EXPECT_TRUE(std::any_of(selection.refused.begin(), selection.refused.end(), [&](const auto& row) {
+      return std::string_view(row.row->name) == kernel && row.reason == reason;
+    })) << reason;
+    EXPECT_EQ(chosen(select(problem, cpu, {.force_kernel = kernel})), kernel);
+  };
+  const char *const forward_kernel = "amx_split_fwd_m32n128", *const backward_kernel = "amx_split_bwd_m256n64";
+  Problem few = p;
+  few.a.seqlen_q = 16;
+  expect_refusal(few, forward_kernel, "avx512_decode", "is made for seqlen_q * heads_q / heads_k > 16, got 16");
+  Problem brief = p;
+  brief.a.seqlen_k = 128;
+  expect_refusal(brief, forward_kernel, "avx512_fwd", "is made for seqlen_k > 128, got 128");
+  brief = backward, brief.a.seqlen_q = 128;
+  expect_refusal(brief, backward_kernel, "avx512_bwd", "is made for seqlen_q * heads_q / heads_k > 128, got 128");
+  Problem modified = p;
+  modified.a.softcap = 20;
+  expect_refusal(modified, forward_kernel, "avx512_fwd",
+                 "is made for head dims with softcap, alibi, bias or dropout > 96, got 64");
+  modified.a.dim_qk = 128;
+  EXPECT_TRUE(chosen_starts_with(select(modified, cpu), "amx_split_fwd"));
+  modified = backward, modified.a.softcap = 20;
+  EXPECT_TRUE(chosen_starts_with(select(modified, cpu), "amx_split_bwd"));
 }
 
 TEST(Select, TilesOfFp16TakeFp16) {
@@ -271,7 +310,6 @@ TEST(Select, TilesOfFp16TakeFp16) {
   set_dtype(p, FW_F16), set_dtype(backward, FW_F16);
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fp16_fwd"));
   EXPECT_TRUE(chosen_starts_with(select(backward, cpu), "amx_fp16_bwd"));
-  EXPECT_TRUE(chosen_starts_with(select(p, cpu_with(kBoth | kIsaAmx)), "avx512_fwd"));
   p.a.seqlen_q = 16;
   EXPECT_TRUE(chosen_starts_with(select(p, cpu), "amx_fp16_decode"));
   set_dtype(p, FW_BF16), set_dtype(backward, FW_BF16);
