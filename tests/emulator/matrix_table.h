@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/target.h"
+#include "tests/paths.h"
 
 namespace emu_test {
 using namespace emu;
@@ -148,8 +149,8 @@ inline Form parse_form(const std::vector<std::string>& field, const std::string&
 inline const Table& table() {
   static const Table all = [] {
     Table result;
-    std::ifstream file(FLASHWAVE_MATRIX_LAYOUTS);
-    if (!file) throw std::runtime_error("cannot open " FLASHWAVE_MATRIX_LAYOUTS);
+    std::ifstream file(flashwave::paths::kMatrixLayouts);
+    if (!file) throw std::runtime_error(std::string("cannot open ") + flashwave::paths::kMatrixLayouts);
     for (std::string line; std::getline(file, line);) {
       if (line.starts_with("layout ")) {
         const size_t equals = line.find('='), semicolon = line.find(';');
