@@ -23,7 +23,8 @@ namespace {
 
 constexpr int64_t kQueriesPerTask = 64;
 
-// The inner loops, over rows that are a task's own: ThreadSanitizer would find nothing in them and spend its time there.
+// The inner loops, over rows that are a task's own: ThreadSanitizer would find nothing in them and spend its time
+// there.
 #define TASKS_OWN __attribute__((no_sanitize("thread")))
 
 // Eight partial sums, so that the compiler may use vectors without reordering what is written here.
