@@ -50,7 +50,8 @@ class Expression {
   }
   int product(size_t& at, const Variables& v) const {
     int result = factor(at, v);
-    for (skip(at); at < text_.size() && std::string("*/%").find(text_[at]) != std::string::npos; skip(at)) {
+    const auto multiplies = [&] { return text_[at] == '*' || text_[at] == '/' || text_[at] == '%'; };
+    for (skip(at); at < text_.size() && multiplies(); skip(at)) {
       const char operation = text_[at++];
       const int other = factor(at, v);
       result = operation == '*' ? result * other : operation == '/' ? result / other : result % other;
