@@ -1,6 +1,6 @@
 // Where tests find files that were built for them or lie beside them. CMake writes the definitions that a test asks for
-// with flashwave_test_paths (tests/CMakeLists.txt): a macro would name the folder in every command line, and ccache would
-// know none of them in another clone.
+// with flashwave_test_paths (tests/CMakeLists.txt): a macro would name the folder in every command line, and ccache
+// would know none of them in another clone.
 #pragma once
 
 namespace flashwave::paths {
