@@ -16,16 +16,17 @@ double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 void add_conflicts(LaunchCounters& c, const Program& program, const LaunchResult& result) {
   const AccessCounter& a = *result.accesses;
-  for (const Instruction& in : program.code) {
-    if (a.lds_cycles[in.index] <= a.lds_ideal_cycles[in.index]) continue;
+  for (u32 i = 0; i < a.lds_cycles.size(); ++i) {
+    if (a.lds_cycles[i] <= a.lds_ideal_cycles[i]) continue;
+    const Instruction& in = program.code[i];
     LdsConflict conflict;
-    conflict.index = in.index;
+    conflict.index = i;
     conflict.code_address = in.address;
-    if (in.index < program.text.size()) conflict.instruction = program.text[in.index];
+    if (i < program.text.size()) conflict.instruction = program.text[i];
     conflict.source = program.line_of(in.address);
-    conflict.executed = result.executed[in.index];
-    conflict.cycles = a.lds_cycles[in.index];
-    conflict.ideal_cycles = a.lds_ideal_cycles[in.index];
+    conflict.executed = result.executed[i];
+    conflict.cycles = a.lds_cycles[i];
+    conflict.ideal_cycles = a.lds_ideal_cycles[i];
     c.conflicts.push_back(std::move(conflict));
   }
   std::sort(c.conflicts.begin(), c.conflicts.end(), [](const LdsConflict& x, const LdsConflict& y) {
@@ -62,9 +63,11 @@ LaunchCounters launch_counters(const Program& program, const LaunchResult& resul
   c.target = target.name;
   c.cdna = !target.is_rdna();
   double matrix = 0, vector = 0, transcendental = 0;  // of all SIMDs together
-  for (const Instruction& in : program.code) {
-    const u64 n = result.executed[in.index];
+  // A launch executes few of a large program's instructions, and the others are not worth reading from memory.
+  for (size_t i = 0; i < result.executed.size(); ++i) {
+    const u64 n = result.executed[i];
     if (!n) continue;
+    const Instruction& in = program.code[i];
     c.instructions += n;
     c.by_class[static_cast<int>(in.cls)] += n;
     const double times = static_cast<double>(n);

@@ -32,17 +32,13 @@ u64 SectorSet::bytes() const {
 }
 
 AccessCounter::AccessCounter(const Program& program)
-    : lds_cycles(program.code.size(), 0),
-      lds_ideal_cycles(program.code.size(), 0),
-      lds_accesses(program.code.size(), 0),
-      target(program.target) {}
+    : lds_cycles(program.code.size(), 0), lds_ideal_cycles(program.code.size(), 0), target(program.target) {}
 
 void AccessCounter::lds(const Wave& wave, const Instruction& at, const u32* address, u64 lanes, u32 bytes,
                         AccessKind kind) {
   const LdsClocks clocks = lds_clocks(*target, wave.lanes, address, lanes, bytes, kind);
   lds_cycles[at.index] += clocks.cycles;
   lds_ideal_cycles[at.index] += clocks.ideal;
-  ++lds_accesses[at.index];
 }
 
 void AccessCounter::global(const Wave&, const Instruction&, const u64* address, u64 lanes, u32 bytes, AccessKind kind) {
@@ -57,7 +53,6 @@ void AccessCounter::join(const AccessCounter& other) {
   for (size_t i = 0; i < lds_cycles.size(); ++i) {
     lds_cycles[i] += other.lds_cycles[i];
     lds_ideal_cycles[i] += other.lds_ideal_cycles[i];
-    lds_accesses[i] += other.lds_accesses[i];
   }
   vmem_bytes += other.vmem_bytes;
   store_bytes += other.store_bytes;

@@ -35,7 +35,7 @@ class AccessCounter {
   void join(const AccessCounter& other);
 
   // By instruction index. Clocks of the compute unit's LDS; ideal: had there been no bank conflicts.
-  std::vector<u64> lds_cycles, lds_ideal_cycles, lds_accesses;
+  std::vector<u64> lds_cycles, lds_ideal_cycles;
   u64 vmem_bytes = 0;  // all of them; stores and atomics are part of it
   u64 store_bytes = 0, atomic_bytes = 0;
   SectorSet sectors;

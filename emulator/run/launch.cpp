@@ -86,9 +86,12 @@ LaunchResult run_once(const Program& program, const Kernel& kernel, const Launch
     for (u64 i = 1; i < threads; ++i) helpers.emplace_back(work, i);
     work(0);
     for (std::thread& helper : helpers) helper.join();
-    result.executed.assign(program.code.size(), 0);
     for (auto& runner : runners) {
-      for (size_t i = 0; i < result.executed.size(); ++i) result.executed[i] += runner->executed[i];
+      if (result.executed.empty()) {
+        result.executed = std::move(runner->executed);
+      } else {
+        for (size_t i = 0; i < result.executed.size(); ++i) result.executed[i] += runner->executed[i];
+      }
       result.instructions += runner->instructions;
       if (!runner->counter) continue;
       if (result.accesses) {

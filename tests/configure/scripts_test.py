@@ -192,13 +192,26 @@ class Stages(Scripts):
     def test_what_runs_in_the_background_is_waited_for_and_judged(self):
         self.copy("scripts/test", "scripts/parallel", "tests/floors.txt")
         self.program("scripts/test-rust", "echo 'test result: ok. 60 passed; 0 failed; 0 ignored; 0 measured'")
+        self.program("scripts/test-integrations", "sleep 1; echo 6 passed, 0 failed, 0 skipped")
         for ends, status in (("exit 0", 0), ("exit 3", 1), ("kill -ILL $$", 1)):
             self.program("scripts/test-fresh", f"sleep 1; echo fresh ends; {ends}")
-            answer = self.run_in_tree("scripts/test", "rust", "fresh", PATH=os.environ["PATH"])
+            answer = self.run_in_tree("scripts/test", "rust", "integrations", "fresh", PATH=os.environ["PATH"])
             self.assertEqual(answer.returncode, status, answer.stdout)
             self.assertRegex(answer.stdout, r"== stage fresh\nfresh ends\n")
             verdict = "FAILED" if status else "ok"
             self.assertRegex(answer.stdout, rf"(?m)^fresh +{verdict} +[1-9] s .*, beside others$")
+            self.assertRegex(answer.stdout, r"(?m)^integrations +ok +[1-9] s   6 passed, .*, beside others$")
+
+    def test_the_wheel_is_made_once(self):
+        self.copy("scripts/test", "scripts/parallel")
+        (self.tree / "tests").mkdir(exist_ok=True)
+        (self.tree / "tests/floors.txt").write_text("")
+        self.program("scripts/check-sdist", "true")
+        self.program("scripts/test-python", 'echo "python: ${FLASHWAVE_WHEEL_BUILT-no wheel}"')
+        for ends, said in (("true", "python: 1"), ("false", "python: no wheel")):
+            self.program("scripts/wheel", ends)
+            answer = self.run_in_tree("scripts/test", "wheel", "python", PATH=os.environ["PATH"])
+            self.assertIn(said, answer.stdout)
 
     def test_unknown_stages(self):
         self.copy("scripts/test")

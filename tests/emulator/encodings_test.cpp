@@ -6,6 +6,7 @@
 #include <set>
 
 #include "snippet.h"
+#include "tests/paths.h"
 
 namespace {
 
@@ -70,12 +71,12 @@ void register_file(const std::filesystem::path& path) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(FLASHWAVE_ENCODINGS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(flashwave::paths::kEncodings)) {
     if (entry.path().extension() == ".txt") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   if (files.empty()) {
-    fprintf(stderr, "no data in %s\n", FLASHWAVE_ENCODINGS);
+    fprintf(stderr, "no data in %s\n", flashwave::paths::kEncodings);
     return 1;
   }
   for (const auto& file : files) register_file(file);

@@ -21,7 +21,7 @@ add_executable(emulator_hip hip_environment.cpp hip_device_test.cpp hip_memory_t
   hip_launch_test.cpp)
 target_link_libraries(emulator_hip PRIVATE flashwave_emu GTest::gtest_main)
 target_include_directories(emulator_hip PRIVATE ${PROJECT_SOURCE_DIR}/emulator)
-target_compile_definitions(emulator_hip PRIVATE FLASHWAVE_CODE_OBJECTS="${CMAKE_CURRENT_BINARY_DIR}")
+flashwave_test_paths(emulator_hip kCodeObjects ${CMAKE_CURRENT_BINARY_DIR})
 add_dependencies(emulator_hip emulator_hip_kernels)
 gtest_discover_tests(emulator_hip TEST_PREFIX emulator. PROPERTIES TIMEOUT 120)
 

@@ -23,7 +23,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "codeobj"))
 import elf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CACHE = pathlib.Path(os.environ.get("FLASHWAVE_EMULATOR_CACHE", ROOT / "build" / "emulator-cache"))
+# Code objects by a hash of all they are made of, for every clone on this machine.
+CACHE = pathlib.Path(
+    os.environ.get("FLASHWAVE_EMULATOR_CACHE")
+    or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "flashwave" / "emulator"
+)
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2

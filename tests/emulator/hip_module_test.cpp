@@ -65,7 +65,7 @@ TEST(HipModules, JunkIsRefused) {
 TEST(HipModules, FilesAreReadWhole) {
   hipModule_t module = nullptr;
   ASSERT_EQ(hipSetDevice(kGfx942), hipSuccess);
-  const std::string path = std::string(FLASHWAVE_CODE_OBJECTS) + "/hip_kernels.gfx942.co";
+  const std::string path = std::string(flashwave::paths::kCodeObjects) + "/hip_kernels.gfx942.co";
   EXPECT_EQ(hipModuleLoad(&module, path.c_str()), hipSuccess) << fwemu_last_error();
   EXPECT_EQ(hipModuleUnload(module), hipSuccess);
   EXPECT_EQ(hipModuleUnload(module), hipErrorInvalidHandle);

@@ -10,13 +10,14 @@
 
 #include "hip/abi.h"
 #include "include/flashwave_emu.h"
+#include "tests/paths.h"
 
 namespace hip_test {
 
 inline constexpr int kGfx942 = 0, kGfx1100 = 1;  // as hip_environment.cpp lists them
 
 inline std::vector<char> code_object(const std::string& name) {
-  std::ifstream in(std::string(FLASHWAVE_CODE_OBJECTS) + "/" + name, std::ios::binary);
+  std::ifstream in(std::string(flashwave::paths::kCodeObjects) + "/" + name, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 

@@ -125,6 +125,8 @@ class Execution {
     wave_->target = find_target(form_.target);
     wave_->lanes = form_.lanes;
     wave_->set_exec(0);  // must not matter
+    integers_ = form_.has("iu");
+    negated_by_blgp_ = form_.has("neg");
     const bool is_sparse = !form_.index.empty();
     a_type_ = form_.a[c.a_format].type;
     b_type_ = form_.b[c.b_format].type;
@@ -153,7 +155,7 @@ class Execution {
   }
 
  private:
-  bool is_signed(int which) const { return !form_.has("iu") || (case_.neg_lo >> which & 1); }
+  bool is_signed(int which) const { return !integers_ || (case_.neg_lo >> which & 1); }
   void fill_inputs() {
     for (int which = 0; which < 2; ++which) {
       const std::string& type = which ? b_type_ : a_type_;
@@ -229,10 +231,10 @@ class Execution {
   std::vector<Number> elements_of_a() const {
     std::vector<Number> result;
     const size_t block_size = a_places_.size() / static_cast<size_t>(form_.blocks);
+    const bool broadcast = form_.has("cbsz");
     for (size_t n = 0; n < a_places_.size(); ++n) {
       const size_t block = n / block_size;
-      const size_t source =
-          form_.has("cbsz") ? (block >> case_.cbsz << case_.cbsz) + static_cast<size_t>(case_.abid) : block;
+      const size_t source = broadcast ? (block >> case_.cbsz << case_.cbsz) + static_cast<size_t>(case_.abid) : block;
       const Place& place = a_places_[source * block_size + n % block_size];
       const u64 code = get(*wave_, kA, place, bits_of_type(a_type_));
       result.push_back(signed_number(0, decode(a_type_, code, is_signed(0)), place));
@@ -241,32 +243,34 @@ class Execution {
   }
   std::vector<Number> elements_of_b() const {
     std::vector<Number> result;
+    const bool permuted = form_.has("blgp");
     for (Place place : b_places_) {
-      if (form_.has("blgp")) place.lane = lane_after_blgp(place.lane, case_.blgp);
+      if (permuted) place.lane = lane_after_blgp(place.lane, case_.blgp);
       const u64 code = get(*wave_, kB, place, bits_of_type(b_type_));
       result.push_back(signed_number(1, decode(b_type_, code, is_signed(1)), place));
     }
     return result;
   }
   Number signed_number(int which, Number value, Place place) const {
-    if (form_.has("iu")) return value;
-    if (form_.has("neg")) return case_.blgp >> which & 1 ? -value : value;
+    if (integers_) return value;
+    if (negated_by_blgp_) return case_.blgp >> which & 1 ? -value : value;
     return (place.bit % 32 < 16 ? case_.neg_lo : case_.neg_hi) >> which & 1 ? -value : value;
   }
   void compute_expected() {
     const size_t m = static_cast<size_t>(form_.m), depth = static_cast<size_t>(form_.k);
     const std::vector<Number> a = elements_of_a(), b = elements_of_b();
+    const bool scaled = form_.has("scale");
     for (size_t n = 0; n < d_places_.size(); ++n) {
       const size_t block = n / (m * m), i = n / m % m, j = n % m;
       Number sum = start_[n];
-      if (form_.has("neg") && (case_.blgp & 4)) sum = -sum;
-      if (!form_.has("iu") && (case_.neg_hi & 4)) sum = std::abs(sum);
-      if (!form_.has("iu") && (case_.neg_lo & 4)) sum = -sum;
+      if (negated_by_blgp_ && (case_.blgp & 4)) sum = -sum;
+      if (!integers_ && (case_.neg_hi & 4)) sum = std::abs(sum);
+      if (!integers_ && (case_.neg_lo & 4)) sum = -sum;
       const Number* column = &b[(block * m + j) * depth];
       if (form_.index.empty()) {
         const Number* row = &a[(block * m + i) * depth];
         for (size_t k = 0; k < depth; ++k) {
-          const Number scale = form_.has("scale") ? scales_[0][k / 32 * m + i] * scales_[1][k / 32 * m + j] : Number{1};
+          const Number scale = scaled ? scales_[0][k / 32 * m + i] * scales_[1][k / 32 * m + j] : Number{1};
           sum += scale * row[k] * column[k];
         }
       } else {
@@ -318,6 +322,7 @@ class Execution {
   std::vector<int> start_, positions_;
   std::vector<Number> scales_[2], expected_;
   int d_ = 0, c_ = 0, d_width_ = 0;
+  bool integers_ = false, negated_by_blgp_ = false;
 };
 
 // The cases worth executing for one form.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/target.h"
+#include "tests/paths.h"
 
 namespace emu_test {
 using namespace emu;
@@ -49,7 +50,8 @@ class Expression {
   }
   int product(size_t& at, const Variables& v) const {
     int result = factor(at, v);
-    for (skip(at); at < text_.size() && std::string("*/%").find(text_[at]) != std::string::npos; skip(at)) {
+    const auto multiplies = [&] { return text_[at] == '*' || text_[at] == '/' || text_[at] == '%'; };
+    for (skip(at); at < text_.size() && multiplies(); skip(at)) {
       const char operation = text_[at++];
       const int other = factor(at, v);
       result = operation == '*' ? result * other : operation == '/' ? result / other : result % other;
@@ -148,8 +150,8 @@ inline Form parse_form(const std::vector<std::string>& field, const std::string&
 inline const Table& table() {
   static const Table all = [] {
     Table result;
-    std::ifstream file(FLASHWAVE_MATRIX_LAYOUTS);
-    if (!file) throw std::runtime_error("cannot open " FLASHWAVE_MATRIX_LAYOUTS);
+    std::ifstream file(flashwave::paths::kMatrixLayouts);
+    if (!file) throw std::runtime_error(std::string("cannot open ") + flashwave::paths::kMatrixLayouts);
     for (std::string line; std::getline(file, line);) {
       if (line.starts_with("layout ")) {
         const size_t equals = line.find('='), semicolon = line.find(';');

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,13 @@ AARCH64 = "--target=aarch64-linux-gnu"
 
 
 class ObjectChecks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.all_tests_folder = folder.name
+        cls.compiled = {}  # by sample and flags: most tests begin with the same sound objects
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -26,8 +34,14 @@ class ObjectChecks(unittest.TestCase):
 
     def compile(self, sample, output, *flags):
         path = os.path.join(self.folder, output)
+        known = self.compiled.get((sample, flags))
+        if known:
+            shutil.copyfile(known, path)
+            return path
         common = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"]
         subprocess.run([COMPILER, *common, *flags, os.path.join(SAMPLES, sample), "-o", path], check=True)
+        kept = os.path.join(self.all_tests_folder, str(len(self.compiled)))
+        self.compiled[sample, flags] = shutil.copyfile(path, kept)
         return path
 
     def kernels(self, avx2_rows=6, avx512_rows=10, **replaced):

@@ -11,6 +11,7 @@
 #include "device/cuda/code_choice.h"
 #include "device/driver.h"
 #include "plan/plan.h"
+#include "tests/paths.h"
 #include "tests/unit_device/fake_runtime.h"
 #include "tests/unit_device/rows.h"
 
@@ -49,29 +50,29 @@ TEST_F(CudaLibraryDeathTest, AnotherLibrary) {
 
 TEST_F(CudaLibraryDeathTest, TooOld) {
   setenv("FAKE_CUDA_VERSION", "11080", 1);
-  EXPECT_EXIT(open_and_exit("cuda", FLASHWAVE_FAKE_CUDA), no_device(),
+  EXPECT_EXIT(open_and_exit("cuda", paths::kFakeCuda), no_device(),
               "is too old: it is for CUDA 11.8, at least 12.0 is needed");
 }
 
 TEST_F(CudaLibraryDeathTest, NoGpu) {
   setenv("FAKE_CUDA_INIT", "100", 1);
-  EXPECT_EXIT(open_and_exit("cuda", FLASHWAVE_FAKE_CUDA), no_device(),
+  EXPECT_EXIT(open_and_exit("cuda", paths::kFakeCuda), no_device(),
               "finds no GPU: cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
   setenv("FAKE_CUDA_INIT", "0", 1);
   setenv("FAKE_CUDA_COUNT", "0", 1);
-  EXPECT_EXIT(open_and_exit("cuda", FLASHWAVE_FAKE_CUDA), no_device(), "finds no GPU: cuDeviceGetCount: ");
+  EXPECT_EXIT(open_and_exit("cuda", paths::kFakeCuda), no_device(), "finds no GPU: cuDeviceGetCount: ");
 }
 
 TEST_F(CudaLibraryDeathTest, NotThatManyGpus) {
   setenv("FAKE_CUDA_COUNT", "2", 1);
-  EXPECT_EXIT(open_and_exit("cuda:2", FLASHWAVE_FAKE_CUDA), no_device(),
+  EXPECT_EXIT(open_and_exit("cuda:2", paths::kFakeCuda), no_device(),
               "device 'cuda:2': there is no such GPU; the last one is cuda:1");
 }
 
 // A device of the fake driver, and what was asked of that driver.
 class CudaDevice : public testing::Test {
  protected:
-  void SetUp() override { runtime_.open("FLASHWAVE_CUDA_LIBRARY", FLASHWAVE_FAKE_CUDA, "cuda"); }
+  void SetUp() override { runtime_.open("FLASHWAVE_CUDA_LIBRARY", paths::kFakeCuda, "cuda"); }
   Device& device() { return runtime_.device(); }
   std::string asked() { return runtime_.asked(); }
   FakeRuntime runtime_;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/driver.h"
+#include "tests/paths.h"
 #include "tests/unit_device/fake_runtime.h"
 #include "tests/unit_device/rows.h"
 
@@ -23,8 +24,8 @@ struct Maker {
 void PrintTo(const Maker& maker, std::ostream* out) { *out << maker.device; }
 
 const Maker kMakers[] = {
-    {"hip", "FLASHWAVE_HIP_LIBRARY", FLASHWAVE_FAKE_HIP, "FAKE_HIP_CAPTURING", "amd_generic_fwd_bf16", "hip"},
-    {"cuda", "FLASHWAVE_CUDA_LIBRARY", FLASHWAVE_FAKE_CUDA, "FAKE_CUDA_CAPTURING", "nvidia_generic_fwd_bf16", "cu"},
+    {"hip", "FLASHWAVE_HIP_LIBRARY", paths::kFakeHip, "FAKE_HIP_CAPTURING", "amd_generic_fwd_bf16", "hip"},
+    {"cuda", "FLASHWAVE_CUDA_LIBRARY", paths::kFakeCuda, "FAKE_CUDA_CAPTURING", "nvidia_generic_fwd_bf16", "cu"},
 };
 
 class GpuDevice : public testing::TestWithParam<Maker> {
@@ -144,10 +145,10 @@ INSTANTIATE_TEST_SUITE_P(Makers, GpuDevice, testing::ValuesIn(kMakers),
 TEST(HipDevice, CodeObjectsBearTheNumberOfTheGpu) {
   const KernelRow* row = find_row("amd_generic_fwd_bf16");
   if (row == nullptr) GTEST_SKIP() << "built without kernels of AMD GPUs";
-  setenv("FLASHWAVE_HIP_LIBRARY", FLASHWAVE_FAKE_HIP, 1);
+  setenv("FLASHWAVE_HIP_LIBRARY", paths::kFakeHip, 1);
   setenv("FAKE_HIP_COUNT", "1", 1);
   setenv("FAKE_HIP_ARCH", "gfx1151", 1);
-  void* library = dlopen(FLASHWAVE_FAKE_HIP, RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen(paths::kFakeHip, RTLD_NOW | RTLD_LOCAL);
   Device* found = nullptr;
   ASSERT_TRUE(find_device("hip", &found).ok());
   if (!found->info().code.any()) GTEST_SKIP() << "built without kernels of this GPU";

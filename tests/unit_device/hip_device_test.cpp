@@ -14,6 +14,7 @@
 
 #include "device/code_archive.h"
 #include "device/driver.h"
+#include "tests/paths.h"
 
 namespace flashwave {
 namespace {
@@ -23,7 +24,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 // The kernels of hip_kernels.hip, and what is no code object at all, packed as the library's own are.
 const CodeArchive& archive_of_tests() {
   static const CodeArchive& archive = *[] {
-    std::ifstream in(FLASHWAVE_TEST_ARCHIVE, std::ios::binary);
+    std::ifstream in(paths::kTestArchive, std::ios::binary);
     static const auto& bytes =
         *new std::vector<char>{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     EXPECT_FALSE(bytes.empty());

@@ -10,6 +10,7 @@
 
 #include "device/driver.h"
 #include "device/hip/hip_device.h"
+#include "tests/paths.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -53,31 +54,31 @@ TEST_F(HipLibraryDeathTest, AnotherLibrary) {
 
 TEST_F(HipLibraryDeathTest, TooOld) {
   setenv("FAKE_HIP_VERSION", "40321200", 1);
-  EXPECT_EXIT(open_and_exit("hip", FLASHWAVE_FAKE_HIP), no_device(), "is too old: it is 4.3, at least 5.0 is needed");
+  EXPECT_EXIT(open_and_exit("hip", paths::kFakeHip), no_device(), "is too old: it is 4.3, at least 5.0 is needed");
   unsetenv("FAKE_HIP_VERSION");
 }
 
 TEST_F(HipLibraryDeathTest, DoesNotStart) {
   setenv("FAKE_HIP_INIT", "3", 1);
-  EXPECT_EXIT(open_and_exit("hip", FLASHWAVE_FAKE_HIP), no_device(), "does not start: hipInit: hipErrorOther: other");
+  EXPECT_EXIT(open_and_exit("hip", paths::kFakeHip), no_device(), "does not start: hipInit: hipErrorOther: other");
   unsetenv("FAKE_HIP_INIT");
 }
 
 TEST_F(HipLibraryDeathTest, NoGpu) {
-  EXPECT_EXIT(open_and_exit("hip", FLASHWAVE_FAKE_HIP), no_device(), "finds no GPU: .*hipErrorNoDevice");
+  EXPECT_EXIT(open_and_exit("hip", paths::kFakeHip), no_device(), "finds no GPU: .*hipErrorNoDevice");
 }
 
 TEST_F(HipLibraryDeathTest, NotThatManyGpus) {
   setenv("FAKE_HIP_COUNT", "2", 1);
-  EXPECT_EXIT(open_and_exit("hip:2", FLASHWAVE_FAKE_HIP), no_device(),
+  EXPECT_EXIT(open_and_exit("hip:2", paths::kFakeHip), no_device(),
               "device 'hip:2': there is no such GPU; the last one is hip:1");
-  EXPECT_EXIT(open_and_exit("hip:99999999999999999999", FLASHWAVE_FAKE_HIP), no_device(), "no such GPU");
+  EXPECT_EXIT(open_and_exit("hip:99999999999999999999", paths::kFakeHip), no_device(), "no such GPU");
   unsetenv("FAKE_HIP_COUNT");
 }
 
 TEST_F(HipLibraryDeathTest, GpusAreListedBehindTheCpuAndAutoWantsKernels) {
   const auto facts = [] {
-    setenv("FLASHWAVE_HIP_LIBRARY", FLASHWAVE_FAKE_HIP, 1);
+    setenv("FLASHWAVE_HIP_LIBRARY", paths::kFakeHip, 1);
     const std::vector<Device*>& present = present_devices();
     if (present.size() != 3) std::exit(1);
     const DeviceInfo& info = present[2]->info();
@@ -115,17 +116,17 @@ TEST_F(HipLibraryDeathTest, TheRuntimeThatTheProgramHasLoadedIsTaken) {
   };
   const char* before = std::getenv("LD_LIBRARY_PATH");
   const std::string path = before != nullptr ? before : "";
-  setenv("LD_LIBRARY_PATH", FLASHWAVE_SYSTEM_LIBRARIES, 1);
+  setenv("LD_LIBRARY_PATH", paths::kSystemLibraries, 1);
   EXPECT_EXIT(open(nullptr), no_device(), "the HIP runtime libamdhip64.so.7 finds no GPU");
-  EXPECT_EXIT(open(FLASHWAVE_TORCH_HIP), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
+  EXPECT_EXIT(open(paths::kTorchHip), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
   // An installation that is named comes before what the loader finds, but not before what is loaded.
   const std::filesystem::path rocm = std::filesystem::path(testing::TempDir()) / "rocm";
   std::filesystem::create_directories(rocm / "lib");
   std::filesystem::remove(rocm / "lib/libamdhip64.so");
-  std::filesystem::create_symlink(FLASHWAVE_FAKE_HIP, rocm / "lib/libamdhip64.so");
+  std::filesystem::create_symlink(paths::kFakeHip, rocm / "lib/libamdhip64.so");
   setenv("ROCM_PATH", rocm.c_str(), 1);
   EXPECT_EXIT(open(nullptr), no_device(), "the HIP runtime .*rocm/lib/libamdhip64.so finds no GPU");
-  EXPECT_EXIT(open(FLASHWAVE_TORCH_HIP), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
+  EXPECT_EXIT(open(paths::kTorchHip), no_device(), "the HIP runtime libamdhip64.so.6 finds no GPU");
   unsetenv("ROCM_PATH");
   before != nullptr ? setenv("LD_LIBRARY_PATH", path.c_str(), 1) : unsetenv("LD_LIBRARY_PATH");
 }
@@ -148,10 +149,10 @@ TEST_F(HipLibraryDeathTest, TheRealRuntimeWithoutAGpu) {
 
 TEST_F(HipLibraryDeathTest, CpuLoadsNothing) {
   const auto cpu = [] {
-    setenv("FLASHWAVE_HIP_LIBRARY", FLASHWAVE_FAKE_HIP, 1);
+    setenv("FLASHWAVE_HIP_LIBRARY", paths::kFakeHip, 1);
     Device* found = nullptr;
     const bool opened = find_device("cpu", &found).ok();
-    std::exit(opened && dlopen(FLASHWAVE_FAKE_HIP, RTLD_LAZY | RTLD_NOLOAD) == nullptr ? 0 : 1);
+    std::exit(opened && dlopen(paths::kFakeHip, RTLD_LAZY | RTLD_NOLOAD) == nullptr ? 0 : 1);
   };
   EXPECT_EXIT(cpu(), testing::ExitedWithCode(0), "");
 }
@@ -167,7 +168,7 @@ TEST_F(HipLibraryDeathTest, CpuLoadsNothing) {
 TEST_F(HipLibraryDeathTest, NoEmulator) {
   EXPECT_EXIT(emulate_and_exit("emu:gfx942", "/nowhere/libflashwave_emu.so"), no_device(),
               "device 'emu:gfx942': the emulator of AMD GPUs is not found: /nowhere/libflashwave_emu.so");
-  EXPECT_EXIT(emulate_and_exit("emu:gfx942", FLASHWAVE_FAKE_HIP), no_device(), "it has no fwemu_ functions");
+  EXPECT_EXIT(emulate_and_exit("emu:gfx942", paths::kFakeHip), no_device(), "it has no fwemu_ functions");
   EXPECT_EXIT(emulate_and_exit("emu:gfx942", "libm.so.6"), no_device(), "libm.so.6 is not the emulator of AMD GPUs");
 }
 

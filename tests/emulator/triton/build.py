@@ -6,12 +6,14 @@ import os
 import pathlib
 import sys
 
+import hip
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "python"))
-CACHE = pathlib.Path(os.environ.get("FLASHWAVE_EMULATOR_CACHE", ROOT / "build" / "emulator-cache")) / "triton"
+CACHE = hip.CACHE / "triton"
 HERE = pathlib.Path(__file__).resolve().parent
 # Triton's own cache stays inside the build folder, and what it multiplies and adds is fused as in its releases so far.
-os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "intermediate"))
+os.environ.setdefault("TRITON_CACHE_DIR", str(ROOT / "build" / "triton-cache"))
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
@@ -42,8 +44,10 @@ def build_function(arch, function, sources, types, constants, divisible, options
     divisible: names of the arguments that are known to be multiples of 16."""
     import triton
 
-    what = [triton.__version__, arch, function.__name__, types, constants, divisible, options]
-    files = [pathlib.Path(path).read_text() for path in (*sources, __file__)]
+    fused = os.environ["TRITON_DEFAULT_FP_FUSION"]
+    what = [triton.__version__, arch, function.__name__, types, constants, divisible, options, fused]
+    compiler = ROOT / "tests" / "python" / "triton_compile.py"
+    files = [pathlib.Path(path).read_text() for path in (*sources, __file__, compiler)]
     text = json.dumps(what, sort_keys=True) + "".join(files)
     stem = CACHE / (function.__name__ + "_" + arch + "_" + hashlib.sha256(text.encode()).hexdigest()[:20])
     code, notes = stem.with_suffix(".hsaco"), stem.with_suffix(".json")
