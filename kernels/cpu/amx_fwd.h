@@ -388,7 +388,7 @@ struct AmxForwardTask {
     }
   }
 
-  // Whether all operands of cur are, but for its weights.
+  // Whether q, k and v of cur are.
   FW_INLINE bool finite() const {
     bool all = true;
     for (int u = cur.first_unit; u < cur.first_unit + cur.units; ++u) {

@@ -261,9 +261,9 @@ FW_NOINLINE float pack_pairs(const Number<Element>* const* rows, int n, int dim,
   return largest >= kInfinityBits<T> ? kInf : to_float(T{largest});
 }
 
-// A row of 32 weights, as A of a sum over what they lie side by side of. In two parts, these are the upper half of each
-// number and that of the rest: no conversion, which would take a port of tile products (NOTES.md), and keys in the
-// order 0, 16, 1, 17, ... kFinite: there is no infinity among them, whose rest would be NaN.
+// A row of 32 weights, as A of a sum over its columns. The two parts are the upper half of each number and that of the
+// rest: no conversion, which would take a port from tile products (NOTES.md), and columns in the order 0, 16, 1, 17,
+// ... kFinite: there is no infinity among them, whose rest would be NaN.
 template <class Element, bool kFinite = true>
 FW_INLINE void store_weights(uint16_t* out, V low, V high) {
   if constexpr (kParts<Element> == 1) {
