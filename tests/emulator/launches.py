@@ -126,7 +126,8 @@ class BackwardLaunch:
         args.heads_q, args.heads_k = heads_q, key_heads
         dim = (min(row.dim_qk, 128) if scores else row.dim_qk) - self.narrower
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
-        args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
+        args.softmax_scale, args.rows_per_task = dim**-0.5, passing
+        args.lse_by_scale = "kTakesLseByScale" in row.needs
         args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
         if self.state:
             args.dropout_state = session.buffer(np.array([1, 2], np.uint64)).address
