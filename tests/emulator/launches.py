@@ -292,8 +292,16 @@ def backward_launches(row):
             BackwardLaunch(row, *both, bias=BF16, summed=True),
             BackwardLaunch(row, *both, dtype=F16, bias=F16, summed=True),
         ]
+        # The numbers of a row are waited for where a lane needs them. Queries of which none sees the first 16 keys of
+        # a tile; the last 16 rows of a tile that are not there, the first 16 that see nothing.
+        runs += [
+            BackwardLaunch(row, queries, keys, window=window, dtype=dtype)
+            for queries, keys, window in ((20, 44, (8, 0)), (20, 2 * many, (8, 0)), (12, 44, EVERYTHING), (36, 8, (8, 0)))
+            for dtype in (BF16, F16)
+        ]
     # Each modifier alone, which has a loop of its own on RDNA; then what else a score can meet.
     alone = [{"alibi": True}, {"softcap": 20.0}, {"dropout": 0.25}, {"bias": FLOAT}, {"bias": BF16}]
+    alone += [{"bias": F16}] if "_f16_" in row.name else []  # a bias of the type of Q has one, too
     for modifiers in alone if row.modified else ():
         runs += [
             BackwardLaunch(row, *both, **modifiers),
