@@ -14,7 +14,7 @@ FW_DEVICE void prepare(const GpuArguments& args) {
   const Block block(args, task_index());
   const Sequence seq = sequence_of(args.params, block.batch);
   if (block.block > 0 && block.first_row() >= seq.queries) return;
-  prepare_block<T>(args.params, block, seq, args.schedule.lse_by_scale);
+  prepare_block<T>(args.params, block, seq, uniform(int{args.schedule.lse_by_scale}) != 0);
   F32x4* const dq = reinterpret_cast<F32x4*>(block.dq());
   for (int i = thread_index(); i < block.tile_q * args.schedule.dq_columns / 4; i += kThreads) dq[i] = 0.f;
 }
