@@ -14,7 +14,7 @@ FW_DEVICE void prepare(const GpuArguments& args) {
   const Block block(args, task_index());
   const Sequence seq = sequence_of(args.params, block.batch);
   if (block.block > 0 && block.first_row() >= seq.queries) return;
-  prepare_block<T>(args, block, seq);
+  prepare_block<T>(args.params, block, seq, uniform(int{args.schedule.lse_by_scale}) != 0);
   F32x4* const dq = reinterpret_cast<F32x4*>(block.dq());
   for (int i = thread_index(); i < block.tile_q * args.schedule.dq_columns / 4; i += kThreads) dq[i] = 0.f;
 }
@@ -67,7 +67,7 @@ FW_DEVICE float sink_gradient(const GpuArguments& args, Block& block) {
   for (int row = thread_index(); row < rows; row += kThreads) {
     block.block = row / block.tile_q;
     const int place = row_place(row - block.first_row());
-    const float lse = lse_of_number(args, block.lse()[place]);
+    const float lse = lse_of_number(args.params, block.lse()[place], args.schedule.lse_by_scale);
     sum -= exp2_fast(sink - lse) * delta_of_number(args.params, block.delta()[place]);
   }
   return sum;

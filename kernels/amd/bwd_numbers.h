@@ -34,10 +34,10 @@ FW_DEVICE float added_exponent(const Params& p) {
   return cap - log2_fast(kept_share(p));
 }
 
-// lse: natural, -inf where a row sees no key or does not exist: its weights are then 0.
-FW_DEVICE float lse_number(const GpuArguments& args, float lse) {
-  const Params& p = args.params;
-  if (args.schedule.lse_by_scale) {  // no dropout
+// lse: natural, -inf where a row sees no key or does not exist: its weights are then 0. by_scale: Schedule's
+// lse_by_scale, or what a kernel knows it to be: RDNA's rows without modifiers have it, no others.
+FW_DEVICE float lse_number(const Params& p, float lse, bool by_scale) {
+  if (by_scale) {  // no dropout
     const float x = lse == -kInf ? kInf : lse / p.softmax_scale;
     return kMinusNumbers ? -x : x;
   }
@@ -45,9 +45,8 @@ FW_DEVICE float lse_number(const GpuArguments& args, float lse) {
   return kMinusNumbers ? added_exponent(p) - x : x;
 }
 // In units of log2, from the number.
-FW_DEVICE float lse_of_number(const GpuArguments& args, float number) {
-  const Params& p = args.params;
-  if (args.schedule.lse_by_scale) return (kMinusNumbers ? -number : number) * (p.softmax_scale * kLog2e);
+FW_DEVICE float lse_of_number(const Params& p, float number, bool by_scale) {
+  if (by_scale) return (kMinusNumbers ? -number : number) * (p.softmax_scale * kLog2e);
   return kMinusNumbers ? added_exponent(p) - number : number;
 }
 FW_DEVICE float delta_number(const Params& p, float delta) { return kMinusNumbers ? -delta * kept_share(p) : delta; }

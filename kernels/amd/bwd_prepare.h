@@ -31,8 +31,7 @@ struct BlockRows {
 
 // Of the rows of a block. One that is not there sees no key.
 template <class T>
-FW_DEVICE void prepare_block(const GpuArguments& args, const Block& block, const Sequence& seq) {
-  const Params& p = args.params;
+FW_DEVICE void prepare_block(const Params& p, const Block& block, const Sequence& seq, bool by_scale) {
   const BlockRows<T> d_o(p.d_o, seq, block), o(p.o, seq, block);
   const BlockRows<float> o_in_fp32(p.o, seq, block);
   float *const lse_to = block.lse(), *const delta_to = block.delta();
@@ -62,7 +61,7 @@ FW_DEVICE void prepare_block(const GpuArguments& args, const Block& block, const
       lse = elements<const float>(p.lse)[query_offset(p.lse, seq, row, block.head)];
       if (p.d_lse.data) sum -= elements<const float>(p.d_lse)[query_offset(p.d_lse, seq, row, block.head)];
     }
-    lse_to[row_place(in_block)] = lse_number(args, lse);
+    lse_to[row_place(in_block)] = lse_number(p, lse, by_scale);
     delta_to[row_place(in_block)] = delta_number(p, exists ? sum : 0.f);
   }
 }

@@ -190,7 +190,7 @@ struct DsTile {
       const float* const delta_at = block.delta() + (first - block.first_row());
       FW_UNROLL for (int r = 0; r < kRegisters; ++r) {
         const int place = row_place(kRegisters * group_index() + r), i = query(t, r);
-        const float lse = lse_of_number(args, lse_at[place]), delta = delta_of_number(p, delta_at[place]);
+        const float lse = lse_of_number(p, lse_at[place], false), delta = delta_of_number(p, delta_at[place]);
         FW_UNROLL for (int u = 0; u < kParts; ++u) {
           const int between = apart + 16 * (u - t) - r;
           const bool seen = (between >= edges.left) & (between <= edges.right) & (16 * u < columns) & (i < queries);

@@ -435,6 +435,9 @@ struct Backward {
     clear();
     tile = here(range.first), done = in_group = 0;  // what follows is not to move to where there are no tiles
     choose_loop();
+    // There are tiles (run()), so clang needs no way past the loop, with waits for what is loaded before it. The other
+    // kernels have few, and gfx950 a register or some scalars too many.
+    if constexpr (C::kFused && !C::kTransposing) __builtin_assume(loop_of_next != kEnd);
     while (loop_of_next != kEnd) {  // a tile more where their number is odd
       while (loop_of_next == kWithMask) body<0, true>(), body<1, true>();
       while (loop_of_next == kWithoutMask) body<0, false>(), body<1, false>();

@@ -29,7 +29,7 @@ FW_DEVICE void backward_head(const GpuArguments& args, const Sequence& seq, int 
   block.batch = batch, block.head = head;
   // A sequence without queries has a block that its keys may read.
   for (block.block = 0; block.block == 0 || block.first_row() < queries; ++block.block) {
-    prepare_block<typename StorageOf<typename K::Element>::Type>(args, block, seq);
+    prepare_block<typename StorageOf<typename K::Element>::Type>(args.params, block, seq, false);
   }
   workgroup_barrier_with_memory();
   const int stored = uniform(stored_rows(p, batch)), padding = uniform(left_pad(p, batch));

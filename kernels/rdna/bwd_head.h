@@ -16,7 +16,6 @@ struct HeadNumbers {
   static_assert(kLanes == 8 || kLanes == 16);
   using Storage = typename T::Storage;
 
-  const GpuArguments& args;
   const Params& p;
   const Sequence& seq;
   const int head;
@@ -63,7 +62,7 @@ struct HeadNumbers {
     }
     float* const to = reinterpret_cast<float*>(blocks + row / C::kStreamed * step);
     const int place = row_place(row % C::kStreamed);
-    to[place] = lse_number(args, lse);
+    to[place] = lse_number(p, lse, true);
     to[C::kStreamed + place] = delta_number(p, delta);
   }
   FW_METHOD void write_all() const {
@@ -84,7 +83,7 @@ FW_DEVICE void write_numbers(const GpuArguments& args) {
   const int64_t bytes = abi::backward_block_bytes(C::kStreamed, args.schedule.dq_columns);
   const int64_t number = abi::backward_first_block(p, at.batch, C::kStreamed) * p.heads_q + at.head;
   char* const blocks = args.shared + abi::kBackwardHeaderBytes + number * bytes;
-  HeadNumbers<T, C>{args, p, seq, at.head, blocks, p.heads_q * bytes}.write_all();
+  HeadNumbers<T, C>{p, seq, at.head, blocks, p.heads_q * bytes}.write_all();
 }
 
 // Of a block of keys; `done`: queries whose dQ a block before has added to, or that see no key. Whether there are such

@@ -126,7 +126,8 @@ class BackwardLaunch:
         args.heads_q, args.heads_k = heads_q, key_heads
         dim = (min(row.dim_qk, 128) if scores else row.dim_qk) - self.narrower
         args.seqlen_q, args.seqlen_k, args.dim_qk, args.dim_v = self.queries, self.keys, dim, min(row.dim_v, dim)
-        args.softmax_scale, args.lse_by_scale, args.rows_per_task = dim**-0.5, not scores, passing
+        args.softmax_scale, args.rows_per_task = dim**-0.5, passing
+        args.lse_by_scale = "kTakesLseByScale" in row.needs
         args.softcap, args.dropout_p, args.dropout_threshold = self.softcap, self.dropout, int(self.dropout * 65536)
         if self.state:
             args.dropout_state = session.buffer(np.array([1, 2], np.uint64)).address
@@ -291,8 +292,16 @@ def backward_launches(row):
             BackwardLaunch(row, *both, bias=BF16, summed=True),
             BackwardLaunch(row, *both, dtype=F16, bias=F16, summed=True),
         ]
+        # The numbers of a row are waited for where a lane needs them. Queries of which none sees the first 16 keys of
+        # a tile; the last 16 rows of a tile that are not there, the first 16 that see nothing.
+        runs += [
+            BackwardLaunch(row, queries, keys, window=window, dtype=dtype)
+            for queries, keys, window in ((20, 44, (8, 0)), (20, 2 * many, (8, 0)), (12, 44, EVERYTHING), (36, 8, (8, 0)))
+            for dtype in (BF16, F16)
+        ]
     # Each modifier alone, which has a loop of its own on RDNA; then what else a score can meet.
     alone = [{"alibi": True}, {"softcap": 20.0}, {"dropout": 0.25}, {"bias": FLOAT}, {"bias": BF16}]
+    alone += [{"bias": F16}] if "_f16_" in row.name else []  # a bias of the type of Q has one, too
     for modifiers in alone if row.modified else ():
         runs += [
             BackwardLaunch(row, *both, **modifiers),

@@ -98,6 +98,16 @@ def test_every_backward_on_matrix_cores_is_tried(arch):
     assert any("_bwd_f16_" in name for name in tried)
 
 
+def test_launches_have_a_bias_of_the_type_of_q_alone(arch):
+    """RDNA has a loop for it, which no launch of another type executes."""
+    modified = [row for row in shipped.rows(arch) if row.op != "kForward" and row.modified]
+    assert {"_f16_" in row.name for row in modified} == {False, True}
+    for row in modified:
+        own = launches.F16 if "_f16_" in row.name else launches.BF16
+        alone = [run for run in launches.launches_of(row) if not (run.alibi or run.softcap or run.dropout)]
+        assert {1, 2} <= {run.heads for run in alone if run.bias == own}, row.name
+
+
 def test_which_launch_executes_a_wait(arch):
     """The first wait of a kernel is met in the smallest launch already."""
     subject = subject_of(arch, backward(arch, 128))
