@@ -53,7 +53,13 @@ class Machine(NamedTuple):
 def look(tool: Path) -> Machine:
     """The kernels of other CPUs are listed, too, so the tool is asked to plan with each."""
     kernels = []
-    names = ["amx_fwd_m32n128", "amx_decode_m16n64", "amx_bwd_m256n64", "amx_split_fwd_m32n128", "amx_split_bwd_m256n64"]
+    names = [
+        "amx_fwd_m32n128",
+        "amx_decode_m16n64",
+        "amx_bwd_m256n64",
+        "amx_split_fwd_m32n128",
+        "amx_split_bwd_m256n64",
+    ]
     for kernel in names:
         dtype = "f16" if "split" in kernel else "bf16"
         words = ["d=64", f"dtype={dtype}", "sq=1" if "decode" in kernel else "sq=128", "sk=128"]

@@ -296,7 +296,12 @@ def backward_launches(row):
         # a tile; the last 16 rows of a tile that are not there, the first 16 that see nothing.
         runs += [
             BackwardLaunch(row, queries, keys, window=window, dtype=dtype)
-            for queries, keys, window in ((20, 44, (8, 0)), (20, 2 * many, (8, 0)), (12, 44, EVERYTHING), (36, 8, (8, 0)))
+            for queries, keys, window in (
+                (20, 44, (8, 0)),
+                (20, 2 * many, (8, 0)),
+                (12, 44, EVERYTHING),
+                (36, 8, (8, 0)),
+            )
             for dtype in (BF16, F16)
         ]
     # Each modifier alone, which has a loop of its own on RDNA; then what else a score can meet.
