@@ -150,9 +150,9 @@ def speed_table(
         speeds = {one: quotient(batch, measured[one].seconds) for one in settings.everyone}
         samples = {one: len(measured[one].samples) for one in settings.everyone}
         data.append({"x": seqlen, "batch": batch, "samples_per_second": speeds, "samples": samples})
-        cells = [str(seqlen), str(batch), _speed(speeds[OURS])]
+        cells = [str(seqlen), str(batch), speed(speeds[OURS])]
         for one in settings.peers:
-            cells += [_speed(speeds[one]), ratio(quotient(speeds[OURS], speeds[one]))]
+            cells += [speed(speeds[one]), ratio(quotient(speeds[OURS], speeds[one]))]
         rows.append(tuple(cells))
     header = ["seqlen", "batch", "flashwave, samples/s"]
     for one in settings.peers:
@@ -174,7 +174,8 @@ def speed_table(
     return Table(name, title, text, tuple(header), rows, [], chart, data)
 
 
-def _speed(rate: float | None) -> str:
+def speed(rate: float | None) -> str:
+    """Samples per second in a cell of a table."""
     return "-" if rate is None else number(rate)
 
 

@@ -7,12 +7,12 @@ from typing import Callable, NamedTuple
 import torch
 from torch import nn
 
-from .bert import ATTENTIONS, BERT_BASE, NO_ATTENTION, QUICK, Bert, Config, training_steps
+from .bert import ATTENTIONS, BERT_BASE, NO_ATTENTION, QUICK, Bert, Config, speed, training_steps
 from .graphs import measure_graphs
 from .plan import Settings
 from .progress import Progress
 from .report import Table, quotient, ratio
-from .svg import Chart, number
+from .svg import Chart
 from .timing import measure
 from .train import Gpt
 from .verify import check
@@ -62,9 +62,9 @@ def models_table(settings: Settings, progress: Progress) -> Table:
         speeds = {name: quotient(batch, measured[name].seconds) for name in settings.everyone}
         model = f"{config.name}, {config.seqlen}"
         data.append({"x": model, "batch": batch, "dropout": config.dropout, "samples_per_second": speeds})
-        cells = [config.name, str(config.seqlen), str(batch), f"{config.dropout:g}", _speed(speeds[OURS])]
+        cells = [config.name, str(config.seqlen), str(batch), f"{config.dropout:g}", speed(speeds[OURS])]
         for name in settings.peers:
-            cells += [_speed(speeds[name]), ratio(quotient(speeds[OURS], speeds[name]))]
+            cells += [speed(speeds[name]), ratio(quotient(speeds[OURS], speeds[name]))]
         rows.append(tuple(cells))
     header = ["model", "seqlen", "batch", "dropout", "flashwave, samples/s"]
     for name in settings.peers:
@@ -85,7 +85,3 @@ def models_table(settings: Settings, progress: Progress) -> Table:
         {ATTENTIONS[name].label: tuple(one["samples_per_second"][name] for one in data) for name in shown},
     )
     return Table("models", "Training steps of models", text, tuple(header), rows, [], chart, data)
-
-
-def _speed(rate: float | None) -> str:
-    return "-" if rate is None else number(rate)
