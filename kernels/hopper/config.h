@@ -59,8 +59,13 @@ struct ForwardConfig {
   static constexpr int kPanelsBias = kBias ? kTileK / kPanel : 0, kBiasStages = kBias ? 2 : 0;
   static constexpr int kBiasRowsBytes = 64 * kPanelRowBytes * kPanelsBias, kBiasBytes = kConsumers * kBiasRowsBytes;
   static_assert(!kBias || kTileK % kPanel == 0);
+  // ALiBi: the numbers of the keys of a block, a row of 16 bytes each, as B of a product whose A has zeros for columns
+  // 8 to 15, where it reads the rows of the 8 keys after; and, for each consumer, such A
+  // (Consumer::store_slopes).
+  static constexpr int kNumbersBytes = kAlibi ? (kTileK + 8) * 16 : 0, kSlopeBytes = kAlibi ? 4 * 128 : 0;
   static constexpr int kMostBytes = 232448;  // "Technical Specifications per Compute Capability": 227 KB
-  static constexpr int kOtherBytes = 1024 + (kSumByMma ? 2048 : 0) + kBiasStages * kBiasBytes;
+  static constexpr int kOtherBytes =
+      512 + (kSumByMma ? 2048 : 0) + kBiasStages * kBiasBytes + kNumbersBytes + kConsumers * kSlopeBytes;
   static constexpr bool fits(int q_slots, int stages) {
     return q_slots * kConsumers * kQBytes + stages * (kKBytes + kVBytes) + kOtherBytes <= kMostBytes;
   }
@@ -71,7 +76,8 @@ struct ForwardConfig {
 
   static constexpr uint32_t kQ = kSharedBase, kK = kQ + kQSlots * kConsumers * kQBytes, kV = kK + kStages * kKBytes,
                             kBiases = kV + kStages * kVBytes, kOnes = kBiases + kBiasStages * kBiasBytes,
-                            kTasks = kOnes + (kSumByMma ? 2048 : 0);
+                            kNumbers = kOnes + (kSumByMma ? 2048 : 0), kSlopes = kNumbers + kNumbersBytes,
+                            kTasks = kSlopes + kConsumers * kSlopeBytes;
   // Barriers, 8 bytes each: K, V, Q, the task and the bias have come / may be overwritten; the next task is wanted.
   static constexpr uint32_t kKFull = kTasks + 2 * 32, kKFree = kKFull + 8 * kStages, kVFull = kKFree + 8 * kStages,
                             kVFree = kVFull + 8 * kStages, kQFull = kVFree + 8 * kStages,

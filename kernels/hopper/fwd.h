@@ -23,6 +23,9 @@ template <class C>
 struct Consumer {
   using Element = typename C::Element;
   static constexpr int kScores = C::kTileK / 2, kWeights = C::kTileK / 4, kOutputs = C::kColumns / 2;
+  static constexpr float kSteepest = 0x1p12f;  // slope of ALiBi over the scale of q.k
+  // Where the keys of a block lie: behind or before the diagonals of all rows, or it does not matter.
+  enum Side { kBehind, kBefore, kNoSide = 3 };
 
   const GpuArguments& args;
   const Params& p;
@@ -47,10 +50,11 @@ struct Consumer {
   uint32_t task_number = 0, queries;  // queries: where they lie
   bool first_output;                  // the next one is
   int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
-  // ALiBi: the slope in units of log2, the key on the diagonal of the first row less its first column, and from which
-  // block on all keys lie behind the diagonals of all rows.
-  float slope;
-  int diagonal, behind;
+  // ALiBi: the key on the diagonal of this thread's first row, and what a score gains from key to key on the side of
+  // the diagonals where the work is, in units of log2.
+  int diagonal;
+  float per_key;
+  uint32_t slopes;  // where they lie
 
   FW_METHOD Consumer(const GpuArguments& arguments, const TensorMaps& tensor_maps, int consumer)
       : args(arguments),
@@ -93,14 +97,17 @@ struct Consumer {
     if (speaks) barrier_arrive(C::kQFree + 8 * q_slot(n));
   }
 
-  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel.
-  FW_METHOD void issue_scores(uint32_t n) {
+  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel. With ALiBi one more step adds what
+  // a score gains from the first key of the block on, on this side of the diagonals (store_slopes).
+  FW_METHOD void issue_scores(uint32_t n, Side side = kNoSide) {
     const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(n) * (C::kKBytes / 16);
     hold(s);
     wgmma_fence();
     FW_UNROLL for (int i = 0; i < C::kDimQk / 16; ++i)
         Wgmma<Element, C::kTileK>::shared_shared(s, q + i % 4 * 2 + i / 4 * (64 * kPanelRowBytes / 16),
                                                  k + i % 4 * 2 + i / 4 * (C::kTileK * kPanelRowBytes / 16), i != 0);
+    if constexpr (C::kAlibi)
+      Wgmma<Element, C::kTileK>::shared_shared(s, slopes_at(side), narrow_operand(C::kNumbers, 128, 128), 1);
     wgmma_commit();
   }
   // O += P V. 16 keys are 2048 bytes. With sums, the panel after V's is the tile of ones: the distance to it shrinks as
@@ -118,9 +125,9 @@ struct Consumer {
     first_output = false;
   }
   // One turn: the scores of a block and the output of the block before. Returns when the scores are there.
-  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], int block, bool last) {
+  FW_METHOD void issue_both(uint32_t (&weights)[kWeights], int block, bool last, Side side = kNoSide) {
     named_sync(turn_barrier(group), 2 * kWarpgroup);
-    issue_scores(done + 1);
+    issue_scores(done + 1, side);
     wait_v(done);
     issue_output(weights);
     named_arrive(turn_barrier((group + 1) % C::kConsumers), 2 * kWarpgroup);
@@ -215,21 +222,18 @@ struct Consumer {
   }
 
   // P = 2^(s c - m), packed as the A operand of P V. Returns this thread's sums. kWatched: of a block that all rows
-  // see, whose scores stay as they came; P may be too large. per_key: with ALiBi, what a score gains from key to key.
+  // see, whose scores stay as they came; P may be too large.
   template <bool kWatched>
-  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1, float per_key = 0) {
+  FW_METHOD float2 exponentials(uint32_t (&weights)[kWeights], float r0, float r1) {
     const float c = !kWatched ? scale : C::kCapped ? cap : C::kAlibi ? from_dot : C::kBias ? kLog2e : scale;
     uint32_t largest = Element::kLargest;
     float2 sum = make_float2(0, 0);
     FW_UNROLL for (int k = 0; k < C::kTileK / 16; ++k) {
       FW_UNROLL for (int i = 0; i < 4; ++i) {
-        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1], x0 = i & 1 ? -r1 : -r0, x1 = x0;
+        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1];
+        const float x = i & 1 ? -r1 : -r0;
         if constexpr (C::kCapped && kWatched) s0 = tanh_fast(s0 * from_dot), s1 = tanh_fast(s1 * from_dot);
-        if constexpr (C::kAlibi && kWatched) {
-          const int key = 16 * k + i / 2 * 8;
-          x0 = multiply_add(per_key, float(key), x0), x1 = multiply_add(per_key, float(key + 1), x1);
-        }
-        const float e0 = exp2_fast(multiply_add(s0, c, x0)), e1 = exp2_fast(multiply_add(s1, c, x1));
+        const float e0 = exp2_fast(multiply_add(s0, c, x)), e1 = exp2_fast(multiply_add(s1, c, x));
         if constexpr (!C::kSumByMma) (i & 1 ? sum.y : sum.x) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
@@ -289,18 +293,46 @@ struct Consumer {
     rescale(factor);
   }
 
-  // P by the reference of the blocks before. With ALiBi a block lies on one side of the diagonal of every row, where
-  // the distance of a key is that of the thread's first and what lies between them.
+  // ALiBi. Of a block on one side of all rows' diagonals the tensor cores add what a score gains from the block's first
+  // key on (issue_scores); this is what that key loses, in the thread's two rows.
+  FW_METHOD float2 first_key_loss(int block) const {
+    const float first = float(diagonal - block * C::kTileK);
+    return make_float2(per_key * first, per_key * (first + 8.f));
+  }
+  // per_key in units of q.k as A operands, with either sign: in every row three 16-bit numbers whose sum it is, in
+  // columns 0 to 2. The 8 rows that are stored serve as all 64. They are read after the next turn; a barrier of their
+  // own, or a branch, and ptxas does not see any more what is uniform in the loops: each thread stores a word, half of
+  // them to where nobody reads.
+  FW_METHOD void store_slopes() const {
+    const float whole = per_key / from_dot, high = Element::low(Element::pack(whole, 0));
+    const float middle = Element::low(Element::pack(whole - high, 0)), low = whole - high - middle;
+    const int thread = thread_again() % kWarpgroup, pair = thread % 4;
+    const uint32_t columns = pair == 0 ? Element::pack(high, middle) : pair == 1 ? Element::pack(low, 0) : 0;
+    store_shared(slopes + 4 * (thread < 96 ? thread : thread - 32), columns ^ (thread < 32 ? 0 : 0x80008000u));
+    async_proxy_fence();
+  }
+  // Columns 8 to 15 are those of kNoSide, zeros: their distance shrinks as the address grows.
+  FW_METHOD uint64_t slopes_at(Side side) const {
+    return narrow_operand(slopes, kNoSide * 128, 0) + uint32_t(side) * (8 - (uint64_t{8} << 16));
+  }
+
+  // P by the reference of the blocks before.
   FW_METHOD float2 optimistic(uint32_t (&weights)[kWeights], int block) {
     if constexpr (!C::kAlibi) return exponentials<true>(weights, m0, m1);
-    const float per_key = block >= behind ? -slope : slope, first = float(diagonal - block * C::kTileK);
-    return exponentials<true>(weights, multiply_add(per_key, first, m0), multiply_add(per_key, first + 8.f, m1),
-                              per_key);
+    const float2 loss = first_key_loss(block);
+    return exponentials<true>(weights, m0 + loss.x, m1 + loss.y);
+  }
+  // The scores of such a block as modify() leaves them.
+  FW_METHOD void settle(int block) {
+    if constexpr (!C::kAlibi) return modify(block);
+    const float2 loss = first_key_loss(block);
+    FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = multiply_add(s[i], from_dot, i & 2 ? -loss.y : -loss.x);
   }
 
   // A block that all rows see.
-  FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], int block, bool last) {
-    issue_both(before, block, last);
+  FW_METHOD void optimistic_block(uint32_t (&before)[kWeights], uint32_t (&weights)[kWeights], int block, bool last,
+                                  Side side) {
+    issue_both(before, block, last, side);
     float2 x;
     if constexpr (C::kTwoWeights) {
       x = optimistic(weights, block);
@@ -313,7 +345,7 @@ struct Consumer {
       if (!last) wait_k(done + 1);
     }
     if (__builtin_expect(too_large, 0)) {
-      modify(block);
+      settle(block);
       rescale(raise_reference(Element::kHeadroom));
       x = exponentials(weights);
     }
@@ -334,14 +366,14 @@ struct Consumer {
   }
 
   // The first block of a task, whose scores were asked for before: there is no output to compute beside it.
-  FW_METHOD void first_block(int block, bool last) {
+  FW_METHOD void first_block(int block, bool last, float headroom) {
     draw(block);
     wgmma_wait<0>();
     take_scores(done, last);
     first_output = true;
     m0 = m1 = -kInf, l0 = l1 = 0;
     modify_and_mask(block);
-    raise_reference(C::kAlibi && block >= behind ? Element::kHeadroom : 0);  // they grow towards the diagonal
+    raise_reference(headroom);
     add(exponentials(pa));
     drop(pa);
     if (C::kQSlots > 1 && task_number > 0) {
@@ -354,18 +386,18 @@ struct Consumer {
   FW_METHOD void checked_blocks(int& j, int end, int first) {
     FW_NO_UNROLL for (; j >= end; --j) checked_block(j, j == first);
   }
-  FW_METHOD void optimistic_blocks(int& j, int end, int first) {
+  FW_METHOD void optimistic_blocks(int& j, int end, int first, Side side = kNoSide) {
     if constexpr (C::kTwoWeights) {  // two at a time, so that no weights are moved
       FW_NO_UNROLL while (j > end) {
-        optimistic_block(pa, pb, j, j == first), --j;
-        optimistic_block(pb, pa, j, j == first), --j;
+        optimistic_block(pa, pb, j, j == first, side), --j;
+        optimistic_block(pb, pa, j, j == first, side), --j;
       }
       if (j == end) {
-        optimistic_block(pa, pb, j, j == first), --j;
+        optimistic_block(pa, pb, j, j == first, side), --j;
         FW_UNROLL for (int i = 0; i < kWeights; ++i) pa[i] = pb[i];
       }
     } else {
-      FW_NO_UNROLL for (; j >= end; --j) optimistic_block(pa, pa, j, j == first);
+      FW_NO_UNROLL for (; j >= end; --j) optimistic_block(pa, pa, j, j == first, side);
     }
   }
 
@@ -380,21 +412,27 @@ struct Consumer {
     open_first = uniform(max(first, (seen.all_first + C::kTileK - 1) / C::kTileK));
     open_last = uniform(seen.all_end / C::kTileK);
 
-    int before = 0;  // ALiBi: blocks whose keys all lie before the diagonals of all rows
+    // ALiBi: blocks whose keys all lie before the diagonals of all rows, and from which on they all lie behind.
+    int before = 0, behind = INT32_MAX;
     if constexpr (C::kAlibi) {
       const int key = row_of(task) + task.keys - task.queries;  // on the diagonal of the warpgroup's first row
-      slope = p.alibi_slopes[task.batch * p.alibi_batch_stride + task.head] * kLog2e;
-      diagonal = key + first_row() - first_column();
-      behind = uniform((max(key + 63, 0) + C::kTileK - 1) / C::kTileK);
-      before = uniform(max(key + 1, 0) / C::kTileK);
+      diagonal = key + first_row();
+      per_key = -p.alibi_slopes[task.batch * p.alibi_batch_stride + task.head] * kLog2e;
+      store_slopes();
+      // Where it does not fit a product, or drowns q.k in it, every block is checked.
+      const bool fits = fabsf(per_key) <= kSteepest * fabsf(from_dot);
+      before = uniform(fits ? max(key + 1, 0) / C::kTileK : 0);
+      behind = uniform(fits ? (max(key + 63, 0) + C::kTileK - 1) / C::kTileK : INT32_MAX);
     }
 
-    first_block(j, j == first);
+    // Behind the diagonal scores grow towards it.
+    first_block(j, j == first, C::kAlibi && j >= behind ? Element::kHeadroom : 0);
     if (--j >= first) wait_k(done + 1);
     if constexpr (C::kAlibi) {  // the blocks on the diagonal are checked, too
-      FW_NO_UNROLL for (int side = 0; side < 2; ++side) {
-        checked_blocks(j, max(first, side ? before : open_last), first);
-        optimistic_blocks(j, max(open_first, side ? 0 : behind), first);
+      FW_NO_UNROLL for (int side = kBehind; side <= kBefore; ++side) {
+        checked_blocks(j, max(first, side == kBefore ? before : open_last), first);
+        optimistic_blocks(j, max(open_first, side == kBefore ? 0 : behind), first, Side(side));
+        per_key = -per_key;
       }
     } else if constexpr (!C::kModified) {
       checked_blocks(j, max(first, open_last), first);
@@ -503,6 +541,7 @@ struct Consumer {
     if (group == 0) named_arrive(turn_barrier(0), 2 * kWarpgroup);  // the first turn
     FW_UNROLL for (int i = 0; i < kOutputs; ++i) o[i] = 0;
     if (!task_exists(0)) return;
+    if constexpr (C::kAlibi) slopes = uniform(C::kSlopes + group * C::kSlopeBytes);
     begin(0, 0);
     for (;;) {
       attend();
@@ -550,6 +589,13 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
   }
   if constexpr (C::kSumByMma) {
     for (int i = thread_index(); i < 512; i += C::kThreads) store_shared(C::kOnes + 4 * i, C::Element::kOnes);
+    async_proxy_fence();
+  }
+  if constexpr (C::kAlibi) {
+    for (int i = thread_index(); i < C::kNumbersBytes / 4; i += C::kThreads)
+      store_shared(C::kNumbers + 4 * i, C::Element::pack(float(i / 4), float(i / 4)));
+    for (int i = thread_index(); i < C::kConsumers * C::kSlopeBytes / 4; i += C::kThreads)
+      store_shared(C::kSlopes + 4 * i, 0);
     async_proxy_fence();
   }
   let_next_start();

@@ -180,6 +180,11 @@ FW_DEVICE constexpr uint64_t operand(uint32_t address, uint32_t panel_bytes) {
   return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(panel_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t{1} << 62;
 }
+// The same of a tile without a swizzle, pieces of 8 rows of 16 bytes: from 8 columns to the next and from 8 rows to the
+// next.
+FW_DEVICE constexpr uint64_t narrow_operand(uint32_t address, uint32_t columns_bytes, uint32_t rows_bytes) {
+  return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(columns_bytes >> 4) << 16 | uint64_t(rows_bytes >> 4) << 32;
+}
 inline constexpr int kPanel = 64;  // columns
 inline constexpr int kPanelRowBytes = 128;
 FW_DEVICE uint32_t swizzled(uint32_t row, uint32_t unit) { return row * kPanelRowBytes + ((unit ^ (row & 7)) << 4); }
