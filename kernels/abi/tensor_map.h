@@ -1,6 +1,6 @@
 // One tensor map: what a TMA (tensor memory accelerator, compute capability 9.0) knows about a tensor. The host
 // describes it in plain numbers; src/device/cuda encodes them (cuTensorMapEncodeTiled: 16-bit elements, no interleave,
-// 128-byte swizzle, 256-byte L2 promotion, zeros out of bounds) and passes the maps with the arguments. Which tensors a
+// 128-byte swizzle, zeros out of bounds) and passes the maps with the arguments. Which tensors a
 // kernel wants mapped is kernels/abi/tensor_maps.h.
 #pragma once
 
@@ -20,6 +20,7 @@ struct TensorMapDescription {
   uint64_t dims[kTensorMapRank];
   uint64_t strides[kTensorMapRank - 1];  // bytes, of dims[1] on
   uint32_t box[kTensorMapRank];
+  uint32_t l2_bytes;  // that the L2 cache reads at a time: 128 or 256
 };
 
 }  // namespace flashwave::abi

@@ -59,13 +59,14 @@ struct ForwardConfig {
   static constexpr int kPanelsBias = kBias ? kTileK / kPanel : 0, kBiasStages = kBias ? 2 : 0;
   static constexpr int kBiasRowsBytes = 64 * kPanelRowBytes * kPanelsBias, kBiasBytes = kConsumers * kBiasRowsBytes;
   static_assert(!kBias || kTileK % kPanel == 0);
-  // ALiBi: the numbers of the keys of a block, a row of 16 bytes each, as B of a product whose A has zeros for columns
-  // 8 to 15, where it reads the rows of the 8 keys after; and, for each consumer, such A
-  // (Consumer::store_slopes).
-  static constexpr int kNumbersBytes = kAlibi ? (kTileK + 8) * 16 : 0, kSlopeBytes = kAlibi ? 4 * 128 : 0;
+  // ALiBi where instructions are scarcer than matrix operations: the numbers of the keys of a block, a row of 16 bytes
+  // each, are B of a product whose A has the slope, and zeros for columns 8 to 15, where it reads the rows of the 8
+  // keys after (Consumer::store_slopes: for each consumer).
+  static constexpr bool kSlopeByMma = kAlibi && kDimQk == 64;
+  static constexpr int kNumbersBytes = kSlopeByMma ? (kTileK + 8) * 16 : 0, kSlopeBytes = kSlopeByMma ? 4 * 128 : 0;
   static constexpr int kMostBytes = 232448;  // "Technical Specifications per Compute Capability": 227 KB
   static constexpr int kOtherBytes =
-      512 + (kSumByMma ? 2048 : 0) + kBiasStages * kBiasBytes + kNumbersBytes + kConsumers * kSlopeBytes;
+      1024 + (kSumByMma ? 2048 : 0) + kBiasStages * kBiasBytes + kNumbersBytes + kConsumers * kSlopeBytes;
   static constexpr bool fits(int q_slots, int stages) {
     return q_slots * kConsumers * kQBytes + stages * (kKBytes + kVBytes) + kOtherBytes <= kMostBytes;
   }

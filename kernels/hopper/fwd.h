@@ -50,11 +50,12 @@ struct Consumer {
   uint32_t task_number = 0, queries;  // queries: where they lie
   bool first_output;                  // the next one is
   int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
-  // ALiBi: the key on the diagonal of this thread's first row, and what a score gains from key to key on the side of
-  // the diagonals where the work is, in units of log2.
+  // ALiBi: the key on the diagonal of this thread's first row, less its first column (kSlopeByMma: of the warpgroup's);
+  // what a score gains from key to key on the side of the diagonals where the work is, in units of log2; where that
+  // lies as an operand.
   int diagonal;
   float per_key;
-  uint32_t slopes;  // where they lie
+  uint32_t slopes;
 
   FW_METHOD Consumer(const GpuArguments& arguments, const TensorMaps& tensor_maps, int consumer)
       : args(arguments),
@@ -97,8 +98,8 @@ struct Consumer {
     if (speaks) barrier_arrive(C::kQFree + 8 * q_slot(n));
   }
 
-  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel. With ALiBi one more step adds what
-  // a score gains from the first key of the block on, on this side of the diagonals (store_slopes).
+  // S = Q K^T for the n-th block. 16 columns are 32 bytes along the rows of a panel. kSlopeByMma: one more step adds
+  // what a score gains from the first key of the block on, on this side of the diagonals (store_slopes).
   FW_METHOD void issue_scores(uint32_t n, Side side = kNoSide) {
     const uint64_t q = operand(queries, 16), k = operand(C::kK, 16) + slot_of<C::kStages>(n) * (C::kKBytes / 16);
     hold(s);
@@ -106,7 +107,7 @@ struct Consumer {
     FW_UNROLL for (int i = 0; i < C::kDimQk / 16; ++i)
         Wgmma<Element, C::kTileK>::shared_shared(s, q + i % 4 * 2 + i / 4 * (64 * kPanelRowBytes / 16),
                                                  k + i % 4 * 2 + i / 4 * (C::kTileK * kPanelRowBytes / 16), i != 0);
-    if constexpr (C::kAlibi)
+    if constexpr (C::kSlopeByMma)
       Wgmma<Element, C::kTileK>::shared_shared(s, slopes_at(side), narrow_operand(C::kNumbers, 128, 128), 1);
     wgmma_commit();
   }
@@ -230,10 +231,13 @@ struct Consumer {
     float2 sum = make_float2(0, 0);
     FW_UNROLL for (int k = 0; k < C::kTileK / 16; ++k) {
       FW_UNROLL for (int i = 0; i < 4; ++i) {
-        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1];
-        const float x = i & 1 ? -r1 : -r0;
+        float s0 = s[8 * k + 2 * i], s1 = s[8 * k + 2 * i + 1], x0 = i & 1 ? -r1 : -r0, x1 = x0;
         if constexpr (C::kCapped && kWatched) s0 = tanh_fast(s0 * from_dot), s1 = tanh_fast(s1 * from_dot);
-        const float e0 = exp2_fast(multiply_add(s0, c, x)), e1 = exp2_fast(multiply_add(s1, c, x));
+        if constexpr (C::kAlibi && !C::kSlopeByMma && kWatched) {
+          const int key = 16 * k + i / 2 * 8;
+          x0 = multiply_add(per_key, float(key), x0), x1 = multiply_add(per_key, float(key + 1), x1);
+        }
+        const float e0 = exp2_fast(multiply_add(s0, c, x0)), e1 = exp2_fast(multiply_add(s1, c, x1));
         if constexpr (!C::kSumByMma) (i & 1 ? sum.y : sum.x) += e0 + e1;
         weights[4 * k + i] = Element::pack(e0, e1);
       }
@@ -293,8 +297,8 @@ struct Consumer {
     rescale(factor);
   }
 
-  // ALiBi. Of a block on one side of all rows' diagonals the tensor cores add what a score gains from the block's first
-  // key on (issue_scores); this is what that key loses, in the thread's two rows.
+  // ALiBi. On one side of all rows' diagonals a score is that of the first key of the block, or of the thread's first,
+  // and what it gains from there on; this is what that key loses, in the thread's two rows.
   FW_METHOD float2 first_key_loss(int block) const {
     const float first = float(diagonal - block * C::kTileK);
     return make_float2(per_key * first, per_key * (first + 8.f));
@@ -324,7 +328,7 @@ struct Consumer {
   }
   // The scores of such a block as modify() leaves them.
   FW_METHOD void settle(int block) {
-    if constexpr (!C::kAlibi) return modify(block);
+    if constexpr (!C::kSlopeByMma) return modify(block);
     const float2 loss = first_key_loss(block);
     FW_UNROLL for (int i = 0; i < kScores; ++i) s[i] = multiply_add(s[i], from_dot, i & 2 ? -loss.y : -loss.x);
   }
@@ -416,11 +420,11 @@ struct Consumer {
     int before = 0, behind = INT32_MAX;
     if constexpr (C::kAlibi) {
       const int key = row_of(task) + task.keys - task.queries;  // on the diagonal of the warpgroup's first row
-      diagonal = key + first_row();
+      diagonal = key + first_row() - (C::kSlopeByMma ? 0 : first_column());
       per_key = -p.alibi_slopes[task.batch * p.alibi_batch_stride + task.head] * kLog2e;
-      store_slopes();
+      if constexpr (C::kSlopeByMma) store_slopes();
       // Where it does not fit a product, or drowns q.k in it, every block is checked.
-      const bool fits = fabsf(per_key) <= kSteepest * fabsf(from_dot);
+      const bool fits = !C::kSlopeByMma || fabsf(per_key) <= kSteepest * fabsf(from_dot);
       before = uniform(fits ? max(key + 1, 0) / C::kTileK : 0);
       behind = uniform(fits ? (max(key + 63, 0) + C::kTileK - 1) / C::kTileK : INT32_MAX);
     }
@@ -541,7 +545,7 @@ struct Consumer {
     if (group == 0) named_arrive(turn_barrier(0), 2 * kWarpgroup);  // the first turn
     FW_UNROLL for (int i = 0; i < kOutputs; ++i) o[i] = 0;
     if (!task_exists(0)) return;
-    if constexpr (C::kAlibi) slopes = uniform(C::kSlopes + group * C::kSlopeBytes);
+    if constexpr (C::kSlopeByMma) slopes = uniform(C::kSlopes + group * C::kSlopeBytes);
     begin(0, 0);
     for (;;) {
       attend();
@@ -591,7 +595,7 @@ FW_DEVICE void forward(const GpuArguments& args, const TensorMaps& maps) {
     for (int i = thread_index(); i < 512; i += C::kThreads) store_shared(C::kOnes + 4 * i, C::Element::kOnes);
     async_proxy_fence();
   }
-  if constexpr (C::kAlibi) {
+  if constexpr (C::kSlopeByMma) {
     for (int i = thread_index(); i < C::kNumbersBytes / 4; i += C::kThreads)
       store_shared(C::kNumbers + 4 * i, C::Element::pack(float(i / 4), float(i / 4)));
     for (int i = thread_index(); i < C::kConsumers * C::kSlopeBytes / 4; i += C::kThreads)

@@ -220,5 +220,27 @@ class Stages(Scripts):
         self.assertIn("no stage 'dance'", answer.stderr)
 
 
+class Nvcc(Scripts):
+    """cmake/ccache/nvcc, for which a script stands in that writes its output and says something."""
+
+    def compile(self, says, status=0):
+        self.copy("cmake/ccache/nvcc")
+        self.program("compiler", f'for last; do :; done; echo code >"$last"; echo "{says}" >&2; exit {status}')
+        command = (self.tree / "cmake/ccache/nvcc", "-c", "x.cu", "-o", "x.cubin")
+        answer = self.run_in_tree(*command, FLASHWAVE_TOOL=str(self.bin / "compiler"), FLASHWAVE_ARGUMENT="-cubin")
+        self.assertIn(says, answer.stderr)
+        return answer.returncode
+
+    def test_what_it_says_and_its_status_are_passed_on(self):
+        self.assertEqual(self.compile("ptxas info : registers"), 0)
+        self.assertTrue((self.tree / "x.cubin").exists())
+        self.assertEqual(self.compile("error", status=3), 3)
+
+    def test_serialised_matrix_instructions_are_an_error(self):
+        says = "ptxas info : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
+        self.assertEqual(self.compile(says), 1)
+        self.assertFalse((self.tree / "x.cubin").exists())
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

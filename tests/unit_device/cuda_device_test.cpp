@@ -142,14 +142,17 @@ TEST_F(CudaDevice, TensorsAreMappedAsThePlanDescribesThem) {
   if (row == nullptr) GTEST_SKIP() << "built without kernels of NVIDIA GPUs";
   alignas(64) char memory[64] = {1};
   const abi::Params params = some_params(memory);
-  const TensorMapDescriptions maps = describe_tensor_maps(*row, params);
+  TensorMapDescriptions maps = describe_tensor_maps(*row, params);
+  maps.maps[2].l2_bytes = 128;
   LaunchOptions options;
   options.tensor_maps = maps.used();
   ASSERT_TRUE(device().launch(*row, params, some_schedule(2), options).ok());
   const std::string log = asked();
   EXPECT_NE(log.find("load ELF\nfunction hopper_fwd_bf16_d128_m128n128\n"), std::string::npos) << log;
-  EXPECT_NE(log.find("map: rows 256 bytes apart, box of 64 x 64\nmap: rows 256 bytes apart, box of 64 x 128\n"
-                     "map: rows 256 bytes apart, box of 64 x 128\nmap: rows 256 bytes apart, box of 64 x 64\n"
+  EXPECT_NE(log.find("map: rows 256 bytes apart, box of 64 x 64, L2 by 256\n"
+                     "map: rows 256 bytes apart, box of 64 x 128, L2 by 256\n"
+                     "map: rows 256 bytes apart, box of 64 x 128, L2 by 128\n"
+                     "map: rows 256 bytes apart, box of 64 x 64, L2 by 256\n"
                      "launch 2 x 1 of 384 threads"),
             std::string::npos)
       << log;

@@ -149,12 +149,13 @@ EXPORT int cuLaunchKernelEx(const Config *c, void *which, void **parameters, voi
 EXPORT int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *base, const uint64_t *dims,
                                   const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                                   int swizzle, int promotion, int fill) {
-  (void)base, (void)dims, (void)steps, (void)interleave, (void)promotion, (void)fill;
+  (void)base, (void)dims, (void)steps, (void)interleave, (void)fill;
   static int maps;
   memset(map, 0, 128);
   if (++maps == number("FAKE_CUDA_REFUSES_MAP", 0)) return 1;
-  if (((uintptr_t)map & 63) != 0 || type != 1 || rank != 5 || swizzle != 3) return 1;
-  return note("map: rows %lu bytes apart, box of %u x %u\n", (unsigned long)strides[0], box[0], box[1]);
+  if (((uintptr_t)map & 63) != 0 || type != 1 || rank != 5 || swizzle != 3 || promotion < 2) return 1;
+  return note("map: rows %lu bytes apart, box of %u x %u, L2 by %d\n", (unsigned long)strides[0], box[0], box[1],
+              promotion == 2 ? 128 : 256);
 }
 EXPORT int cuGetErrorName(int error, const char **text) {
   *text = error == 100 ? "CUDA_ERROR_NO_DEVICE" : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OTHER";

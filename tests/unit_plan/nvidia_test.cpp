@@ -434,6 +434,8 @@ TEST_F(NvidiaPlan, AChunkOfQueriesOnALongCacheIsCutIntoPartsOfTheKeys) {
   EXPECT_EQ(maps[0].box[1], 16u);
   EXPECT_EQ(maps[0].box[2], 4u);
   EXPECT_EQ(maps[1].box[2], 1u);
+  EXPECT_EQ(maps[0].l2_bytes, 256u);
+  for (const int read_once : {1, 2}) EXPECT_EQ(maps[read_once].l2_bytes, 128u);
 
   problem.a.num_splits = 3;
   ASSERT_TRUE(make_plan(problem, hopper(), {}, &plan).ok());
@@ -492,12 +494,15 @@ TEST_F(NvidiaPlan, TensorMapsAreDescribedByThePlan) {
     EXPECT_EQ(maps[i].strides[0], 512u) << "bytes from row to row";
     EXPECT_EQ(maps[i].strides[1], 128u) << "bytes from head to head";
     EXPECT_EQ(maps[i].box[1], queries ? 64u : static_cast<uint32_t>(selection.row->tile_k));
+    EXPECT_EQ(maps[i].l2_bytes, 256u);
   }
 }
 
 TEST_F(NvidiaPlan, AScoreModifierAloneHasItsOwnKernel) {
   Problem alibi = forward_problem();
   alibi.a.alibi_slopes = present<float>();
+  expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m192n128_alibi_nolse");
+  alibi.a.lse = tensor(FW_F32, 4 * 128, 4, 1);
   expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m192n128_alibi");
   alibi.a.softmax_scale = -1;
   expect_chosen(alibi, hopper(), "hopper_fwd_bf16_d64_m192n128_alibi");

@@ -82,7 +82,8 @@ class CudaDriver final : public GpuDriver {
     return of("cuTensorMapEncodeTiled",
               api_.TensorMapEncodeTiled(map, kElements16, abi::kTensorMapRank,
                                         reinterpret_cast<void*>(static_cast<uintptr_t>(d.base)), d.dims, d.strides,
-                                        d.box, kEveryElement, kNoInterleave, kSwizzle128, kPromote256, kFillZeros));
+                                        d.box, kEveryElement, kNoInterleave, kSwizzle128,
+                                        d.l2_bytes == 128 ? kPromote128 : kPromote256, kFillZeros));
   }
 
   GpuError launch(const GpuLaunch& l) override {
