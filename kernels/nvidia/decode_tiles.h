@@ -93,14 +93,14 @@ FW_DEVICE void copy_dense(const abi::Tensor& t, int dim, const TileRequest& requ
     const uint32_t place = stage + chunk_at<kDim>(r, i % kChunks);
     constexpr int kRows = kStep / kChunks;
     FW_UNROLL for (int n = 0; n * kRows < kTileKeys; ++n) {
-      copy_async((place ^ ((n * kRows & 7) << 4)) + n * kRows * (kDim * 2), from, n * kRows < count);
+      copy_async_once((place ^ ((n * kRows & 7) << 4)) + n * kRows * (kDim * 2), from, n * kRows < count);
       from += step;
     }
   } else {
     FW_UNROLL for (uint32_t n = 0; n * kStep < kTileKeys * kChunks; ++n) {
       const uint32_t r = (i + n * kStep) / kChunks, chunk = (i + n * kStep) % kChunks;
-      copy_async(stage + chunk_at<kDim>(r, chunk), from + r * t.stride[1] + chunk * 8,
-                 int(r) < request.count && int(chunk * 8) < dim);
+      copy_async_once(stage + chunk_at<kDim>(r, chunk), from + r * t.stride[1] + chunk * 8,
+                      int(r) < request.count && int(chunk * 8) < dim);
     }
   }
 }
@@ -112,8 +112,8 @@ FW_DEVICE void copy_scattered(const Params& p, const TileRequest& request, int m
   constexpr uint32_t kStep = kTeam * kWave;
   const auto copy = [&]<int kDim>(const abi::Tensor& t, int dim, uint32_t i, int64_t row_offset, uint32_t to) {
     const uint32_t r = i / (kDim / 8), chunk = i % (kDim / 8);
-    copy_async(to + chunk_at<kDim>(r, chunk), static_cast<const uint16_t*>(t.data) + row_offset + chunk * 8,
-               int(r) < request.count && int(chunk * 8) < dim);
+    copy_async_once(to + chunk_at<kDim>(r, chunk), static_cast<const uint16_t*>(t.data) + row_offset + chunk * 8,
+                    int(r) < request.count && int(chunk * 8) < dim);
   };
   const auto offset_in = [&](const abi::Tensor& t) {
     return request.page * t.stride[0] + request.row * t.stride[1] + request.head * t.stride[2];

@@ -40,6 +40,17 @@ FW_DEVICE void copy_async(uint32_t to, const void* from, bool valid) {
                : "memory");
 #endif
 }
+// The same of what nobody reads again: it is the first to leave the L2 cache (9.7.9.14 createpolicy), so that it does
+// not take the place of what is on its way.
+FW_DEVICE void copy_async_once(uint32_t to, const void* from, bool valid) {
+#if FW_SM80
+  uint64_t first_to_leave;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_to_leave));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0), "l"(first_to_leave)
+               : "memory");
+#endif
+}
 // 9.7.9.25.3.2 cp.async.commit_group, 9.7.9.25.3.3 cp.async.wait_group: until at most kLeft groups are under way.
 FW_DEVICE void commit_copies() {
 #if FW_SM80
