@@ -71,6 +71,11 @@ def expect_within(name: str, out: Tensor, reference: Tensor, naive: Tensor, floo
         raise WrongResult(f"{name}: off by {float(error):.3g}, {float(allowed):.3g} is allowed")
 
 
+def half_unit(reference: Tensor, dtype: torch.dtype) -> float:
+    """In the last place of the largest number: what the exact result loses when it is stored."""
+    return torch.finfo(dtype).eps / 2 * 2.0 ** math.floor(math.log2(float(reference.abs().max())))
+
+
 def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
     generator = torch.Generator("cuda").manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cuda", dtype=dtype)
@@ -285,8 +290,7 @@ def _check_decode(name: str, cache: _Cache, attend: Callable[[_Cache], Tensor]) 
             probs = torch.softmax(scores if exact else scores.float(), -1).to(dtype)
             results.append((probs @ v_).transpose(0, 1).double())
         reference, naive = results
-        half_unit = torch.finfo(cache.q.dtype).eps / 2 * 2.0 ** math.floor(math.log2(float(reference.abs().max())))
-        expect_within(name, out[sequence], reference, naive, half_unit)
+        expect_within(name, out[sequence], reference, naive, half_unit(reference, cache.q.dtype))
 
 
 def _scale(q: Tensor) -> float:
