@@ -166,7 +166,7 @@ class Stages(Scripts):
         answer = self.stage("echo '3 skipped: needs a GPU'; echo '12 passed, 0 failed, 3 skipped'")
         self.assertEqual(answer.returncode, 0, answer.stdout)
         self.assertRegex(answer.stdout, r"(?m)^ +3 needs a GPU$")
-        self.assertRegex(answer.stdout, r"(?m)^smoke +ok +\d+ s   12 passed, 0 failed, 3 skipped$")
+        self.assertRegex(answer.stdout, r"(?m)^smoke +ok +\d+ s +\d+ s CPU   12 passed, 0 failed, 3 skipped$")
 
     def test_fewer_than_the_floor(self):
         answer = self.stage("echo '9 passed, 0 failed, 0 skipped'")
@@ -189,6 +189,13 @@ class Stages(Scripts):
         self.assertEqual(answer.returncode, 1)
         self.assertIn("died of SIGILL while test_conversions ran", answer.stdout)
 
+    def test_the_time_of_every_process_of_a_stage_is_counted(self):
+        """That of a child which the stage waits for while it does nothing itself."""
+        busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 2: pass'"
+        answer = self.stage(f"{busy} & {busy} & wait; echo '12 passed, 0 failed, 0 skipped'")
+        self.assertRegex(answer.stdout, r"(?m)^smoke +ok +\d+ s +[45] s CPU   12 passed")
+        self.assertRegex(answer.stdout, r"(?m)^== summary \(\d+ s, [45] s of CPU time on \d+ cores;")
+
     def test_what_runs_in_the_background_is_waited_for_and_judged(self):
         self.copy("scripts/test", "scripts/parallel", "tests/floors.txt")
         self.program("scripts/test-rust", "echo 'test result: ok. 60 passed; 0 failed; 0 ignored; 0 measured'")
@@ -199,8 +206,8 @@ class Stages(Scripts):
             self.assertEqual(answer.returncode, status, answer.stdout)
             self.assertRegex(answer.stdout, r"== stage fresh\nfresh ends\n")
             verdict = "FAILED" if status else "ok"
-            self.assertRegex(answer.stdout, rf"(?m)^fresh +{verdict} +[1-9] s .*, beside others$")
-            self.assertRegex(answer.stdout, r"(?m)^integrations +ok +[1-9] s   6 passed, .*, beside others$")
+            self.assertRegex(answer.stdout, rf"(?m)^fresh +{verdict} +[1-9] s +\d+ s CPU .*, beside others$")
+            self.assertRegex(answer.stdout, r"(?m)^integrations +ok +[1-9] s +\d+ s CPU   6 passed, .*, beside others$")
 
     def test_the_wheel_is_made_once(self):
         self.copy("scripts/test", "scripts/parallel")
