@@ -384,6 +384,7 @@ std::string label_case(const Case& c) {
   Case shown = c;
   shown.seed = 0;
   shown.threads = 0;
+  shown.units = 0;
   shown.expect = Expect::kOk;
   const std::string op = c.backward ? "bwd " : "fwd ";
   shown.backward = false;

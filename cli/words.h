@@ -59,7 +59,7 @@ Case parse_case(std::string_view words);
 
 // The words that rebuild the case: all sizes, then whatever is not at its default.
 std::string format_case(const Case& c);
-// The same without the seed, the thread count and the expectation: a label for tables.
+// The same without the seed, the thread count, the devices and the expectation: a label for tables.
 std::string label_case(const Case& c);
 
 // One line per word, for --help.
