@@ -138,6 +138,50 @@ class Environments(Scripts):
         self.assertFalse((self.tree / "out/venv-tools").exists())
 
 
+class Crates(Scripts):
+    """cargo is a stand-in that writes down how it was called."""
+
+    def setUp(self):
+        super().setUp()
+        self.copy("scripts/crates")
+        self.target = self.tree / "rust/target"
+        self.lock = self.tree / "rust/Cargo.lock"
+        (self.target / "debug/incremental").mkdir(parents=True)
+        (self.target / "debug/compiled").write_text("crates")
+        self.lock.write_text("versions")
+        self.program("rustc", "echo a compiler")
+        self.program("cargo", f'echo "$*" >> {self.folder}/calls')
+
+    def crates(self, word):
+        path = f"{self.bin}:{os.environ['PATH']}"
+        answer = self.run_in_tree("scripts/crates", word, PATH=path, XDG_CACHE_HOME=str(self.folder / "cache"))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+
+    def test_another_clone_takes_what_one_kept(self):
+        self.crates("keep")
+        calls = (self.folder / "calls").read_text()
+        for crate in (ROOT / "rust").glob("*/Cargo.toml"):
+            self.assertIn(f"-p {crate.parent.name}", calls)  # of this workspace: not kept
+        shutil.rmtree(self.target)
+        self.crates("take")
+        self.assertEqual([path.name for path in (self.target / "debug").iterdir()], ["compiled"])
+
+    def test_nothing_is_taken_for_other_versions_or_over_what_is_there(self):
+        self.crates("keep")
+        (self.target / "debug/compiled").write_text("newer")
+        self.crates("take")
+        self.assertEqual((self.target / "debug/compiled").read_text(), "newer")
+        shutil.rmtree(self.target)
+        for path, text in ((self.lock, "other versions"), (self.bin / "rustc", "#!/bin/sh\necho another compiler\n")):
+            before = path.read_text()
+            path.write_text(text)
+            self.crates("take")
+            self.assertFalse(self.target.exists(), path)
+            path.write_text(before)
+        self.crates("take")
+        self.assertTrue(self.target.exists())
+
+
 class Checkout(Scripts):
     def test_a_read_only_checkout(self):
         """Before anything is installed or built."""
