@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <regex>
+#include <sstream>
 
 #include "commands.h"
 #include "errors.h"
@@ -30,7 +31,7 @@ const char* outcome_name(Outcome outcome) {
   }
 }
 
-std::string to_json(const std::string& problem, const CheckResult& result) {
+std::string to_json(const std::string& problem, const std::string& device, const CheckResult& result) {
   std::string tensors;
   for (const Judgement& j : result.tensors) {
     JsonObject tensor;
@@ -39,13 +40,15 @@ std::string to_json(const std::string& problem, const CheckResult& result) {
     tensors += (tensors.empty() ? "" : ", ") + tensor.str();
   }
   JsonObject object;
+  if (!device.empty()) object.text("device", device);
   object.text("problem", problem).text("outcome", outcome_name(result.outcome)).text("kernel", result.kernel);
   object.text("reason", result.reason).raw("tensors", "[" + tensors + "]").number("seconds", result.seconds);
   return object.str();
 }
 
-void print_result(const std::string& problem, const CheckResult& result) {
+void print_result(const std::string& problem, const std::string& device, const CheckResult& result) {
   std::printf("%s  %s\n", problem.c_str(), outcome_name(result.outcome));
+  if (!device.empty()) std::printf("  device  %s\n", device.c_str());
   if (!result.kernel.empty()) std::printf("  kernel  %s\n", result.kernel.c_str());
   for (const Judgement& j : result.tensors) {
     std::printf("  %-8s error %.3g, allowed %.3g (naive %.3g)\n", j.tensor.c_str(), j.error, j.bound, j.naive_error);
@@ -126,6 +129,24 @@ void require_kernel(fw_device* device, const std::string& name) {
                    " has no kernel of that name; 'flashwave devices' and 'flashwave explain' list them");
 }
 
+// A device, and what came of the problems on it.
+struct Checked {
+  fw_device* device;
+  std::string name;             // where there are several; else nobody asks which one it was
+  size_t count[3] = {0, 0, 0};  // by Outcome
+  size_t ran_kernel = 0;        // problems that --kernel ran
+  bool refused_as_expected = false;
+};
+
+std::vector<Checked> open_devices(const std::string& names) {
+  std::vector<Checked> devices;
+  std::istringstream words(names);
+  for (std::string name; std::getline(words, name, ',');) devices.push_back({open_to_run(name), name});
+  if (devices.empty()) devices.push_back({open_to_run(names), ""});  // which says what is wrong with it
+  if (devices.size() == 1) devices[0].name.clear();
+  return devices;
+}
+
 // "12 skipped: REASON", the most frequent first.
 void print_skipped(const std::map<std::string, size_t>& reasons) {
   constexpr size_t kMost = 12;
@@ -154,7 +175,7 @@ std::string check_help() {
          ", or a file (default smoke)\n"
          "  --filter RE   only problems whose words match the regular expression\n"
          "  --shard i/n   every n-th problem, starting with the i-th (1 <= i <= n)\n"
-         "  --device D    cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default)\n"
+         "  --device D    cpu, cuda[:i], hip[:i], emu:gfxNNN or auto (default); several with commas between them\n"
          "  --kernel K    run this kernel; problems it does not take are skipped, and it must have run some\n"
          "  --seed S      other random data and draws (default 0)\n"
          "  --threads N   CPU threads of the first run (default: all)\n"
@@ -168,50 +189,60 @@ int check_command(const Arguments& arguments) {
       arguments, {"--device=", "--suite=", "--filter=", "--kernel=", "--seed=", "--shard=", "--threads=", "--json"});
   const std::vector<std::string> problems = choose_problems(options);
   CheckSettings settings;
-  settings.device = open_to_run(options.text("--device", "auto"));
-  settings.cpu = open_device("cpu");
+  std::vector<Checked> devices = open_devices(options.text("--device", "auto"));
+  fw_device* const cpu = open_device("cpu");
   settings.kernel = options.text("--kernel", "");
   settings.threads = options.integer("--threads", 0, 0, 1024);
 
-  if (!settings.kernel.empty()) require_kernel(settings.device, settings.kernel);
+  if (!settings.kernel.empty()) {
+    for (const Checked& checked : devices) require_kernel(checked.device, settings.kernel);
+  }
   const bool json = options.has("--json"), alone = !options.words().empty();
   const bool whole = parse_shard(options.text("--shard", "1/1")).count == 1;
-  size_t ran_kernel = 0;
-  bool refused_as_expected = false;
   std::map<std::string, size_t> reasons;  // of skipping
   name_problem_on_death();
-  size_t count[3] = {0, 0, 0};
   Progress progress(problems.size());
   for (size_t i = 0; i < problems.size(); ++i) {
     progress.show(i, problems[i]);
-    std::snprintf(current_problem, sizeof current_problem, "%s", problems[i].c_str());
-    const CheckResult result = check_case(parse_case(problems[i]), settings);
-    ++count[size_t(result.outcome)];
-    if (result.outcome == Outcome::kSkipped) ++reasons[result.reason];
-    if (result.kernel == settings.kernel) ++ran_kernel;
-    refused_as_expected |= result.refused_as_expected;
-    if (json) {
-      progress.clear();
-      std::printf("%s\n", to_json(problems[i], result).c_str());
-    } else if (alone) {
-      print_result(problems[i], result);
-    } else if (result.outcome == Outcome::kFailed) {
-      progress.clear();
-      const std::string kernel = result.kernel.empty() ? "" : " [" + result.kernel + "]";
-      std::printf("FAILED %s%s\n  %s\n", problems[i].c_str(), kernel.c_str(), result.reason.c_str());
+    CaseCheck check(parse_case(problems[i]), cpu, settings);
+    for (Checked& checked : devices) {
+      const std::string place = checked.name.empty() ? "" : " on " + checked.name;
+      std::snprintf(current_problem, sizeof current_problem, "%s%s", problems[i].c_str(), place.c_str());
+      const CheckResult result = check.on(checked.device);
+      ++checked.count[size_t(result.outcome)];
+      if (result.outcome == Outcome::kSkipped) ++reasons[result.reason];
+      if (result.kernel == settings.kernel) ++checked.ran_kernel;
+      checked.refused_as_expected |= result.refused_as_expected;
+      if (json) {
+        progress.clear();
+        std::printf("%s\n", to_json(problems[i], checked.name, result).c_str());
+      } else if (alone) {
+        print_result(problems[i], checked.name, result);
+      } else if (result.outcome == Outcome::kFailed) {
+        progress.clear();
+        const std::string kernel = result.kernel.empty() ? "" : " [" + result.kernel + "]";
+        std::printf("FAILED %s%s%s\n  %s\n", problems[i].c_str(), kernel.c_str(), place.c_str(), result.reason.c_str());
+      }
     }
     std::fflush(stdout);
   }
   progress.clear();
   std::FILE* const summary = json ? stderr : stdout;
   if (!json && !alone) print_skipped(reasons);
-  // A shard may hold no problem for a kernel; the suite must.
-  const bool idle = !settings.kernel.empty() && ran_kernel == 0 && whole;
-  if (idle) std::fprintf(stderr, "flashwave: no problem was run by %s\n", settings.kernel.c_str());
-  const bool something = count[0] > 0 || (alone && refused_as_expected);
-  if (!something && count[1] == 0) std::fprintf(stderr, "flashwave: nothing was checked\n");
+  size_t count[3] = {0, 0, 0};
+  bool ok = true;
+  for (const Checked& checked : devices) {
+    const std::string place = checked.name.empty() ? "" : " on " + checked.name;
+    // A shard may hold no problem for a kernel; the suite must.
+    const bool idle = !settings.kernel.empty() && checked.ran_kernel == 0 && whole;
+    if (idle) std::fprintf(stderr, "flashwave: no problem was run by %s%s\n", settings.kernel.c_str(), place.c_str());
+    const bool something = checked.count[0] > 0 || (alone && checked.refused_as_expected);
+    if (!something && checked.count[1] == 0) std::fprintf(stderr, "flashwave: nothing was checked%s\n", place.c_str());
+    ok = ok && checked.count[1] == 0 && something && !idle;
+    for (int i = 0; i < 3; ++i) count[i] += checked.count[i];
+  }
   std::fprintf(summary, "%zu passed, %zu failed, %zu skipped\n", count[0], count[1], count[2]);
-  return count[1] == 0 && something && !idle ? 0 : 1;
+  return ok ? 0 : 1;
 }
 
 }  // namespace flashwave::cli

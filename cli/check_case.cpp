@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <new>
+#include <optional>
 
 #include "check.h"
 #include "errors.h"
@@ -28,43 +30,77 @@ struct ForwardResult {
   }
 };
 
-struct Yardsticks {
-  std::vector<Readback> reference, naive;  // one per judged tensor
-  ForwardResult forward;                   // backward only
+}  // namespace
+
+// Each is made when the first device asks, all by the CPU.
+class Answers {
+ public:
+  Answers(const Case& c, fw_device* cpu) : g_(make_geometry(c)), cpu_(cpu) {}
+
+  const Geometry& geometry() const { return g_; }
+  const HostValues& values() {
+    if (!values_) values_ = make_values(g_);
+    return *values_;
+  }
+  const ForwardResult& forward() {
+    if (!forward_) {
+      forward_.emplace();
+      if (g_.problem.backward) {
+        Staged given(cpu_, g_, g_.problem.dtype);
+        given.upload(values());
+        run_problem(given, false, kReferenceForward);
+        forward_ = ForwardResult::of(given);
+      }
+    }
+    return *forward_;
+  }
+  // fp64 on the inputs widened to F32 (exact). One per judged tensor, as below.
+  const std::vector<Readback>& reference() {
+    if (reference_.empty()) {
+      Staged exact(cpu_, g_, FW_F32);
+      exact.upload(values());
+      run_problem(exact, false, kReferenceForward);
+      if (g_.problem.backward) run_problem(exact, true, {"reference_bwd", 0});
+      reference_ = read_all(exact);
+    }
+    return reference_;
+  }
+  // Plain attention in the case's own type, or in that of its products.
+  const std::vector<Readback>& naive(fw_dtype products) {
+    std::vector<Readback>& result = naive_[products];
+    if (result.empty()) {
+      const Case& c = g_.problem;
+      Staged naive(cpu_, g_, products);
+      naive.upload(values());
+      if (c.backward && products == c.dtype) {
+        forward().give_to(naive);
+      } else if (c.backward) {
+        run_problem(naive, false, kReferenceForward);
+      }
+      run_problem(naive, c.backward, {c.backward ? "naive_bwd" : "naive_fwd", 0});
+      result = read_all(naive);
+    }
+    return result;
+  }
+
+ private:
+  inline static const RunOptions kReferenceForward{"reference_fwd", 0};
+
+  std::vector<Readback> read_all(const Staged& staged) const {
+    std::vector<Readback> all;
+    for (const TensorId id : judged_tensors(g_)) all.push_back(staged.read(id));
+    return all;
+  }
+
+  Geometry g_;
+  fw_device* cpu_;
+  std::optional<HostValues> values_;
+  std::optional<ForwardResult> forward_;
+  std::vector<Readback> reference_;
+  std::map<fw_dtype, std::vector<Readback>> naive_;
 };
 
-// fp64 on the inputs widened to F32 (exact), and plain attention in the case's own type, or in that of its products.
-Yardsticks run_yardsticks(const Geometry& g, const HostValues& values, fw_device* cpu, fw_dtype products) {
-  const Case& c = g.problem;
-  Yardsticks y;
-  const RunOptions reference_fwd{"reference_fwd", 0};
-  const auto read_all = [&](const Staged& staged, std::vector<Readback>& out) {
-    for (const TensorId id : judged_tensors(g)) out.push_back(staged.read(id));
-  };
-  {
-    Staged exact(cpu, g, FW_F32);
-    exact.upload(values);
-    run_problem(exact, false, reference_fwd);
-    if (c.backward) run_problem(exact, true, {"reference_bwd", 0});
-    read_all(exact, y.reference);
-  }
-  if (c.backward) {
-    Staged given(cpu, g, c.dtype);
-    given.upload(values);
-    run_problem(given, false, reference_fwd);
-    y.forward = ForwardResult::of(given);
-  }
-  Staged naive(cpu, g, products);
-  naive.upload(values);
-  if (c.backward && products == c.dtype) {
-    y.forward.give_to(naive);
-  } else if (c.backward) {
-    run_problem(naive, false, reference_fwd);
-  }
-  run_problem(naive, c.backward, {c.backward ? "naive_bwd" : "naive_fwd", 0});
-  read_all(naive, y.naive);
-  return y;
-}
+namespace {
 
 // What a kernel multiplies, as its name says: fp16 tensors may be multiplied as bf16
 // (FLASH_ATTENTION_INTERNAL_PERFORMANCE_MODE).
@@ -79,14 +115,14 @@ bool must_repeat(const Case& c, TensorId id, bool on_cpu) {
   return id == kO || id == kLse || id == kProbs || id == kDK || id == kDV || id == kK || id == kV;
 }
 
-void load_inputs(Staged& staged, const HostValues& values, const ForwardResult& forward, bool backward) {
-  staged.upload(values);
-  if (backward) forward.give_to(staged);
+void load_inputs(Staged& staged, Answers& answers, bool backward) {
+  staged.upload(answers.values());
+  if (backward) answers.forward().give_to(staged);
 }
 
 // Runs again (same threads, then 1 and 2 on a CPU) and compares bits. Empty if all agree.
-std::string repeat_fault(const Geometry& g, Staged& staged, const HostValues& values, const Yardsticks& y,
-                         const RunOptions& options, bool on_cpu) {
+std::string repeat_fault(Staged& staged, Answers& answers, const RunOptions& options, bool on_cpu) {
+  const Geometry& g = answers.geometry();
   const Case& c = g.problem;
   const std::vector<TensorId> ids = judged_tensors(g);
   std::vector<std::vector<std::byte>> first;
@@ -94,7 +130,7 @@ std::string repeat_fault(const Geometry& g, Staged& staged, const HostValues& va
   std::vector<int64_t> threads = {options.threads};
   if (on_cpu) threads.insert(threads.end(), {1, 2});
   for (const int64_t count : threads) {
-    load_inputs(staged, values, y.forward, c.backward);
+    load_inputs(staged, answers, c.backward);
     run_problem(staged, c.backward, {options.kernel, count});
     for (size_t i = 0; i < ids.size(); ++i) {
       if (must_repeat(c, ids[i], on_cpu) && staged.download_raw(g.view[ids[i]].buffer) != first[i]) {
@@ -108,10 +144,10 @@ std::string repeat_fault(const Geometry& g, Staged& staged, const HostValues& va
 }
 
 // A case that must not run. The data does not matter.
-CheckResult check_refusal(const Geometry& g, const CheckSettings& settings, const RunOptions& options) {
+CheckResult check_refusal(const Geometry& g, fw_device* device, const RunOptions& options) {
   const Case& c = g.problem;
   CheckResult result;
-  Staged staged(settings.device, g, c.dtype);
+  Staged staged(device, g, c.dtype);
   try {
     result.kernel = run_problem(staged, c.backward, options).kernel;
     result.reason = "expected a refusal, but it ran";
@@ -130,21 +166,20 @@ CheckResult check_refusal(const Geometry& g, const CheckSettings& settings, cons
   return result;
 }
 
-CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const RunOptions& options) {
+CheckResult check_answer(Answers& answers, fw_device* device, const RunOptions& options) {
+  const Geometry& g = answers.geometry();
   const Case& c = g.problem;
   CheckResult result;
-  if (fw_kernel_name(settings.device, 0) == nullptr) {  // nothing to check, and not the problem's fault
+  if (fw_kernel_name(device, 0) == nullptr) {  // nothing to check, and not the problem's fault
     result.outcome = Outcome::kSkipped;
-    result.reason = std::string("there are no kernels for ") + query_device(settings.device).name;
+    result.reason = std::string("there are no kernels for ") + query_device(device).name;
     return result;
   }
-  const bool on_cpu = std::string(query_device(settings.device).kind) == "cpu";
+  const bool on_cpu = std::string(query_device(device).kind) == "cpu";
   require_host_memory(g);
-  Staged staged(settings.device, g, c.dtype);
+  Staged staged(device, g, c.dtype);
   plan_problem(staged, c.backward, options);
-  const HostValues values = make_values(g);
-  Yardsticks y = run_yardsticks(g, values, settings.cpu, c.dtype);
-  load_inputs(staged, values, y.forward, c.backward);
+  load_inputs(staged, answers, c.backward);
   result.kernel = run_problem(staged, c.backward, options).kernel;
   const bool no_queries = c.b == 0 || c.sq == 0;  // no attention kernel runs then, and the report names none
   if (!options.kernel.empty() && result.kernel != options.kernel && !(no_queries && result.kernel.empty())) {
@@ -152,41 +187,58 @@ CheckResult check_answer(const Geometry& g, const CheckSettings& settings, const
     return result;
   }
   const fw_dtype products = products_of(result.kernel, c.dtype);
-  if (products != c.dtype) y = run_yardsticks(g, values, settings.cpu, products);
+  const std::vector<Readback>& reference = answers.reference();
+  const std::vector<Readback>& naive = answers.naive(products);
   Geometry rounded = g;  // as results are on their way
   rounded.problem.dtype = products;
   const std::vector<TensorId> ids = judged_tensors(g);
   double largest_gradient = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const bool main_gradient = ids[i] == kDQ || ids[i] == kDK || ids[i] == kDV;
-    if (main_gradient) largest_gradient = std::max(largest_gradient, largest_magnitude(y.reference[i]));
+    if (main_gradient) largest_gradient = std::max(largest_gradient, largest_magnitude(reference[i]));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    const Rule rule = rule_of(rounded, ids[i], y.reference[i], largest_gradient);
+    const Rule rule = rule_of(rounded, ids[i], reference[i], largest_gradient);
     result.tensors.push_back(
-        judge(tensor_name(ids[i]), staged.read(ids[i]), y.reference[i], y.naive[i], expected_writing(g, ids[i]), rule));
+        judge(tensor_name(ids[i]), staged.read(ids[i]), reference[i], naive[i], expected_writing(g, ids[i]), rule));
     const Judgement& j = result.tensors.back();
     if (!j.ok) result.reason += (result.reason.empty() ? "" : "; ") + j.tensor + ": " + j.reason;
   }
   if (result.reason.empty()) result.reason = staged.broken_promise();
-  if (result.reason.empty()) result.reason = repeat_fault(g, staged, values, y, options, on_cpu);
+  if (result.reason.empty()) result.reason = repeat_fault(staged, answers, options, on_cpu);
   if (result.reason.empty()) result.outcome = Outcome::kPassed;
   return result;
 }
 
 }  // namespace
 
-CheckResult check_case(const Case& c, const CheckSettings& settings) {
+CaseCheck::CaseCheck(const Case& c, fw_device* cpu, const CheckSettings& settings)
+    : case_(c), settings_(settings), cpu_(cpu) {}
+CaseCheck::~CaseCheck() = default;
+
+CheckResult CaseCheck::checked(fw_device* device) {
+  if (query_device(device).compute_units < case_.units) {
+    CheckResult result;
+    result.outcome = Outcome::kSkipped;
+    result.reason = "of use on devices with " + std::to_string(case_.units) + " compute units or more";
+    return result;
+  }
+  const RunOptions options{case_.kernel.empty() ? settings_.kernel : case_.kernel,
+                           case_.threads ? case_.threads : settings_.threads};
+  if (!answers_) answers_ = std::make_unique<Answers>(case_, cpu_);
+  return case_.expect == Expect::kOk ? check_answer(*answers_, device, options)
+                                     : check_refusal(answers_->geometry(), device, options);
+}
+
+CheckResult CaseCheck::on(fw_device* device) {
   const auto start = std::chrono::steady_clock::now();
   CheckResult result;
-  const RunOptions options{c.kernel.empty() ? settings.kernel : c.kernel, c.threads ? c.threads : settings.threads};
   try {
-    const Geometry g = make_geometry(c);
-    result = c.expect == Expect::kOk ? check_answer(g, settings, options) : check_refusal(g, settings, options);
+    result = checked(device);
   } catch (const LibraryError& error) {
     result.reason = error.what();
     // --kernel runs a suite through one kernel; what that one does not take is no fault of the problem.
-    const bool only_this_kernel = !settings.kernel.empty() && c.kernel.empty();
+    const bool only_this_kernel = !settings_.kernel.empty() && case_.kernel.empty();
     if (error.status == FW_UNSUPPORTED && only_this_kernel) result.outcome = Outcome::kSkipped;
   } catch (const HostMemoryError& error) {
     result.reason = error.what();

@@ -256,6 +256,7 @@ std::vector<Word> make_words() {
   w.push_back(flag_word("fill", "1 = FW_FILL_UNUSED", &Case::fill));
   w.push_back(optional_integer("splits", "split-KV parts, 0 = the library chooses", &Case::splits));
   w.push_back(optional_integer("threads", "CPU threads, 0 = the library chooses", &Case::threads));
+  w.push_back(optional_integer("units", "only for devices with at least so many compute units", &Case::units));
   w.push_back({"kernel", "the kernel that must run", [](Case& c, std::string_view v) { c.kernel = v; },
                [](const Case& c) { return c.kernel; }});
   w.push_back({"seed", "of the data, the lengths and the dropout mask (0)",
@@ -383,6 +384,7 @@ std::string label_case(const Case& c) {
   Case shown = c;
   shown.seed = 0;
   shown.threads = 0;
+  shown.units = 0;
   shown.expect = Expect::kOk;
   const std::string op = c.backward ? "bwd " : "fwd ";
   shown.backward = false;

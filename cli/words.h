@@ -42,6 +42,7 @@ struct Case {
   int64_t page = 0, append = 0, rotary = 0;
   bool interleaved = false;
   int64_t splits = 0, threads = 0;
+  int64_t units = 0;  // of a suite: devices with fewer compute units pass it over
   std::string kernel;
   bool d_lse = false, d_bias = false, d_sinks = false, d_slopes = false, deterministic = false, fast_rounding = false;
   bool fill = false;  // FW_FILL_UNUSED
@@ -58,7 +59,7 @@ Case parse_case(std::string_view words);
 
 // The words that rebuild the case: all sizes, then whatever is not at its default.
 std::string format_case(const Case& c);
-// The same without the seed, the thread count and the expectation: a label for tables.
+// The same without the seed, the thread count, the devices and the expectation: a label for tables.
 std::string label_case(const Case& c);
 
 // One line per word, for --help.

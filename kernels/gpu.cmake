@@ -321,13 +321,13 @@ function(nvidia_shared_code_objects folder file virtual)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${file}.hip)
   string(REPLACE compute_ sm_ real ${virtual})
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${folder}_${file}_${virtual}.ptx)
+  set(command ${FLASHWAVE_CUDA_CLANG} -x cuda --cuda-device-only --cuda-gpu-arch=${real} -nocudainc -nocudalib -std=c++20 -O3
+      -Wall -Wextra -Werror -ffp-contract=fast -I${PROJECT_SOURCE_DIR} -Xclang -target-feature -Xclang +ptx${ptx_feature} ${source})
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${FLASHWAVE_CUDA_CLANG} -x cuda --cuda-device-only --cuda-gpu-arch=${real} -nocudainc -nocudalib -std=c++20 -O3
-            -Wall -Wextra -Werror -ffp-contract=fast -I${PROJECT_SOURCE_DIR} -S ${source} -o ${output}
-            -Xclang -target-feature -Xclang +ptx${ptx_feature}
-            # The driver's -MD does nothing for device code.
-            -Xclang -dependency-file -Xclang ${output}.d -Xclang -MT -Xclang ${output}
+    # As for AMD's: the driver's -MD does nothing for device code, and ccache would not know of the file.
+    COMMAND ${command} -E -o /dev/null -Xclang -dependency-file -Xclang ${output}.d -Xclang -MT -Xclang ${output}
+    COMMAND ${FLASHWAVE_CCACHE} ${command} -S -o ${output}
     DEPENDS ${source} DEPFILE ${output}.d VERBATIM COMMENT "NVIDIA kernels ${folder}/${file} for ${virtual}")
   nvidia_assemble(${folder}_${file} ${virtual} ${output} ${ARGN})
 endfunction()
@@ -353,10 +353,12 @@ if(unnamed)
 endif()
 foreach(maker AMD NVIDIA)
   get_property(files GLOBAL PROPERTY FLASHWAVE_${maker}_FILES)
+  set(FLASHWAVE_${maker}_ARCHIVE "" CACHE INTERNAL "of which another build folder may take it: FLASHWAVE_GPU_CODE_OF")
   if(files)
     get_property(words GLOBAL PROPERTY FLASHWAVE_${maker}_WORDS)
     string(TOLOWER ${maker} lower)
     set(archive ${PROJECT_BINARY_DIR}/${lower}_kernels.bin)
+    set(FLASHWAVE_${maker}_ARCHIVE ${archive} CACHE INTERNAL "")
     add_custom_command(OUTPUT ${archive} COMMAND pack_code_objects ${archive} ${words}
                        DEPENDS pack_code_objects ${files} VERBATIM COMMENT "Packing the ${maker} kernels")
     add_custom_target(flashwave_${lower}_kernels DEPENDS ${archive})

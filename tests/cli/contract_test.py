@@ -263,6 +263,30 @@ class Check(unittest.TestCase):
         self.assertGreater(len(whole), 5)
         self.assertEqual(sorted(whole), sorted(parts))
 
+    def test_problems_for_large_devices_are_passed_over_by_others(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as suite:
+            suite.write("sq=8 units=1\nsq=8 units=1000000\n")
+            suite.flush()
+            answer = run("check", "--device", "cpu", "--suite", suite.name)
+            self.assertEqual(answer.returncode, 0, answer.stdout)
+            self.assertEqual(answer.stdout.splitlines()[-1], "1 passed, 0 failed, 1 skipped")
+            self.assertIn("1 skipped: of use on devices with 1000000 compute units or more", answer.stdout)
+
+    def test_each_of_several_devices_is_judged(self):
+        words = ("check", "--device", "cpu,cpu")
+        answer = run(*words, "sq=8")
+        self.assertEqual((answer.returncode, answer.stdout.count("  device  cpu\n")), (0, 2), answer.stdout)
+        self.assertEqual(answer.stdout.splitlines()[-1], "2 passed, 0 failed, 0 skipped")
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as suite:
+            suite.write("sq=8 d=600\nsq=8\n")
+            suite.flush()
+            answer = run(*words, "--suite", suite.name)
+            self.assertEqual(answer.returncode, 1)
+            self.assertEqual(answer.stdout.splitlines()[-1], "2 passed, 2 failed, 0 skipped")
+            self.assertEqual(len(re.findall(r"(?m)^FAILED .* on cpu$", answer.stdout)), 2)
+            idle = run(*words, "--suite", suite.name, "--kernel", "reference_bwd")
+            self.assertEqual(idle.stderr.count("no problem was run by reference_bwd on cpu"), 2)
+
     def test_nothing_checked_is_not_success(self):
         self.assertEqual(run("check", "--device", "cpu", "--filter", "no such words").returncode, 1)
 
@@ -364,6 +388,16 @@ class Emulated(unittest.TestCase):
             answer = run("check", "--device", EMULATED, "--suite", str(suite))
             self.assertEqual(answer.stdout.splitlines()[-1], "3 passed, 0 failed, 0 skipped")
             self.assertEqual(answer.returncode, 0)
+        both = json_lines(run("check", "--json", "--device", f"{EMULATED},cpu", "op=bwd sq=8 dtype=bf16").stdout)
+        self.assertEqual([problem["device"] for problem in both], [EMULATED, "cpu"])
+        alone = json_lines(run("check", "--json", "--device", "cpu", "op=bwd sq=8 dtype=bf16").stdout)
+        for problem in both + alone:  # the same data and yardsticks, whoever asks first
+            self.assertEqual(problem["outcome"], "passed")
+            yardsticks = [(tensor["tensor"], tensor["naive_error"], tensor["bound"]) for tensor in problem["tensors"]]
+            self.assertEqual(
+                yardsticks, [(t["tensor"], t["naive_error"], t["bound"]) for t in alone[0]["tensors"]]
+            )
+        self.assertEqual([t["error"] for t in both[1]["tensors"]], [t["error"] for t in alone[0]["tensors"]])
         problem = json_lines(run("check", "--json", "--device", EMULATED, "sq=8", "dtype=f32").stdout)[0]
         self.assertEqual((problem["outcome"], problem["kernel"]), ("passed", "amd_generic_fwd_f32"))
 

@@ -32,7 +32,7 @@ TEST(Words, EveryWordSurvivesTheRoundTrip) {
   const char* const lines[] = {
       ("op=bwd b=3 sq=7 sk=9 hq=4 hk=2 dqk=24 dv=16 dtype=bf16 causal=1 window=3,-1 scale=0.125 softcap=30 alibi=bh "
        "bias=1h1k biasdtype=bf16 sinks=1 dropout=0.1 layout=bhsd dlse=1 dbias=1 dsinks=1 dslopes=1 deterministic=1 "
-       "threads=2 kernel=reference_bwd seed=42"),
+       "threads=2 units=100 kernel=reference_bwd seed=42"),
       ("b=2 sq=4 sk=64 hq=2 hk=2 d=32 dtype=f16 seqused=1 leftpad=1 page=16 append=3 rotary=16 interleaved=1 lse=0 "
        "splits=4 expect=refused(text)"),
       "b=2 sq=9 sk=5 hq=1 hk=1 d=8 dtype=f32 layout=varlen varlenlens=9:5,0:2 probs=1 expect=invalid",

@@ -75,6 +75,23 @@ class Configure(unittest.TestCase):
         # Nothing of that is remembered: without the variable, all.
         self.assertGreater(len(self.amd(self.configure(none, empty))), 8)
 
+    def test_kernels_of_another_build(self):
+        """Taken from a build of the same tree; one of another tree might hold anything."""
+        other = self.folder / "other"
+        other.mkdir()
+        for tree, borrowed in (("/elsewhere", False), (ROOT, True)):
+            made = [f"FLASHWAVE_{maker}_ARCHIVE:INTERNAL={other / maker}" for maker in ("AMD", "NVIDIA")]
+            (other / "CMakeCache.txt").write_text("\n".join([f"CMAKE_HOME_DIRECTORY:INTERNAL={tree}", *made]) + "\n")
+            none = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_AMD_TARGETS=gfx942")
+            answer = self.configure(*none, f"-DFLASHWAVE_GPU_CODE_OF={other}")
+            self.assertEqual(self.amd(answer), [] if borrowed else ["gfx942"])
+            self.assertEqual(f"AMD and NVIDIA kernels: those of {other}" in answer.stdout, borrowed)
+        # The build that has them is asked for them before they are read.
+        commands = subprocess.run(
+            ["ninja", "-C", self.folder / "build", "-t", "commands", "flashwave_code"], capture_output=True, text=True
+        ).stdout
+        self.assertIn(f"--build {other} --target flashwave_amd_kernels flashwave_nvidia_kernels", commands)
+
     def test_some_of_the_kernels(self):
         options = ("-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_AMD_TARGETS=gfx942")
         answer = self.configure(*options, "-DFLASHWAVE_AMD_PARTS=^cdna_fwd_d(64|96)$")

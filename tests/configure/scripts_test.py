@@ -138,6 +138,50 @@ class Environments(Scripts):
         self.assertFalse((self.tree / "out/venv-tools").exists())
 
 
+class Crates(Scripts):
+    """cargo is a stand-in that writes down how it was called."""
+
+    def setUp(self):
+        super().setUp()
+        self.copy("scripts/crates")
+        self.target = self.tree / "rust/target"
+        self.lock = self.tree / "rust/Cargo.lock"
+        (self.target / "debug/incremental").mkdir(parents=True)
+        (self.target / "debug/compiled").write_text("crates")
+        self.lock.write_text("versions")
+        self.program("rustc", "echo a compiler")
+        self.program("cargo", f'echo "$*" >> {self.folder}/calls')
+
+    def crates(self, word):
+        path = f"{self.bin}:{os.environ['PATH']}"
+        answer = self.run_in_tree("scripts/crates", word, PATH=path, XDG_CACHE_HOME=str(self.folder / "cache"))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+
+    def test_another_clone_takes_what_one_kept(self):
+        self.crates("keep")
+        calls = (self.folder / "calls").read_text()
+        for crate in (ROOT / "rust").glob("*/Cargo.toml"):
+            self.assertIn(f"-p {crate.parent.name}", calls)  # of this workspace: not kept
+        shutil.rmtree(self.target)
+        self.crates("take")
+        self.assertEqual([path.name for path in (self.target / "debug").iterdir()], ["compiled"])
+
+    def test_nothing_is_taken_for_other_versions_or_over_what_is_there(self):
+        self.crates("keep")
+        (self.target / "debug/compiled").write_text("newer")
+        self.crates("take")
+        self.assertEqual((self.target / "debug/compiled").read_text(), "newer")
+        shutil.rmtree(self.target)
+        for path, text in ((self.lock, "other versions"), (self.bin / "rustc", "#!/bin/sh\necho another compiler\n")):
+            before = path.read_text()
+            path.write_text(text)
+            self.crates("take")
+            self.assertFalse(self.target.exists(), path)
+            path.write_text(before)
+        self.crates("take")
+        self.assertTrue(self.target.exists())
+
+
 class Checkout(Scripts):
     def test_a_read_only_checkout(self):
         """Before anything is installed or built."""
@@ -166,7 +210,7 @@ class Stages(Scripts):
         answer = self.stage("echo '3 skipped: needs a GPU'; echo '12 passed, 0 failed, 3 skipped'")
         self.assertEqual(answer.returncode, 0, answer.stdout)
         self.assertRegex(answer.stdout, r"(?m)^ +3 needs a GPU$")
-        self.assertRegex(answer.stdout, r"(?m)^smoke +ok +\d+ s   12 passed, 0 failed, 3 skipped$")
+        self.assertRegex(answer.stdout, r"(?m)^smoke +ok +\d+ s +\d+ s CPU   12 passed, 0 failed, 3 skipped$")
 
     def test_fewer_than_the_floor(self):
         answer = self.stage("echo '9 passed, 0 failed, 0 skipped'")
@@ -189,6 +233,13 @@ class Stages(Scripts):
         self.assertEqual(answer.returncode, 1)
         self.assertIn("died of SIGILL while test_conversions ran", answer.stdout)
 
+    def test_the_time_of_every_process_of_a_stage_is_counted(self):
+        """That of a child which the stage waits for while it does nothing itself."""
+        busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 2: pass'"
+        answer = self.stage(f"{busy} & {busy} & wait; echo '12 passed, 0 failed, 0 skipped'")
+        self.assertRegex(answer.stdout, r"(?m)^smoke +ok +\d+ s +[45] s CPU   12 passed")
+        self.assertRegex(answer.stdout, r"(?m)^== summary \(\d+ s, [45] s of CPU time on \d+ cores;")
+
     def test_what_runs_in_the_background_is_waited_for_and_judged(self):
         self.copy("scripts/test", "scripts/parallel", "tests/floors.txt")
         self.program("scripts/test-rust", "echo 'test result: ok. 60 passed; 0 failed; 0 ignored; 0 measured'")
@@ -199,8 +250,8 @@ class Stages(Scripts):
             self.assertEqual(answer.returncode, status, answer.stdout)
             self.assertRegex(answer.stdout, r"== stage fresh\nfresh ends\n")
             verdict = "FAILED" if status else "ok"
-            self.assertRegex(answer.stdout, rf"(?m)^fresh +{verdict} +[1-9] s .*, beside others$")
-            self.assertRegex(answer.stdout, r"(?m)^integrations +ok +[1-9] s   6 passed, .*, beside others$")
+            self.assertRegex(answer.stdout, rf"(?m)^fresh +{verdict} +[1-9] s +\d+ s CPU .*, beside others$")
+            self.assertRegex(answer.stdout, r"(?m)^integrations +ok +[1-9] s +\d+ s CPU   6 passed, .*, beside others$")
 
     def test_the_wheel_is_made_once(self):
         self.copy("scripts/test", "scripts/parallel")

@@ -79,10 +79,10 @@ def test_out_of_memory(tool):
     assert huge.returncode == 1 and "its tensors take at least" in huge.stdout
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
     for command in (
-        [tool, "bench", "--device", "cpu", "b=1 sq=65536 hq=40 d=128"],
+        [tool, "bench", "--device", "cpu", "b=1 sq=32768 hq=40 d=128"],
         [tool.parent / "fmha_benchmark", "--device", "cpu"],
     ):
         done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, timeout=300)
