@@ -41,7 +41,7 @@ struct AmxBackwardTask {
   const AmxBackwardScratch& mem;
   PanelRows* const rows;
   const int dq, dv;
-  const int32_t split, splits;
+  const KeyParts parts;
   const int64_t chunk_rows;
   const float scale;
   const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
@@ -53,16 +53,15 @@ struct AmxBackwardTask {
   bool finite_rows = true, finite_keys = true;  // the chunk, the block of keys; asked of numbers in two parts
   Place open;                                   // where the results go that are still in tiles
 
-  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
-                            int32_t parts, int64_t chunk)
+  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m,
+                            const KeyParts& of_keys, int64_t chunk)
       : p(params),
         scope(sc),
         mem(m),
         rows(reinterpret_cast<PanelRows*>(m.rows)),
         dq(m.dim_q),
         dv(m.dim_v),
-        split(part),
-        splits(parts),
+        parts(of_keys),
         chunk_rows(chunk),
         scale(params.softmax_scale * kLog2e),
         ds_factor(kScaledWeights<Element> ? gradient_factor() : 1.f),
@@ -438,8 +437,6 @@ struct AmxBackwardTask {
         delta[i] = row_delta<T>(p, scope, query, head) * ds_factor;
       });
     }
-    __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
-    __builtin_memset(mem.d_slope, 0, int64_t{units} * kSide * sizeof(float));
   }
 
   FW_INLINE void load_keys() {
@@ -479,7 +476,7 @@ struct AmxBackwardTask {
       __builtin_memcpy(mem.junk, x, kUnit * sizeof(float));
       for (int i = 0; i < kUnit; i += W) {
         V v = load(mem.junk + in_tiles(i / kSide, i % kSide));
-        if constexpr (kScaledWeights<Element>) v *= ds_unit();
+        if constexpr (kScaledWeights<Element>) v = rounded(v * ds_unit());  // before it is added to anything
         store(x + i, v);
       }
     }
@@ -509,33 +506,43 @@ struct AmxBackwardTask {
     });
   }
 
+  // The chunk's rows against the blocks of one part of the keys.
+  FW_INLINE void key_part(int32_t part, int64_t key_blocks, bool one_slot) {
+    __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
+    __builtin_memset(mem.d_slope, 0, int64_t{units} * kSide * sizeof(float));
+    for (int64_t kb = part; kb < key_blocks; kb += parts.count) {
+      const int64_t slot = one_slot ? 0 : parts.slot(kb);
+      float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
+      if (one_slot) {
+        __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
+        __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
+      }
+      key0 = kb * kJobKeys;
+      const bool seen = key_block(dk, dv_out);
+      if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
+    }
+  }
+
   template <class Take>
   FW_INLINE void run(Take&& take) {
     const int64_t key_blocks = (scope.seq.keys + kJobKeys - 1) / kJobKeys;
     const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
-    const int64_t mine = one_slot ? 1 : (key_blocks - split + splits - 1) / splits;
     int order[NQ];  // of the columns of dQ^T, as put_pair() leaves them
     for (int i = 0; i < NQ; ++i) order[i] = kParts<Element> == 2 ? i : i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
     if (!one_slot) {
-      __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
-      __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
+      __builtin_memset(mem.dk, 0, parts.slots(key_blocks) * mem.dk_block * sizeof(float));
+      __builtin_memset(mem.dv, 0, parts.slots(key_blocks) * mem.dv_block * sizeof(float));
     }
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
-      for (int64_t kb = split; kb < key_blocks; kb += splits) {
-        const int64_t slot = one_slot ? 0 : kb / splits;
-        float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
-        if (one_slot) {
-          __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
-          __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
+      for (int32_t part = parts.first; part < parts.last; ++part) {
+        key_part(part, key_blocks, one_slot);
+        for (int u = 0; u < units; ++u) {
+          const int64_t at = int64_t{u} * kSide * dq;
+          rows_of_results(mem.dq + at);
+          take({part, row0 + int64_t{u} * kSide, mem.dq + at, mem.dq_sum ? mem.dq_sum + at : nullptr, order,
+                mem.d_slope + u * kSide});
         }
-        key0 = kb * kJobKeys;
-        const bool seen = key_block(dk, dv_out);
-        if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
-      }
-      for (int u = 0; u < units; ++u) {
-        rows_of_results(mem.dq + int64_t{u} * kSide * dq);
-        take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
       }
     }
   }
@@ -544,12 +551,13 @@ struct AmxBackwardTask {
 template <class Element>
 void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
-  const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
-  const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<Number<Element>>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
-    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks, kParts<Element>);
-    AmxBackwardTask<Element> task(p, scope, mem, split, splits, chunk_rows);
+  const bool one_slot = rows_max <= chunk_rows || p.accumulate;
+  const auto run = [&](const Scope& scope, const KeyParts& parts, char* scratch, auto&& take) {
+    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, one_slot ? 1 : parts.slots(key_blocks),
+                                 parts.sums(), kParts<Element>);
+    AmxBackwardTask<Element> task(p, scope, mem, parts, chunk_rows);
     task.run(take);
-  });
+  };
+  backward_tasks<Number<Element>, TileArithmetic>(p, launch, run);
 }
