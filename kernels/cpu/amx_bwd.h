@@ -12,6 +12,7 @@
 
 constexpr int kJobKeys = abi::kAmxBackwardKeys, kJobRows = abi::kAmxBackwardRows;
 constexpr int kKeyUnits = kJobKeys / kSide, kRowUnits = kJobRows / kSide;
+constexpr int kFetchBlocks = 8;              // of keys: the last of a chunk, beside which the next chunk is fetched
 constexpr float kLargestArgument = 0x1p20f;  // of exp2_beside_tiles, with room for LSE
 
 // Weights are at most 1, and those of many keys small: as fp16 they are kept 2^14 times as large, so that numbers below
@@ -38,6 +39,7 @@ struct AmxBackwardTask {
   const TileScope tiles;
   const abi::Params& p;
   const Scope scope;
+  const Scope* const next_scope;  // of the next task, or null
   const AmxBackwardScratch& mem;
   PanelRows* const rows;
   const int dq, dv;
@@ -52,11 +54,18 @@ struct AmxBackwardTask {
   int64_t key0 = 0;                             // the job's first key
   bool finite_rows = true, finite_keys = true;  // the chunk, the block of keys; asked of numbers in two parts
   Place open;                                   // where the results go that are still in tiles
+  RowsAhead next_rows, next_keys;               // the next chunk, the next block of keys
+  RowsAhead row_results, key_results;           // where results of this chunk, of this block go
+  SumsAhead next_dk, next_dv;                   // of the next block
+  int64_t rows_wanted = 0, keys_wanted = 0;     // of these, while the block of keys is multiplied
+  int64_t rows_per_unit = 0, keys_per_unit = 0;
+  int64_t blocks_left = 0;  // of keys, for the chunk
 
-  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m,
+  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const Scope* next, const AmxBackwardScratch& m,
                             const KeyParts& of_keys, int64_t chunk)
       : p(params),
         scope(sc),
+        next_scope(next),
         mem(m),
         rows(reinterpret_cast<PanelRows*>(m.rows)),
         dq(m.dim_q),
@@ -285,8 +294,10 @@ struct AmxBackwardTask {
     const int64_t unit = first + u.row;
     const uint16_t *k = k_unit(mem.k, u.key, dq), *q = row_unit(mem.q_transposed, unit, dq);
     const uint16_t *v = k_unit(mem.v, u.key, dv), *d_o = row_unit(mem.do_transposed, unit, dv);
+    fetch_keys();
     score_unit<Element>(k, q, dq, take_open(), between);
     open = by_rows(mem.s[slot]);
+    fetch_rows();
     score_unit<Element>(v, d_o, dv, take_open(), between);
     open = by_rows(mem.dp[slot]);
   }
@@ -379,8 +390,8 @@ struct AmxBackwardTask {
     flush();
   }
 
-  // `count` units of rows from `first` on against the packed keys.
-  FW_INLINE void job(int count, int64_t keys, float* dk, float* dv_out) {
+  // `count` units of rows from `first` on against the packed keys; `left` such jobs, with this, are to come.
+  FW_INLINE void job(int count, int64_t keys, int left, float* dk, float* dv_out) {
     Unit list[kKeyUnits * kRowUnits];
     Seen seen[kKeyUnits];
     int n = 0;
@@ -397,6 +408,8 @@ struct AmxBackwardTask {
       }
     }
     if (n == 0) return;
+    keys_per_unit = share_of(share_of(keys_wanted, left), n), rows_per_unit = share_of(share_of(rows_wanted, left), n);
+    keys_wanted -= keys_per_unit * n, rows_wanted -= rows_per_unit * n;
     if (dq + dv == 128) {
       weights_at<2>(list, n);
     } else if (dq + dv == 256) {
@@ -465,7 +478,7 @@ struct AmxBackwardTask {
       if (rows[first].min_first >= key0 + keys || rows[first + n - 1].max_last <= key0) continue;
       if (!packed) load_keys();
       packed = true;
-      job(n, keys, dk, dv_out);
+      job(n, keys, (units - first + kRowUnits - 1) / kRowUnits, dk, dv_out);
     }
     return packed;
   }
@@ -506,6 +519,59 @@ struct AmxBackwardTask {
     });
   }
 
+  FW_INLINE bool last_chunk() const { return row0 + chunk_rows >= scope.rows; }
+  // What is fetched while block kb is multiplied: where its results go, the next block, and a share of the next chunk.
+  FW_INLINE void look_ahead(int64_t kb, int64_t key_blocks, bool one_slot) {
+    const auto block_of = [&](const Scope& of, int64_t block, RowsAhead& rows) {
+      const int64_t first = block * kJobKeys, end = of.seq.keys;
+      rows.start_keys(of, first, first + kJobKeys < end ? first + kJobKeys : end);
+    };
+    if (p.accumulate || last_chunk()) {
+      block_of(scope, kb, key_results);
+      key_results.add_keys(p.dk, p.dim_qk), key_results.add_keys(p.dv, p.dim_v);
+    }
+    int64_t next = parts.next(kb, key_blocks, -1);
+    const Scope* const of = next >= 0 || !last_chunk() ? &scope : next_scope;
+    if (next < 0) next = parts.first;
+    next_keys.stop();
+    if (of) {
+      block_of(*of, next, next_keys);
+      next_keys.add_keys(p.k, p.dim_qk), next_keys.add_keys(p.v, p.dim_v);
+    }
+    if (!one_slot && of == &scope) {
+      next_dk.start(mem.dk + parts.slot(next) * mem.dk_block, mem.dk_block);
+      next_dv.start(mem.dv + parts.slot(next) * mem.dv_block, mem.dv_block);
+    }
+    keys_wanted = kJobKeys;
+    const int64_t rows_left = next_rows.left() > row_results.left() ? next_rows.left() : row_results.left();
+    rows_wanted = blocks_left <= kFetchBlocks ? share_of(rows_left, blocks_left) : 0;
+    --blocks_left;
+  }
+  // Before the first block of a chunk.
+  FW_INLINE void look_at_next_chunk(int64_t key_blocks) {
+    const auto chunk_of = [&](const Scope& of, int64_t row, RowsAhead& ahead) {
+      ahead.start_queries(of, row, row + chunk_rows < of.rows ? row + chunk_rows : of.rows);
+    };
+    blocks_left = parts.blocks(key_blocks);
+    chunk_of(scope, row0, row_results);
+    if (parts.last - parts.first == parts.count) row_results.add_queries(p.dq, p.dim_qk);
+    next_rows.stop();
+    if (last_chunk() && !next_scope) return;
+    chunk_of(last_chunk() ? *next_scope : scope, last_chunk() ? 0 : row0 + chunk_rows, next_rows);
+    next_rows.add_queries(p.q, p.dim_qk), next_rows.add_queries(p.d_o, p.dim_v), next_rows.add_queries(p.o, p.dim_v);
+  }
+  // Beside S, and beside dP.
+  FW_INLINE void fetch_keys() {
+    next_keys.fetch(keys_per_unit);
+    key_results.fetch(keys_per_unit);
+  }
+  FW_INLINE void fetch_rows() {
+    next_rows.fetch(rows_per_unit);
+    row_results.fetch(rows_per_unit);
+    next_dk.fetch(keys_per_unit * (dq / 16));  // lines of as many keys
+    next_dv.fetch(keys_per_unit * (dv / 16));
+  }
+
   // The chunk's rows against the blocks of one part of the keys.
   FW_INLINE void key_part(int32_t part, int64_t key_blocks, bool one_slot) {
     __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
@@ -518,8 +584,9 @@ struct AmxBackwardTask {
         __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
       }
       key0 = kb * kJobKeys;
+      look_ahead(kb, key_blocks, one_slot);
       const bool seen = key_block(dk, dv_out);
-      if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
+      if (p.accumulate ? seen : last_chunk()) write_keys(dk, dv_out);
     }
   }
 
@@ -535,6 +602,7 @@ struct AmxBackwardTask {
     }
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
+      look_at_next_chunk(key_blocks);
       for (int32_t part = parts.first; part < parts.last; ++part) {
         key_part(part, key_blocks, one_slot);
         for (int u = 0; u < units; ++u) {
@@ -553,10 +621,10 @@ void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
   const bool one_slot = rows_max <= chunk_rows || p.accumulate;
-  const auto run = [&](const Scope& scope, const KeyParts& parts, char* scratch, auto&& take) {
+  const auto run = [&](const Scope& scope, const Scope* next, const KeyParts& parts, char* scratch, auto&& take) {
     const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, one_slot ? 1 : parts.slots(key_blocks),
                                  parts.sums(), kParts<Element>);
-    AmxBackwardTask<Element> task(p, scope, mem, parts, chunk_rows);
+    AmxBackwardTask<Element> task(p, scope, next, mem, parts, chunk_rows);
     task.run(take);
   };
   backward_tasks<Number<Element>, TileArithmetic>(p, launch, run);

@@ -406,10 +406,11 @@ void backward_products(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
   const bool one_slot = rows_max <= chunk_rows || p.accumulate;
-  backward_tasks<T>(p, launch, [&](const Scope& scope, const KeyParts& parts, char* scratch, auto&& take) {
-    const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows, one_slot ? 1 : parts.slots(key_blocks),
-                              parts.sums());
-    BackwardTask<T> task(p, scope, mem, parts, chunk_rows);
-    task.run(take);
-  });
+  backward_tasks<T>(p, launch,
+                    [&](const Scope& scope, const Scope*, const KeyParts& parts, char* scratch, auto&& take) {
+                      const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows,
+                                                one_slot ? 1 : parts.slots(key_blocks), parts.sums());
+                      BackwardTask<T> task(p, scope, mem, parts, chunk_rows);
+                      task.run(take);
+                    });
 }

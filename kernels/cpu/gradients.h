@@ -85,6 +85,11 @@ struct KeyParts {
 
   // How many blocks there are in the largest part, and of how many a task keeps sums of dK and dV apart.
   FW_INLINE int64_t depth(int64_t blocks) const { return (blocks + count - 1) / count; }
+  FW_INLINE int64_t blocks(int64_t all) const {
+    int64_t n = 0;
+    for (int32_t part = first; part < last; ++part) n += part < all ? (all - part + count - 1) / count : 0;
+    return n;
+  }
   FW_INLINE int64_t slots(int64_t blocks) const { return depth(blocks) * (last - first); }
   FW_INLINE bool sums() const { return last - first == count && count > 1; }  // dQ in the task, over its parts
   FW_INLINE int64_t slot(int64_t block) const { return block / count * (last - first) + block % count - first; }
@@ -167,8 +172,9 @@ FW_INLINE void add_share(float* sum, const float* share, int dim, bool first) {
 // Nothing to set.
 struct UsualArithmetic {};
 
-// run(scope, parts, scratch, take) for each task, a sequence, a key head and some of the parts of its keys; it calls
-// take(QueryShare) for each part and panel of rows, the parts of a panel in order. How many parts there are decides
+// run(scope, next scope, parts, scratch, take) for each task, a sequence, a key head and some of the parts of its keys;
+// it calls take(QueryShare) for each part and panel of rows, the parts of a panel in order. The next scope is that of
+// the task that this worker may have after this one, if any. How many parts there are decides
 // about the order of sums, how many a task has does not: it packs the queries once for all of them. Arithmetic: lives
 // while numbers are added up.
 template <class T, class Arithmetic = UsualArithmetic, class Run>
@@ -180,9 +186,12 @@ FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch
   launch.for_each_task(heads * ranges, [&](int64_t t, int32_t worker) {
     const int64_t head = t / ranges, range = t % ranges;
     const KeyParts parts{int32_t(splits * range / ranges), int32_t(splits * (range + 1) / ranges), splits};
-    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
+    const auto scope_of = [&](int64_t h) { return Scope(p, int32_t(h / p.heads_k), int32_t(h % p.heads_k)); };
+    const Scope scope = scope_of(head);
+    const int64_t next = (t + launch.workers) / ranges;
+    const Scope next_scope = scope_of(next < heads ? next : head);
     if (range == 0) clear_unused_keys<T>(p, scope);
-    run(scope, parts, launch.scratch_of(worker), [&](const QueryShare& share) {
+    run(scope, next < heads ? &next_scope : nullptr, parts, launch.scratch_of(worker), [&](const QueryShare& share) {
       const int64_t first_row = (share.part * heads + head) * rows_max;
       if (shared.slopes) {
         float* const slopes = shared.slopes + first_row + share.row;
