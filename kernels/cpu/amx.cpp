@@ -31,11 +31,11 @@ namespace {
 #include "kernels/cpu/amx_isa.h"
 #endif
 #include "kernels/cpu/amx_tile.h"
-#include "kernels/cpu/amx_fetch.h"
 #include "kernels/cpu/amx_fwd.h"
 #include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/amx_decode.h"
 #include "kernels/cpu/gradients.h"
+#include "kernels/cpu/amx_fetch.h"
 #include "kernels/cpu/amx_bwd.h"
 // clang-format on
 }  // namespace

@@ -79,12 +79,6 @@ struct AmxForwardTask {
   Job prev, cur;  // prev: softmax done but for the last unit, values not
   Place open;     // where the results go that are still in tiles
   int phase = 0;  // which half of p is cur's
-  RowsAhead next_keys, next_rows, results;
-  // Of the next task; without one, no rows and no keys.
-  struct Next {
-    Scope scope;
-    int64_t first_row, last_row, first_key, last_key;
-  } after;
 
   FW_INLINE AmxForwardTask(const abi::Params& params, const Scope& sc, char* scratch, int64_t first_row, int row_count)
       : p(params),
@@ -97,8 +91,7 @@ struct AmxForwardTask {
         scale(params.softmax_scale * kLog2e),
         modified(has_score_modifiers(params) || params.dropout_threshold),
         row0(first_row),
-        blocks((row_count + kSide - 1) / kSide),
-        after{sc, 0, 0, 0, 0} {}
+        blocks((row_count + kSide - 1) / kSide) {}
 
   // The last unit of a job has a place of its own: the next job's first unit comes while it is still being read.
   FW_INLINE float* s_unit(const Job& j, int u) const { return mem.s + (u + 1 == j.units ? kJobUnits - 1 : u) * kUnit; }
@@ -495,23 +488,6 @@ struct AmxForwardTask {
     }
   }
 
-  FW_INLINE void look_ahead(const Scope& sc, int64_t first_row, int64_t count, int64_t first_key) {
-    const auto least = [](int64_t a, int64_t b) { return a < b ? a : b; };
-    after = {sc, first_row, least(first_row + count, sc.rows), first_key, least(first_key + kChunk, sc.seq.keys)};
-  }
-  // What is fetched while a chunk is attended to: the keys after it, which end at `last`, or the next task's.
-  FW_INLINE void fetch_after(int64_t chunk_end, int64_t last) {
-    const bool more = chunk_end < last;
-    const int64_t end = more ? (chunk_end + kChunk < last ? chunk_end + kChunk : last) : after.last_key;
-    next_keys.start_keys(more ? scope : after.scope, more ? chunk_end : after.first_key, end);
-    next_keys.add_keys(p.k, p.dim_qk), next_keys.add_keys(p.v, p.dim_v);
-    next_rows.start_queries(after.scope, after.first_row, more ? after.first_row : after.last_row);
-    next_rows.add_queries(p.q, p.dim_qk);
-    const int64_t rows_end = row0 + int64_t{blocks} * kSide;
-    results.start_queries(scope, row0, more ? row0 : rows_end < scope.rows ? rows_end : scope.rows);
-    results.add_queries(p.o, p.dim_v);
-  }
-
   // Keys [begin, end) into the chunk, in whole units: what is known of a unit may not depend on which rows the task
   // has. The rows of one head lie far apart, where the hardware does not look ahead: each unit fetches the next.
   FW_INLINE void pack(int64_t begin, int64_t end) {
@@ -538,14 +514,7 @@ struct AmxForwardTask {
     int64_t key = begin > lanes.min_first ? begin : int64_t{lanes.min_first} / kSide * kSide;
     const int64_t last = end < lanes.max_last ? end : lanes.max_last;
     const int grid = kJobUnits * kSide;
-    const int64_t jobs = (last - key + grid - 1) / grid;
-    const int64_t keys_per_job = share_of(share_of(next_keys.left(), blocks - b), jobs);
-    const int64_t results_per_job = share_of(share_of(results.left(), blocks - b), jobs);
-    const int64_t rows_per_job = share_of(share_of(next_rows.left(), blocks - b), jobs);
     while (key < last) {
-      next_keys.fetch(keys_per_job);
-      next_rows.fetch(rows_per_job);
-      results.fetch(results_per_job);
       const int64_t job_end = key / grid * grid + grid;
       const int units = int(((job_end < last ? job_end : last) - key + kSide - 1) / kSide);
       cur.first_unit = int(key - begin) / kSide;
@@ -580,7 +549,6 @@ struct AmxForwardTask {
       const int64_t chunk_end = k0 / kChunk * kChunk + kChunk;
       const int64_t end = chunk_end < last ? chunk_end : last;
       pack(k0, end);
-      fetch_after(end, last);
       for (int b = 0; b < blocks; ++b) attend_block(b, k0, end);
       drain();
       k0 = chunk_end;

@@ -78,9 +78,8 @@ struct ForwardGrid {
   }
 };
 
-// The last row blocks come first, since under a causal mask they are the longest. Task: start(with_sink),
-// look_ahead(scope, first row, rows, first key) of the task that this worker may have after it, where it wants to know,
-// attend(first key, last key), finish() or finish_part(...).
+// The last row blocks come first, since under a causal mask they are the longest. Task: start(with_sink), attend(first
+// key, last key), finish() or finish_part(...).
 template <class T, class Task>
 FW_INLINE void forward_tasks(const abi::Params& p, const abi::CpuLaunch& launch) {
   const ForwardGrid grid(p, launch.schedule);
@@ -95,14 +94,6 @@ FW_INLINE void forward_tasks(const abi::Params& p, const abi::CpuLaunch& launch)
     const int rows = int(scope.rows - row0 < rows_per_task ? scope.rows - row0 : rows_per_task);
     Task task(p, scope, launch.scratch_of(worker), row0, rows);
     task.start(split == 0);
-    if constexpr (requires { task.look_ahead(scope, row0, row0, row0); }) {
-      const int64_t next = t + launch.workers;
-      if (next < grid.tasks()) {
-        const int64_t of = grid.head(next), first_row = (grid.blocks - 1 - grid.block(next)) * rows_per_task;
-        const Scope next_scope(p, int32_t(of / p.heads_k), int32_t(of % p.heads_k));
-        task.look_ahead(next_scope, first_row, rows_per_task, grid.split(next) * launch.schedule.keys_per_split);
-      }
-    }
     const int64_t begin = split * launch.schedule.keys_per_split;
     const int64_t end = split + 1 == splits ? scope.seq.keys : begin + launch.schedule.keys_per_split;
     task.attend(begin, end < scope.seq.keys ? end : scope.seq.keys);
