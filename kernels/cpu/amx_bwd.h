@@ -48,6 +48,7 @@ struct AmxBackwardTask {
   const float scale;
   const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
   const bool modified;
+  const bool fetches;                           // what comes next: where the rows are more than one chunk (NOTES.md)
   int64_t row0 = 0;                             // of the chunk
   int units = 0;                                // of its rows
   int first = 0;                                // the job's first unit of rows
@@ -74,7 +75,8 @@ struct AmxBackwardTask {
         chunk_rows(chunk),
         scale(params.softmax_scale * kLog2e),
         ds_factor(kScaledWeights<Element> ? gradient_factor() : 1.f),
-        modified(has_score_modifiers(params) || params.dropout_threshold) {}
+        modified(has_score_modifiers(params) || params.dropout_threshold),
+        fetches(sc.rows > chunk) {}
 
   // The largest length of a row squared.
   template <class Row>
@@ -294,10 +296,8 @@ struct AmxBackwardTask {
     const int64_t unit = first + u.row;
     const uint16_t *k = k_unit(mem.k, u.key, dq), *q = row_unit(mem.q_transposed, unit, dq);
     const uint16_t *v = k_unit(mem.v, u.key, dv), *d_o = row_unit(mem.do_transposed, unit, dv);
-    fetch_keys();
     score_unit<Element>(k, q, dq, take_open(), between);
     open = by_rows(mem.s[slot]);
-    fetch_rows();
     score_unit<Element>(v, d_o, dv, take_open(), between);
     open = by_rows(mem.dp[slot]);
   }
@@ -326,6 +326,7 @@ struct AmxBackwardTask {
     scores_alone(list[0], 0);
     for (int i = 1; i < count; ++i) {
       const Unit &before = list[i - 1], &u = list[i];
+      if (fetches) fetch_share();
       if (before.alone) {
         soften_alone(before, (i - 1) & 1);
         scores_alone(u, i & 1);
@@ -408,8 +409,7 @@ struct AmxBackwardTask {
       }
     }
     if (n == 0) return;
-    keys_per_unit = share_of(share_of(keys_wanted, left), n), rows_per_unit = share_of(share_of(rows_wanted, left), n);
-    keys_wanted -= keys_per_unit * n, rows_wanted -= rows_per_unit * n;
+    if (fetches) share_out(left, n);
     if (dq + dv == 128) {
       weights_at<2>(list, n);
     } else if (dq + dv == 256) {
@@ -560,12 +560,16 @@ struct AmxBackwardTask {
     chunk_of(last_chunk() ? *next_scope : scope, last_chunk() ? 0 : row0 + chunk_rows, next_rows);
     next_rows.add_queries(p.q, p.dim_qk), next_rows.add_queries(p.d_o, p.dim_v), next_rows.add_queries(p.o, p.dim_v);
   }
-  // Beside S, and beside dP.
-  FW_INLINE void fetch_keys() {
+  // How much of it is fetched before each unit of a job but the first, for the jobs that are `left`.
+  FW_INLINE void share_out(int left, int units_of_job) {
+    const int n = units_of_job > 1 ? units_of_job - 1 : 1;
+    keys_per_unit = share_of(share_of(keys_wanted, left), n), rows_per_unit = share_of(share_of(rows_wanted, left), n);
+    keys_wanted -= keys_per_unit * n, rows_wanted -= rows_per_unit * n;
+  }
+  // Before each unit. Not inlined: beside tile products it would put the vectors of the softmax on the stack.
+  FW_NOINLINE void fetch_share() {
     next_keys.fetch(keys_per_unit);
     key_results.fetch(keys_per_unit);
-  }
-  FW_INLINE void fetch_rows() {
     next_rows.fetch(rows_per_unit);
     row_results.fetch(rows_per_unit);
     next_dk.fetch(keys_per_unit * (dq / 16));  // lines of as many keys
@@ -584,7 +588,7 @@ struct AmxBackwardTask {
         __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
       }
       key0 = kb * kJobKeys;
-      look_ahead(kb, key_blocks, one_slot);
+      if (fetches) look_ahead(kb, key_blocks, one_slot);
       const bool seen = key_block(dk, dv_out);
       if (p.accumulate ? seen : last_chunk()) write_keys(dk, dv_out);
     }
@@ -602,7 +606,7 @@ struct AmxBackwardTask {
     }
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
-      look_at_next_chunk(key_blocks);
+      if (fetches) look_at_next_chunk(key_blocks);
       for (int32_t part = parts.first; part < parts.last; ++part) {
         key_part(part, key_blocks, one_slot);
         for (int u = 0; u < units; ++u) {

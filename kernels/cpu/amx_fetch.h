@@ -28,7 +28,7 @@ class RowsAhead {
   FW_INLINE void stop() { left_ = 0; }
   FW_INLINE int64_t left() const { return left_; }
 
-  // The next `count` of them. Inlined: a call beside tile products would put the vectors of its caller on the stack.
+  // The next `count` of them.
   FW_INLINE void fetch(int64_t count) {
     FW_NO_UNROLL for (; count > 0 && left_ > 0; --count, --left_) {
       const bool ends_group = ++in_group_ == group_;
