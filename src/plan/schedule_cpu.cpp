@@ -15,7 +15,9 @@ constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (ke
 constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 256;
-constexpr int64_t kBackwardChunk = 1536;     // query rows packed at a time
+constexpr int64_t kBackwardChunk = 1536;  // most query rows packed at a time,
+constexpr int64_t kBackwardBytes =
+    4 << 20;  // and the memory of what is packed of them and of dQ (kernels/cpu/NOTES.md)
 constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
 constexpr int64_t kMinBlocksPerSplit = 4;    // backward: key blocks that share one packing of the queries
 
@@ -104,6 +106,13 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   return s;
 }
 
+// Query rows that a backward by vectors packs at a time: whole blocks, so that how many they are changes no bit.
+int64_t backward_chunk(const Shape& shape, const abi::CpuTile& tile) {
+  const int64_t floats_of_row = 2 * (tile.units(shape.dim_qk) + tile.units(shape.dim_v)) + shape.dim_qk;
+  const int64_t fit = kBackwardBytes / (floats_of_row * int64_t{sizeof(float)});
+  return std::clamp<int64_t>(fit / abi::kQueryBlock * abi::kQueryBlock, abi::kQueryBlock, kBackwardChunk);
+}
+
 abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                                 int32_t threads) {
   const Shape shape(problem);
@@ -118,7 +127,8 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   // Each task packs the queries again, so that it has as many parts of a head as the threads of the call leave to it;
   // one thread has nothing to balance.
   const int64_t ranges = threads <= 1 ? 1 : std::min(ceil_div(int64_t{2} * threads, heads), splits);
-  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : kBackwardChunk;
+  const abi::CpuTile tile = tile_of(row);
+  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : backward_chunk(shape, tile);
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
   const bool one_block = shape.rows <= chunk || problem.accumulate();
   const int64_t accumulators = one_block ? 1 : ceil_div(key_blocks, splits) * ceil_div(splits, ranges);
@@ -129,7 +139,6 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   s.rows_per_task = int32_t(chunk);
   s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
   s.tasks = shape.heads * ranges;
-  const abi::CpuTile tile = tile_of(row);
   s.scratch_bytes =
       tiles
           ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators, sums, parts_on_tiles(row))
