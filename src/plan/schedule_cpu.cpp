@@ -15,9 +15,8 @@ constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (ke
 constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 256;
-constexpr int64_t kBackwardChunk = 1536;  // most query rows packed at a time,
-constexpr int64_t kBackwardBytes =
-    4 << 20;  // and the memory of what is packed of them and of dQ (kernels/cpu/NOTES.md)
+constexpr int64_t kBackwardChunk = 1536;     // most query rows packed at a time
+constexpr int64_t kBackwardBytes = 4 << 20;  // and most memory for them and their dQ (kernels/cpu/NOTES.md)
 constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
 constexpr int64_t kMinBlocksPerSplit = 4;    // backward: key blocks that share one packing of the queries
 
@@ -106,7 +105,8 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   return s;
 }
 
-// Query rows that a backward by vectors packs at a time: whole blocks, so that how many they are changes no bit.
+// Query rows that a backward by vectors packs at a time: whole blocks, so that their number changes no bit where
+// nothing is accumulated.
 int64_t backward_chunk(const Shape& shape, const abi::CpuTile& tile) {
   const int64_t floats_of_row = 2 * (tile.units(shape.dim_qk) + tile.units(shape.dim_v)) + shape.dim_qk;
   const int64_t fit = kBackwardBytes / (floats_of_row * int64_t{sizeof(float)});
