@@ -85,6 +85,7 @@ struct AmxBackwardScratch {
   // The chunk of query rows, per unit of 32: as B of sums over the head dim, and of sums over the rows.
   uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;
   float* dq;                    // [unit][32 of dim][4 tiles]
+  float* dq_sum;                // over parts of the keys, [unit][dim][row]: as in BackwardScratch
   float *neg_lse, *delta;       // [row]
   float* d_slope;               // [row]: the gradient of the slope of the row's head
   float* q_length;              // [unit], the largest |q|
@@ -101,7 +102,7 @@ struct AmxBackwardScratch {
   int64_t bytes;
 
   FW_ALWAYS_INLINE AmxBackwardScratch(char* base, int dim_qk, int dim_v_, int64_t chunk_rows, int64_t key_blocks,
-                                      int parts) {
+                                      bool sums, int parts) {
     Carver c{base};
     constexpr int kKeys = kAmxBackwardKeys, kKeyUnits = kKeys / kAmxSide;
     const int number = 2 * parts;  // bytes
@@ -123,6 +124,8 @@ struct AmxBackwardScratch {
     q_pairs = c.take<uint16_t>(chunk_rows * dim_q * number);
     do_pairs = c.take<uint16_t>(chunk_rows * dim_v * number);
     dq = c.floats(chunk_rows * dim_q);
+    dq_sum = c.floats(sums ? chunk_rows * dim_q : 0);
+    if (!sums) dq_sum = nullptr;
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);
     d_slope = c.floats(chunk_rows);

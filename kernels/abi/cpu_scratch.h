@@ -78,17 +78,19 @@ struct DecodeScratch {
   }
 };
 
-// What the tasks of a backward leave for the end: their shares of dQ, [split][row of the call][dim_qk], where there is
-// more than one to a row; and of the gradient of the slopes, [split][row of the call], where it is wanted.
+// What the tasks of a backward leave for the end: the shares of dQ of each part of the keys, [split][row of the
+// call][dim_qk], where they are cut into more than one range of parts, each the work of one task; and of the gradient
+// of the slopes, [split][row of the call], where it is wanted.
 struct BackwardShared {
   float *dq, *slopes;
   int64_t bytes;
 
-  FW_ALWAYS_INLINE BackwardShared(char* base, int64_t total_rows, int64_t splits, int dim_qk, bool with_slopes) {
+  FW_ALWAYS_INLINE BackwardShared(char* base, int64_t total_rows, int64_t splits, int64_t ranges, int dim_qk,
+                                  bool with_slopes) {
     Carver c{base};
-    dq = c.floats(splits > 1 ? splits * total_rows * dim_qk : 0);
+    dq = c.floats(ranges > 1 ? splits * total_rows * dim_qk : 0);
     slopes = c.floats(with_slopes ? splits * total_rows : 0);
-    if (splits == 1) dq = nullptr;
+    if (ranges == 1) dq = nullptr;
     if (!with_slopes) slopes = nullptr;
     bytes = c.used;
   }
@@ -98,6 +100,7 @@ struct BackwardScratch {
   // The chunk of query rows: [panel][unit of the head dim][columns], and [block of kQueryBlock rows][column panel][unit
   // of rows][columns]; dQ is [panel][dim][columns].
   float *q_panels, *do_panels, *q_columns, *do_columns, *dq;
+  float* dq_sum;  // over parts of the keys, where the task has them all and they are more than one
   float *neg_lse, *delta;
   float* d_slope;  // [row]: the gradient of the slope of the row's head
   char* rows;      // PanelRows
@@ -116,7 +119,7 @@ struct BackwardScratch {
   int64_t bytes;
 
   FW_ALWAYS_INLINE BackwardScratch(char* base, CpuTile tile, int dim_qk, int dim_v, int64_t chunk_rows,
-                                   int64_t key_blocks) {
+                                   int64_t key_blocks, bool sums) {
     Carver c{base};
     const int n = tile.columns(), slack = tile.lanes;
     q_width = (dim_qk + n - 1) / n * n;
@@ -129,6 +132,8 @@ struct BackwardScratch {
     q_columns = c.floats(chunk_rows / tile.per * q_width);
     do_columns = c.floats(chunk_rows / tile.per * v_width);
     dq = c.floats(chunk_rows / n * dq_stride);
+    dq_sum = c.floats(sums ? chunk_rows / n * dq_stride : 0);
+    if (!sums) dq_sum = nullptr;
     neg_lse = c.floats(chunk_rows);
     delta = c.floats(chunk_rows);
     d_slope = c.floats(chunk_rows);
@@ -157,7 +162,7 @@ struct BiasGradientScratch {
   int64_t sums_bytes, bytes;
 
   FW_ALWAYS_INLINE BiasGradientScratch(char* base, CpuTile tile, int dim_qk, int dim_v)
-      : rows(base, tile, dim_qk, dim_v, kBiasGradientRows, 0) {
+      : rows(base, tile, dim_qk, dim_v, kBiasGradientRows, 0, false) {
     Carver c{base, rows.bytes};
     sums_bytes = int64_t{kBiasGradientRows} * kBiasGradientKeys * 4;
     sums = c.take<float>(sums_bytes);

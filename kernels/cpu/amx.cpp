@@ -35,6 +35,7 @@ namespace {
 #include "kernels/cpu/decode_tasks.h"
 #include "kernels/cpu/amx_decode.h"
 #include "kernels/cpu/gradients.h"
+#include "kernels/cpu/amx_fetch.h"
 #include "kernels/cpu/amx_bwd.h"
 // clang-format on
 }  // namespace

@@ -12,6 +12,7 @@
 
 constexpr int kJobKeys = abi::kAmxBackwardKeys, kJobRows = abi::kAmxBackwardRows;
 constexpr int kKeyUnits = kJobKeys / kSide, kRowUnits = kJobRows / kSide;
+constexpr int kFetchBlocks = 8;              // of keys: the last of a chunk, beside which the next chunk is fetched
 constexpr float kLargestArgument = 0x1p20f;  // of exp2_beside_tiles, with room for LSE
 
 // Weights are at most 1, and those of many keys small: as fp16 they are kept 2^14 times as large, so that numbers below
@@ -38,35 +39,44 @@ struct AmxBackwardTask {
   const TileScope tiles;
   const abi::Params& p;
   const Scope scope;
+  const Scope* const next_scope;  // of the next task, or null
   const AmxBackwardScratch& mem;
   PanelRows* const rows;
   const int dq, dv;
-  const int32_t split, splits;
+  const KeyParts parts;
   const int64_t chunk_rows;
   const float scale;
   const float ds_factor;  // dS in memory: dS times kWeightFactor times this, and so are dP and delta
   const bool modified;
+  const bool fetches;                           // what comes next: where the rows are more than one chunk (NOTES.md)
   int64_t row0 = 0;                             // of the chunk
   int units = 0;                                // of its rows
   int first = 0;                                // the job's first unit of rows
   int64_t key0 = 0;                             // the job's first key
   bool finite_rows = true, finite_keys = true;  // the chunk, the block of keys; asked of numbers in two parts
   Place open;                                   // where the results go that are still in tiles
+  RowsAhead next_rows, next_keys;               // the next chunk, the next block of keys
+  RowsAhead row_results, key_results;           // where results of this chunk, of this block go
+  SumsAhead next_dk, next_dv;                   // of the next block
+  int64_t rows_wanted = 0, keys_wanted = 0;     // of these, while the block of keys is multiplied
+  int64_t rows_per_unit = 0, keys_per_unit = 0;
+  int64_t blocks_left = 0;  // of keys, for the chunk
 
-  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const AmxBackwardScratch& m, int32_t part,
-                            int32_t parts, int64_t chunk)
+  FW_INLINE AmxBackwardTask(const abi::Params& params, const Scope& sc, const Scope* next, const AmxBackwardScratch& m,
+                            const KeyParts& of_keys, int64_t chunk)
       : p(params),
         scope(sc),
+        next_scope(next),
         mem(m),
         rows(reinterpret_cast<PanelRows*>(m.rows)),
         dq(m.dim_q),
         dv(m.dim_v),
-        split(part),
-        splits(parts),
+        parts(of_keys),
         chunk_rows(chunk),
         scale(params.softmax_scale * kLog2e),
         ds_factor(kScaledWeights<Element> ? gradient_factor() : 1.f),
-        modified(has_score_modifiers(params) || params.dropout_threshold) {}
+        modified(has_score_modifiers(params) || params.dropout_threshold),
+        fetches(sc.rows > chunk) {}
 
   // The largest length of a row squared.
   template <class Row>
@@ -316,6 +326,7 @@ struct AmxBackwardTask {
     scores_alone(list[0], 0);
     for (int i = 1; i < count; ++i) {
       const Unit &before = list[i - 1], &u = list[i];
+      if (fetches) fetch_share();
       if (before.alone) {
         soften_alone(before, (i - 1) & 1);
         scores_alone(u, i & 1);
@@ -380,8 +391,8 @@ struct AmxBackwardTask {
     flush();
   }
 
-  // `count` units of rows from `first` on against the packed keys.
-  FW_INLINE void job(int count, int64_t keys, float* dk, float* dv_out) {
+  // `count` units of rows from `first` on against the packed keys; `left` such jobs, with this, are to come.
+  FW_INLINE void job(int count, int64_t keys, int left, float* dk, float* dv_out) {
     Unit list[kKeyUnits * kRowUnits];
     Seen seen[kKeyUnits];
     int n = 0;
@@ -398,6 +409,7 @@ struct AmxBackwardTask {
       }
     }
     if (n == 0) return;
+    if (fetches) share_out(left, n);
     if (dq + dv == 128) {
       weights_at<2>(list, n);
     } else if (dq + dv == 256) {
@@ -438,8 +450,6 @@ struct AmxBackwardTask {
         delta[i] = row_delta<T>(p, scope, query, head) * ds_factor;
       });
     }
-    __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
-    __builtin_memset(mem.d_slope, 0, int64_t{units} * kSide * sizeof(float));
   }
 
   FW_INLINE void load_keys() {
@@ -468,7 +478,7 @@ struct AmxBackwardTask {
       if (rows[first].min_first >= key0 + keys || rows[first + n - 1].max_last <= key0) continue;
       if (!packed) load_keys();
       packed = true;
-      job(n, keys, dk, dv_out);
+      job(n, keys, (units - first + kRowUnits - 1) / kRowUnits, dk, dv_out);
     }
     return packed;
   }
@@ -479,7 +489,7 @@ struct AmxBackwardTask {
       __builtin_memcpy(mem.junk, x, kUnit * sizeof(float));
       for (int i = 0; i < kUnit; i += W) {
         V v = load(mem.junk + in_tiles(i / kSide, i % kSide));
-        if constexpr (kScaledWeights<Element>) v *= ds_unit();
+        if constexpr (kScaledWeights<Element>) v = rounded(v * ds_unit());  // before it is added to anything
         store(x + i, v);
       }
     }
@@ -509,33 +519,102 @@ struct AmxBackwardTask {
     });
   }
 
+  FW_INLINE bool last_chunk() const { return row0 + chunk_rows >= scope.rows; }
+  // What is fetched while block kb is multiplied: where its results go, the next block, and a share of the next chunk.
+  FW_INLINE void look_ahead(int64_t kb, int64_t key_blocks, bool one_slot) {
+    const auto block_of = [&](const Scope& of, int64_t block, RowsAhead& rows) {
+      const int64_t first = block * kJobKeys, end = of.seq.keys;
+      rows.start_keys(of, first, first + kJobKeys < end ? first + kJobKeys : end);
+    };
+    if (p.accumulate || last_chunk()) {
+      block_of(scope, kb, key_results);
+      key_results.add_keys(p.dk, p.dim_qk), key_results.add_keys(p.dv, p.dim_v);
+    }
+    int64_t next = parts.next(kb, key_blocks, -1);
+    const Scope* const of = next >= 0 || !last_chunk() ? &scope : next_scope;
+    if (next < 0) next = parts.first;
+    next_keys.stop();
+    if (of) {
+      block_of(*of, next, next_keys);
+      next_keys.add_keys(p.k, p.dim_qk), next_keys.add_keys(p.v, p.dim_v);
+    }
+    if (!one_slot && of == &scope) {
+      next_dk.start(mem.dk + parts.slot(next) * mem.dk_block, mem.dk_block);
+      next_dv.start(mem.dv + parts.slot(next) * mem.dv_block, mem.dv_block);
+    }
+    keys_wanted = kJobKeys;
+    const int64_t rows_left = next_rows.left() > row_results.left() ? next_rows.left() : row_results.left();
+    rows_wanted = blocks_left <= kFetchBlocks ? share_of(rows_left, blocks_left) : 0;
+    --blocks_left;
+  }
+  // Before the first block of a chunk.
+  FW_INLINE void look_at_next_chunk(int64_t key_blocks) {
+    const auto chunk_of = [&](const Scope& of, int64_t row, RowsAhead& ahead) {
+      ahead.start_queries(of, row, row + chunk_rows < of.rows ? row + chunk_rows : of.rows);
+    };
+    blocks_left = parts.blocks(key_blocks);
+    chunk_of(scope, row0, row_results);
+    if (parts.last - parts.first == parts.count) row_results.add_queries(p.dq, p.dim_qk);
+    next_rows.stop();
+    if (last_chunk() && !next_scope) return;
+    chunk_of(last_chunk() ? *next_scope : scope, last_chunk() ? 0 : row0 + chunk_rows, next_rows);
+    next_rows.add_queries(p.q, p.dim_qk), next_rows.add_queries(p.d_o, p.dim_v), next_rows.add_queries(p.o, p.dim_v);
+  }
+  // How much of it is fetched before each unit of a job but the first, for the jobs that are `left`.
+  FW_INLINE void share_out(int left, int units_of_job) {
+    const int n = units_of_job > 1 ? units_of_job - 1 : 1;
+    keys_per_unit = share_of(share_of(keys_wanted, left), n), rows_per_unit = share_of(share_of(rows_wanted, left), n);
+    keys_wanted -= keys_per_unit * n, rows_wanted -= rows_per_unit * n;
+  }
+  // Before each unit. Not inlined: beside tile products it would put the vectors of the softmax on the stack.
+  FW_NOINLINE void fetch_share() {
+    next_keys.fetch(keys_per_unit);
+    key_results.fetch(keys_per_unit);
+    next_rows.fetch(rows_per_unit);
+    row_results.fetch(rows_per_unit);
+    next_dk.fetch(keys_per_unit * (dq / 16));  // lines of as many keys
+    next_dv.fetch(keys_per_unit * (dv / 16));
+  }
+
+  // The chunk's rows against the blocks of one part of the keys.
+  FW_INLINE void key_part(int32_t part, int64_t key_blocks, bool one_slot) {
+    __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
+    __builtin_memset(mem.d_slope, 0, int64_t{units} * kSide * sizeof(float));
+    for (int64_t kb = part; kb < key_blocks; kb += parts.count) {
+      const int64_t slot = one_slot ? 0 : parts.slot(kb);
+      float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
+      if (one_slot) {
+        __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
+        __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
+      }
+      key0 = kb * kJobKeys;
+      if (fetches) look_ahead(kb, key_blocks, one_slot);
+      const bool seen = key_block(dk, dv_out);
+      if (p.accumulate ? seen : last_chunk()) write_keys(dk, dv_out);
+    }
+  }
+
   template <class Take>
   FW_INLINE void run(Take&& take) {
     const int64_t key_blocks = (scope.seq.keys + kJobKeys - 1) / kJobKeys;
     const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
-    const int64_t mine = one_slot ? 1 : (key_blocks - split + splits - 1) / splits;
     int order[NQ];  // of the columns of dQ^T, as put_pair() leaves them
     for (int i = 0; i < NQ; ++i) order[i] = kParts<Element> == 2 ? i : i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
     if (!one_slot) {
-      __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
-      __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
+      __builtin_memset(mem.dk, 0, parts.slots(key_blocks) * mem.dk_block * sizeof(float));
+      __builtin_memset(mem.dv, 0, parts.slots(key_blocks) * mem.dv_block * sizeof(float));
     }
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
-      for (int64_t kb = split; kb < key_blocks; kb += splits) {
-        const int64_t slot = one_slot ? 0 : kb / splits;
-        float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
-        if (one_slot) {
-          __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
-          __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
+      if (fetches) look_at_next_chunk(key_blocks);
+      for (int32_t part = parts.first; part < parts.last; ++part) {
+        key_part(part, key_blocks, one_slot);
+        for (int u = 0; u < units; ++u) {
+          const int64_t at = int64_t{u} * kSide * dq;
+          rows_of_results(mem.dq + at);
+          take({part, row0 + int64_t{u} * kSide, mem.dq + at, mem.dq_sum ? mem.dq_sum + at : nullptr, order,
+                mem.d_slope + u * kSide});
         }
-        key0 = kb * kJobKeys;
-        const bool seen = key_block(dk, dv_out);
-        if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(dk, dv_out);
-      }
-      for (int u = 0; u < units; ++u) {
-        rows_of_results(mem.dq + int64_t{u} * kSide * dq);
-        take(row0 + int64_t{u} * kSide, mem.dq + int64_t{u} * kSide * dq, order, mem.d_slope + u * kSide);
       }
     }
   }
@@ -544,12 +623,13 @@ struct AmxBackwardTask {
 template <class Element>
 void amx_backward(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
-  const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + kJobKeys - 1) / kJobKeys;
-  const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<Number<Element>>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
-    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, acc_blocks, kParts<Element>);
-    AmxBackwardTask<Element> task(p, scope, mem, split, splits, chunk_rows);
+  const bool one_slot = rows_max <= chunk_rows || p.accumulate;
+  const auto run = [&](const Scope& scope, const Scope* next, const KeyParts& parts, char* scratch, auto&& take) {
+    const AmxBackwardScratch mem(scratch, p.dim_qk, p.dim_v, chunk_rows, one_slot ? 1 : parts.slots(key_blocks),
+                                 parts.sums(), kParts<Element>);
+    AmxBackwardTask<Element> task(p, scope, next, mem, parts, chunk_rows);
     task.run(take);
-  });
+  };
+  backward_tasks<Number<Element>, TileArithmetic>(p, launch, run);
 }

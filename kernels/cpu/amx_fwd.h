@@ -488,17 +488,19 @@ struct AmxForwardTask {
     }
   }
 
-  // Keys [begin, end) into the chunk. The rows of one head lie far apart, where the hardware does not look ahead: each
-  // unit fetches the next.
+  // Keys [begin, end) into the chunk, in whole units: what is known of a unit may not depend on which rows the task
+  // has. The rows of one head lie far apart, where the hardware does not look ahead: each unit fetches the next.
   FW_INLINE void pack(int64_t begin, int64_t end) {
+    const int64_t whole = begin + (end - begin + kSide - 1) / kSide * kSide;
+    const int64_t exist = whole < scope.seq.keys ? whole : scope.seq.keys;
     const T *k_rows[2][kSide], *v_rows[2][kSide];
-    unit_pointers(scope, p.k, begin, end, k_rows[0]);
-    unit_pointers(scope, p.v, begin, end, v_rows[0]);
+    unit_pointers(scope, p.k, begin, exist, k_rows[0]);
+    unit_pointers(scope, p.v, begin, exist, v_rows[0]);
     int u = 0;
     for (int64_t key = begin; key < end; key += kSide, ++u) {
       const int now = u & 1, next = now ^ 1;
-      unit_pointers(scope, p.k, key + kSide, end, k_rows[next]);
-      unit_pointers(scope, p.v, key + kSide, end, v_rows[next]);
+      unit_pointers(scope, p.k, key + kSide, exist, k_rows[next]);
+      unit_pointers(scope, p.v, key + kSide, exist, v_rows[next]);
       for (int i = 0; i < kSide && k_rows[next][i]; ++i) prefetch_row(k_rows[next][i], p.dim_qk);
       mem.k_length[u] = __builtin_sqrtf(pack_transposed<Element>(k_rows[now], p.dim_qk, dq, k_unit(u)));
       for (int i = 0; i < kSide && v_rows[next][i]; ++i) prefetch_row(v_rows[next][i], p.dim_v);

@@ -4,18 +4,22 @@
 constexpr int kSide = abi::kAmxSide, kUnit = abi::kAmxUnit;
 static_assert(kSide == NQ);
 
-// The tiles are configured while it lives. One per task: on the caller's or OpenMP's threads other code configures
-// tiles for itself, and a tile state left behind costs 8 KiB at every context switch. Costs 70 to 100 ns. Vectors take
-// subnormal numbers as 0 meanwhile, as tile products do: each would cost more than 100 cycles, and weights have them.
-struct TileScope {
+// Vectors take subnormal numbers as 0 while it lives, as tile products do: each would cost more than 100 cycles, and
+// weights have them.
+struct TileArithmetic {
   const uint32_t float_mode;
-  FW_INLINE TileScope() : float_mode(take_subnormals_as_zero()) { configure_tiles(TileConfig{}); }
-  TileScope(const TileScope&) = delete;
-  TileScope& operator=(const TileScope&) = delete;
-  FW_INLINE ~TileScope() {
-    release_tiles();
-    set_float_mode(float_mode);
-  }
+  FW_INLINE TileArithmetic() : float_mode(take_subnormals_as_zero()) {}
+  TileArithmetic(const TileArithmetic&) = delete;
+  TileArithmetic& operator=(const TileArithmetic&) = delete;
+  FW_INLINE ~TileArithmetic() { set_float_mode(float_mode); }
+};
+
+// The tiles are configured while it lives. One per task: on the caller's or OpenMP's threads other code configures
+// tiles for itself, and a tile state left behind costs 8 KiB at every context switch. Costs 70 to 100 ns.
+struct TileScope {
+  const TileArithmetic arithmetic;
+  FW_INLINE TileScope() { configure_tiles(TileConfig{}); }
+  FW_INLINE ~TileScope() { release_tiles(); }
 };
 
 // ---- element types -------------------------------------------------------------------------------------------------

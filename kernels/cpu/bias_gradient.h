@@ -27,7 +27,7 @@ struct BiasGradientTask {
   // Queries [row0, row0 + kBiasRows) of one head, or all of them, against keys [key0, key0 + kBiasKeys), or all.
   FW_INLINE void add_head(int32_t b, int32_t h, int64_t row0, int64_t key0) {
     const Scope scope = Scope::of_query_head(p, b, h);
-    BackwardTask<T> of(p, scope, mem.rows, 0, 1, kBiasRows);
+    BackwardTask<T> of(p, scope, mem.rows, {0, 1, 1}, kBiasRows);
     const int64_t rows_end = every_query || scope.rows < row0 + kBiasRows ? scope.rows : row0 + kBiasRows;
     const int64_t keys = scope.seq.keys, keys_end = every_key || keys < key0 + kBiasKeys ? keys : key0 + kBiasKeys;
     for (of.row0 = row0; of.row0 < rows_end; of.row0 += kBiasRows) {

@@ -9,10 +9,12 @@
 // LSE and delta are taken off at the end, not put in the accumulators at the start: that would round every partial
 // sum to the size of LSE (measured: five times the error of dK at d = 512) to save one addition in 5 d.
 //
-// A task is a sequence, a key head and every splits-th block of NK keys. It walks the query rows in chunks; within a
-// chunk, its key blocks; within those, the chunk's rows QB at a time. dK and dV belong to one task. dQ is summed over
-// the tasks of a head in a fixed order, so the bits do not depend on threads. Where the call accumulates, in fp32, sums
-// of a chunk go straight to dK and dV, so that the task needs memory for one block of keys, not for all of its own.
+// The keys of a sequence and key head are cut into parts, of which each has every so manyth block of NK keys, and a
+// task has some of the parts. It walks the query rows in chunks; within a chunk, its parts; within those, their key
+// blocks; within those, the chunk's rows QB at a time. dK and dV belong to one task. dQ is summed over each part by
+// itself and then over the parts in order, whoever has them, so the bits do not depend on threads. Where the call
+// accumulates, in fp32, sums of a chunk go straight to dK and dV, so that the task needs memory for one block of keys,
+// not for all of its own.
 
 constexpr int QB = abi::kQueryBlock;
 static_assert(QB % NQ == 0 && NQ % kPer == 0);
@@ -204,20 +206,19 @@ struct BackwardTask {
   const BackwardScratch mem;
   PanelRows* const rows;
   const Strips strips;
-  const int32_t split, splits;
+  const KeyParts parts;
   const int64_t chunk_rows;
   int64_t row0 = 0;  // of the chunk
   int panels = 0;
 
-  FW_INLINE BackwardTask(const abi::Params& params, const Scope& sc, const BackwardScratch& m, int32_t part,
-                         int32_t parts, int64_t chunk)
+  FW_INLINE BackwardTask(const abi::Params& params, const Scope& sc, const BackwardScratch& m, const KeyParts& of_keys,
+                         int64_t chunk)
       : p(params),
         scope(sc),
         mem(m),
         rows(reinterpret_cast<PanelRows*>(m.rows)),
         strips(params.dim_qk),
-        split(part),
-        splits(parts),
+        parts(of_keys),
         chunk_rows(chunk) {}
 
   template <class Take>
@@ -225,27 +226,37 @@ struct BackwardTask {
     const int64_t key_blocks = (scope.seq.keys + NK - 1) / NK;
     const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
     if (!one_slot) {
-      const int64_t mine = (key_blocks - split + splits - 1) / splits;
-      __builtin_memset(mem.dk, 0, mine * mem.dk_block * sizeof(float));
-      __builtin_memset(mem.dv, 0, mine * mem.dv_block * sizeof(float));
+      __builtin_memset(mem.dk, 0, parts.slots(key_blocks) * mem.dk_block * sizeof(float));
+      __builtin_memset(mem.dv, 0, parts.slots(key_blocks) * mem.dv_block * sizeof(float));
     }
+    int order[NQ];
+    for (int i = 0; i < NQ; ++i) order[i] = i;
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
-      for (int64_t kb = split; kb < key_blocks; kb += splits) {
-        const int64_t slot = one_slot ? 0 : kb / splits;
-        float *dk = mem.dk + slot * mem.dk_block, *dv = mem.dv + slot * mem.dv_block;
-        if (one_slot) {
-          clear_block(kb * NK, mem.q_width, dk);
-          clear_block(kb * NK, mem.v_width, dv);
+      for (int32_t part = parts.first; part < parts.last; ++part) {
+        key_part(part, key_blocks, one_slot);
+        for (int i = 0; i < panels; ++i) {
+          const int64_t at = i * mem.dq_stride;
+          take({part, row0 + int64_t{i} * NQ, mem.dq + at, mem.dq_sum ? mem.dq_sum + at : nullptr, order,
+                mem.d_slope + i * NQ});
         }
-        const bool seen = key_block(kb * NK, dk, dv);
-        if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
       }
-      int order[NQ];
-      for (int i = 0; i < NQ; ++i) order[i] = i;
-      for (int i = 0; i < panels; ++i) {
-        take(row0 + int64_t{i} * NQ, mem.dq + i * mem.dq_stride, order, mem.d_slope + i * NQ);
+    }
+  }
+
+  // The chunk's rows against the blocks of one part of the keys.
+  FW_INLINE void key_part(int32_t part, int64_t key_blocks, bool one_slot) {
+    __builtin_memset(mem.dq, 0, panels * mem.dq_stride * sizeof(float));
+    __builtin_memset(mem.d_slope, 0, panels * NQ * sizeof(float));
+    for (int64_t kb = part; kb < key_blocks; kb += parts.count) {
+      const int64_t slot = one_slot ? 0 : parts.slot(kb);
+      float *dk = mem.dk + slot * mem.dk_block, *dv = mem.dv + slot * mem.dv_block;
+      if (one_slot) {
+        clear_block(kb * NK, mem.q_width, dk);
+        clear_block(kb * NK, mem.v_width, dv);
       }
+      const bool seen = key_block(kb * NK, parts.next(kb, key_blocks, key_blocks) * NK, dk, dv);
+      if (p.accumulate ? seen : row0 + chunk_rows >= scope.rows) write_keys(kb * NK, dk, dv);
     }
   }
 
@@ -304,12 +315,10 @@ struct BackwardTask {
       pack_columns(q_rows, n, p.dim_qk, kQueryUnits, mem.q_columns + r / kPer * mem.q_width);
       pack_columns(do_rows, n, p.dim_v, kQueryUnits, mem.do_columns + r / kPer * mem.v_width);
     }
-    __builtin_memset(mem.dq, 0, panels * mem.dq_stride * sizeof(float));
-    __builtin_memset(mem.d_slope, 0, panels * NQ * sizeof(float));
   }
 
-  // The chunk's rows against one block of keys; whether any sees some of it.
-  FW_INLINE bool key_block(int64_t k0, float* dk, float* dv) {
+  // The chunk's rows against one block of keys; whether any sees some of it. That at `next` comes after it.
+  FW_INLINE bool key_block(int64_t k0, int64_t next, float* dk, float* dv) {
     const int count = int(scope.seq.keys - k0 < NK ? scope.seq.keys - k0 : NK);
     const int padded = round_up(count, MR);
     const T *k_rows[NK], *v_rows[NK];
@@ -327,7 +336,7 @@ struct BackwardTask {
         pack_groups(v_rows, padded, p.dim_v, mem.v_groups);
         packed = true;
       }
-      const int64_t next = k0 + int64_t{splits} * NK, end = scope.seq.keys;
+      const int64_t end = scope.seq.keys;
       scope.template prefetch_keys<T>(next, next + NK < end ? next + NK : end, first / kPanelsPerBlock,
                                       (panels + kPanelsPerBlock - 1) / kPanelsPerBlock);
       block_step(first, n, k0, count, dk, dv);
@@ -395,12 +404,13 @@ struct BackwardTask {
 template <class T>
 void backward_products(const abi::Params& p, const abi::CpuLaunch& launch) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), chunk_rows = launch.schedule.rows_per_task;
-  const int32_t splits = launch.schedule.splits;
   const int64_t key_blocks = (int64_t{p.seqlen_k} + NK - 1) / NK;
-  const int64_t acc_blocks = rows_max <= chunk_rows || p.accumulate ? 1 : (key_blocks + splits - 1) / splits;
-  backward_tasks<T>(p, launch, [&](const Scope& scope, int32_t split, char* scratch, auto&& take) {
-    const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows, acc_blocks);
-    BackwardTask<T> task(p, scope, mem, split, splits, chunk_rows);
-    task.run(take);
-  });
+  const bool one_slot = rows_max <= chunk_rows || p.accumulate;
+  backward_tasks<T>(p, launch,
+                    [&](const Scope& scope, const Scope*, const KeyParts& parts, char* scratch, auto&& take) {
+                      const BackwardScratch mem(scratch, kTile, p.dim_qk, p.dim_v, chunk_rows,
+                                                one_slot ? 1 : parts.slots(key_blocks), parts.sums());
+                      BackwardTask<T> task(p, scope, mem, parts, chunk_rows);
+                      task.run(take);
+                    });
 }

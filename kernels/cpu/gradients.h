@@ -79,8 +79,30 @@ FW_INLINE void put_part(const abi::Params& p, Out* row, V x, int n) {
   store_part(row, x, n);
 }
 
-// A task's share of dQ^T, [dim_qk][NQ]; column i belongs to row + order[i]. With one task per head it is all of it and
-// goes out scaled; else to `partial`, [split][row of the call][dim_qk].
+// Which keys a task has: parts [first, last) of `count`. Part s has the blocks of keys s, s + count, and so on.
+struct KeyParts {
+  int32_t first, last, count;
+
+  // How many blocks there are in the largest part, and of how many a task keeps sums of dK and dV apart.
+  FW_INLINE int64_t depth(int64_t blocks) const { return (blocks + count - 1) / count; }
+  FW_INLINE int64_t blocks(int64_t all) const {
+    int64_t n = 0;
+    for (int32_t part = first; part < last; ++part) n += part < all ? (all - part + count - 1) / count : 0;
+    return n;
+  }
+  FW_INLINE int64_t slots(int64_t blocks) const { return depth(blocks) * (last - first); }
+  FW_INLINE bool sums() const { return last - first == count && count > 1; }  // dQ in the task, over its parts
+  FW_INLINE int64_t slot(int64_t block) const { return block / count * (last - first) + block % count - first; }
+  // The block after this one, or `none` after the last.
+  FW_INLINE int64_t next(int64_t block, int64_t blocks, int64_t none) const {
+    if (block + count < blocks) return block + count;
+    const int64_t part = block % count + 1;
+    return part < last && part < blocks ? part : none;
+  }
+};
+
+// A part's share of dQ^T, [dim_qk][NQ]; column i belongs to row + order[i]. Where the task has all of it, it goes out
+// scaled; else to `partial`, [part][row of the call][dim_qk].
 template <class T>
 FW_INLINE void take_queries(const abi::Params& p, const Scope& scope, int64_t row, const float* dq, const int* order,
                             float* partial) {
@@ -132,32 +154,65 @@ FW_INLINE void slope_gradients(const abi::Params& p, const abi::CpuLaunch& launc
   });
 }
 
-// run(scope, split, scratch, take) for each task, a sequence, a key head and a part of the keys; it calls
-// take(first row, dQ^T, order, gradients of the slopes) once for each panel of rows (see take_queries).
-template <class T, class Run>
+// dQ^T of one panel of rows, over one part of the keys, as a task hands it on.
+struct QueryShare {
+  int32_t part;
+  int64_t row;           // the panel's first
+  const float* dq;       // [dim_qk][NQ]
+  float* sum;            // the same over the parts before it, if the task has them all and they are more than one
+  const int* order;      // see take_queries
+  const float* d_slope;  // of each row
+};
+
+// sum, and what is in it if `first`, += share. From 0, as if all shares were added at the end.
+FW_INLINE void add_share(float* sum, const float* share, int dim, bool first) {
+  for (int i = 0; i < dim * NQ; i += W) store(sum + i, (first ? V{} : load(sum + i)) + load(share + i));
+}
+
+// Nothing to set.
+struct UsualArithmetic {};
+
+// run(scope, next scope, parts, scratch, take) for each task, a sequence, a key head and some of the parts of its keys;
+// it calls take(QueryShare) for each part and panel of rows, the parts of a panel in order. The next scope is that of
+// the task that this worker may have after this one, if any. How many parts there are decides
+// about the order of sums, how many a task has does not: it packs the queries once for all of them. Arithmetic: lives
+// while numbers are added up.
+template <class T, class Arithmetic = UsualArithmetic, class Run>
 FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch, Run&& run) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;
-  const int32_t splits = launch.schedule.splits;
-  const abi::BackwardShared shared(launch.workspace, heads * rows_max, splits, p.dim_qk, p.d_slopes != nullptr);
+  const int32_t splits = launch.schedule.splits, ranges = int32_t(launch.schedule.tasks / heads);
+  const abi::BackwardShared shared(launch.workspace, heads * rows_max, splits, ranges, p.dim_qk, p.d_slopes != nullptr);
   const float* partial = shared.dq;
-  launch.for_each_task(heads * splits, [&](int64_t t, int32_t worker) {
-    const int64_t head = t / splits;
-    const int32_t split = int32_t(t % splits);
-    const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
-    if (split == 0) clear_unused_keys<T>(p, scope);
-    const int64_t first_row = (split * heads + head) * rows_max;
-    float* mine = shared.dq ? shared.dq + first_row * p.dim_qk : nullptr;
-    run(scope, split, launch.scratch_of(worker),
-        [&](int64_t row, const float* dq, const int* order, const float* d_slope) {
-          if (p.dq.data) take_queries<T>(p, scope, row, dq, order, mine);
-          if (!shared.slopes) return;
-          for (int i = 0; i < scope.panel_count(row); ++i) shared.slopes[first_row + row + i] = d_slope[i];
-        });
+  launch.for_each_task(heads * ranges, [&](int64_t t, int32_t worker) {
+    const int64_t head = t / ranges, range = t % ranges;
+    const KeyParts parts{int32_t(splits * range / ranges), int32_t(splits * (range + 1) / ranges), splits};
+    const auto scope_of = [&](int64_t h) { return Scope(p, int32_t(h / p.heads_k), int32_t(h % p.heads_k)); };
+    const Scope scope = scope_of(head);
+    const int64_t next = (t + launch.workers) / ranges;
+    const Scope next_scope = scope_of(next < heads ? next : head);
+    if (range == 0) clear_unused_keys<T>(p, scope);
+    run(scope, next < heads ? &next_scope : nullptr, parts, launch.scratch_of(worker), [&](const QueryShare& share) {
+      const int64_t first_row = (share.part * heads + head) * rows_max;
+      if (shared.slopes) {
+        float* const slopes = shared.slopes + first_row + share.row;
+        for (int i = 0; i < scope.panel_count(share.row); ++i) slopes[i] = share.d_slope[i];
+      }
+      if (!p.dq.data) return;
+      const float* dq = share.dq;
+      if (share.sum) {
+        add_share(share.sum, dq, p.dim_qk, share.part == 0);
+        if (share.part + 1 < splits) return;
+        dq = share.sum;
+      }
+      float* const mine = shared.dq ? shared.dq + first_row * p.dim_qk : nullptr;
+      take_queries<T>(p, scope, share.row, dq, share.order, mine);
+    });
   });
-  if (splits > 1 && p.dq.data) {
+  if (shared.dq && p.dq.data) {
     constexpr int64_t kRows = 64;
     const int64_t blocks = (rows_max + kRows - 1) / kRows;
     launch.for_each_task(heads * blocks, [&](int64_t t, int32_t) {
+      [[maybe_unused]] const Arithmetic arithmetic;
       const int64_t head = t / blocks;
       const Scope scope(p, int32_t(head / p.heads_k), int32_t(head % p.heads_k));
       const int64_t end = (t % blocks + 1) * kRows < scope.rows ? (t % blocks + 1) * kRows : scope.rows;
@@ -170,7 +225,7 @@ FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch
             for (int32_t s = 0; s < splits; ++s) {
               sum += load_part(partial + ((s * heads + head) * rows_max + row) * p.dim_qk + c, n);
             }
-            put_part(p, out + c, sum * p.softmax_scale, n);
+            put_part(p, out + c, rounded(sum * p.softmax_scale), n);  // as take_queries() does
           }
         });
       }

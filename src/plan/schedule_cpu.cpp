@@ -1,5 +1,6 @@
 // How the CPU kernels cut up their work. Splits of the keys change the order of summation, so they depend on the
-// problem and the machine, never on how many threads a call may use; blocks of rows do not change a single bit.
+// problem and the machine, never on how many threads a call may use; blocks of rows, and how many splits are the work
+// of one task, do not change a single bit.
 #include <algorithm>
 
 #include "kernels/abi/amx_scratch.h"
@@ -14,7 +15,8 @@ constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (ke
 constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 256;
-constexpr int64_t kBackwardChunk = 1536;     // query rows packed at a time
+constexpr int64_t kBackwardChunk = 1536;     // most query rows packed at a time
+constexpr int64_t kBackwardBytes = 4 << 20;  // and most memory for them and their dQ (kernels/cpu/NOTES.md)
 constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
 constexpr int64_t kMinBlocksPerSplit = 4;    // backward: key blocks that share one packing of the queries
 
@@ -103,36 +105,52 @@ abi::Schedule forward_schedule(const Problem& problem, const DeviceInfo& device,
   return s;
 }
 
-abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row) {
+// Query rows that a backward by vectors packs at a time: whole blocks, so that their number changes no bit where
+// nothing is accumulated.
+int64_t backward_chunk(const Shape& shape, const abi::CpuTile& tile) {
+  const int64_t floats_of_row = 2 * (tile.units(shape.dim_qk) + tile.units(shape.dim_v)) + shape.dim_qk;
+  const int64_t fit = kBackwardBytes / (floats_of_row * int64_t{sizeof(float)});
+  return std::clamp<int64_t>(fit / abi::kQueryBlock * abi::kQueryBlock, abi::kQueryBlock, kBackwardChunk);
+}
+
+abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
+                                int32_t threads) {
   const Shape shape(problem);
   const bool tiles = on_tiles(row);
   const int64_t block_keys = tiles ? abi::kAmxBackwardKeys : abi::kKeyBlock;
   const int64_t block_rows = tiles ? abi::kAmxSide : abi::kQueryBlock;
   const int64_t key_blocks = ceil_div(shape.keys, block_keys);
-  // Each split packs the queries again, so no more tasks than cores need.
-  const int64_t tasks = problem.a.num_splits == 1 ? 1 : std::max<int64_t>(4, device.compute_units);
-  const int64_t wanted = ceil_div(tasks, std::max<int64_t>(shape.heads, 1));
-  const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, wanted);
-  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : kBackwardChunk;
+  // Parts for all cores of the machine, none of which need be there for this call.
+  const int64_t heads = std::max<int64_t>(shape.heads, 1);
+  const int64_t most_tasks = problem.a.num_splits == 1 ? 1 : std::max<int64_t>(4, device.compute_units);
+  const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, ceil_div(most_tasks, heads));
+  // Each task packs the queries again, so that it has as many parts of a head as the threads of the call leave to it;
+  // one thread has nothing to balance.
+  const int64_t ranges = threads <= 1 ? 1 : std::min(ceil_div(int64_t{2} * threads, heads), splits);
+  const abi::CpuTile tile = tile_of(row);
+  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : backward_chunk(shape, tile);
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
-  const int64_t accumulators = shape.rows <= chunk || problem.accumulate() ? 1 : ceil_div(key_blocks, splits);
+  const bool one_block = shape.rows <= chunk || problem.accumulate();
+  const int64_t accumulators = one_block ? 1 : ceil_div(key_blocks, splits) * ceil_div(splits, ranges);
+  const bool sums = ranges == 1 && splits > 1;
 
   abi::Schedule s{};
   s.splits = int32_t(splits);
   s.rows_per_task = int32_t(chunk);
   s.keys_per_split = ceil_div(key_blocks, splits) * block_keys;
-  s.tasks = shape.heads * splits;
-  const abi::CpuTile tile = tile_of(row);
+  s.tasks = shape.heads * ranges;
   s.scratch_bytes =
       tiles
-          ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators, parts_on_tiles(row)).bytes
-          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators).bytes;
+          ? abi::AmxBackwardScratch(nullptr, shape.dim_qk, shape.dim_v, chunk, accumulators, sums, parts_on_tiles(row))
+                .bytes
+          : abi::BackwardScratch(nullptr, tile, shape.dim_qk, shape.dim_v, chunk, accumulators, sums).bytes;
   if (problem.g.d_bias.data != nullptr) {
     s.scratch_bytes =
         std::max(s.scratch_bytes, abi::BiasGradientScratch(nullptr, tile, shape.dim_qk, shape.dim_v).bytes);
   }
-  s.workspace_bytes =
-      abi::BackwardShared(nullptr, shape.heads * shape.rows, splits, shape.dim_qk, problem.g.d_slopes != nullptr).bytes;
+  s.workspace_bytes = abi::BackwardShared(nullptr, shape.heads * shape.rows, splits, ranges, shape.dim_qk,
+                                          problem.g.d_slopes != nullptr)
+                          .bytes;
   return s;
 }
 
@@ -140,7 +158,7 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
 
 abi::Schedule cpu_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row, int32_t threads) {
   if (row.tile_k > 1 && row.op == Op::kForward) return forward_schedule(problem, device, row, threads);
-  if (row.tile_k > 1 && row.op == Op::kBackward) return backward_schedule(problem, device, row);
+  if (row.tile_k > 1 && row.op == Op::kBackward) return backward_schedule(problem, device, row, threads);
   // Plain loops: the kernel hands out its own tasks and needs no memory from the plan.
   abi::Schedule s{};
   s.splits = 1;

@@ -70,18 +70,47 @@ TEST(MakePlan, PartsOfADecodeDoNotDependOnTheThreads) {
   EXPECT_EQ(one.keys_per_split, many.keys_per_split);
 }
 
-// Parts of the keys each have sums of dq in the workspace: a caller with one thread can do without both.
+// Parts of the keys that are tasks of their own each have sums of dq in the workspace: a caller with one thread can do
+// without both.
 TEST(MakePlan, ABackwardThatMayNotSplitTheKeysHasNoSumsOfParts) {
   Problem problem = backward_problem();
   problem.a.batch = 1, problem.a.heads_q = problem.a.heads_k = 1;
   problem.a.seqlen_q = problem.a.seqlen_k = 4096;
-  const abi::Schedule chosen = planned(problem, cpu_with(kIsaAvx2)).schedule;
+  const abi::Schedule chosen = planned(problem, cpu_with(kIsaAvx2), {nullptr, 4}).schedule;
   EXPECT_GT(chosen.splits, 1);
   problem.a.num_splits = 1;
   const abi::Schedule whole = planned(problem, cpu_with(kIsaAvx2)).schedule;
   EXPECT_EQ(whole.splits, 1);
   EXPECT_EQ(whole.tasks, 1);
   EXPECT_LT(whole.workspace_bytes, chosen.workspace_bytes);
+}
+
+// The order of sums is that of the parts of the machine; how many of them are one task's follows from the threads.
+TEST(MakePlan, PartsOfABackwardDoNotDependOnTheThreads) {
+  for (const uint32_t isa : {uint32_t{kIsaNone}, uint32_t{kIsaAvx2}, kIsaAvx2 | kIsaAvx512 | kIsaAmx}) {
+    for (const int64_t heads : {1, 2, 5, 16}) {
+      Problem problem = backward_problem();
+      problem.a.q.dtype = problem.a.k.dtype = problem.a.v.dtype = problem.a.o.dtype = FW_BF16;
+      problem.g.d_o.dtype = problem.g.dq.dtype = problem.g.dk.dtype = problem.g.dv.dtype = FW_BF16;
+      problem.a.batch = 1, problem.a.heads_q = problem.a.heads_k = heads;
+      problem.a.seqlen_q = problem.a.seqlen_k = 8192;
+      const DeviceInfo cpu = cpu_with(isa, 16);
+      const abi::Schedule one = planned(problem, cpu, {nullptr, 1}).schedule;
+      SCOPED_TRACE(std::to_string(heads) + " heads, " + std::to_string(isa));
+      EXPECT_EQ(one.tasks, heads);
+      EXPECT_EQ(one.splits, (16 + heads - 1) / heads);
+      EXPECT_EQ(one.workspace_bytes, 0) << "the sums of all parts are the task's own";
+      for (const int32_t threads : {2, 4, 16, 64}) {
+        const abi::Schedule some = planned(problem, cpu, {nullptr, threads}).schedule;
+        EXPECT_EQ(some.splits, one.splits);
+        EXPECT_EQ(some.keys_per_split, one.keys_per_split);
+        EXPECT_EQ(some.rows_per_task, one.rows_per_task);
+        EXPECT_LE(some.tasks, heads * one.splits);
+        EXPECT_GE(some.tasks, std::min<int64_t>(threads, heads * one.splits));
+        EXPECT_LE(some.scratch_bytes, one.scratch_bytes);
+      }
+    }
+  }
 }
 
 // The softmax matrix is made from the rows' sums, which lie in the workspace whether or not the keys are split; the
