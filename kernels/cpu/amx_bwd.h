@@ -296,8 +296,10 @@ struct AmxBackwardTask {
     const int64_t unit = first + u.row;
     const uint16_t *k = k_unit(mem.k, u.key, dq), *q = row_unit(mem.q_transposed, unit, dq);
     const uint16_t *v = k_unit(mem.v, u.key, dv), *d_o = row_unit(mem.do_transposed, unit, dv);
+    if (fetches) fetch_keys();
     score_unit<Element>(k, q, dq, take_open(), between);
     open = by_rows(mem.s[slot]);
+    if (fetches) fetch_rows();
     score_unit<Element>(v, d_o, dv, take_open(), between);
     open = by_rows(mem.dp[slot]);
   }
@@ -326,7 +328,6 @@ struct AmxBackwardTask {
     scores_alone(list[0], 0);
     for (int i = 1; i < count; ++i) {
       const Unit &before = list[i - 1], &u = list[i];
-      if (fetches) fetch_share();
       if (before.alone) {
         soften_alone(before, (i - 1) & 1);
         scores_alone(u, i & 1);
@@ -560,16 +561,18 @@ struct AmxBackwardTask {
     chunk_of(last_chunk() ? *next_scope : scope, last_chunk() ? 0 : row0 + chunk_rows, next_rows);
     next_rows.add_queries(p.q, p.dim_qk), next_rows.add_queries(p.d_o, p.dim_v), next_rows.add_queries(p.o, p.dim_v);
   }
-  // How much of it is fetched before each unit of a job but the first, for the jobs that are `left`.
-  FW_INLINE void share_out(int left, int units_of_job) {
-    const int n = units_of_job > 1 ? units_of_job - 1 : 1;
+  // How much of it is fetched beside each of n units of a job, for the jobs that are `left`.
+  FW_INLINE void share_out(int left, int n) {
     keys_per_unit = share_of(share_of(keys_wanted, left), n), rows_per_unit = share_of(share_of(rows_wanted, left), n);
     keys_wanted -= keys_per_unit * n, rows_wanted -= rows_per_unit * n;
   }
-  // Before each unit. Not inlined: beside tile products it would put the vectors of the softmax on the stack.
-  FW_NOINLINE void fetch_share() {
+  // Beside S, and beside dP. Inlined: that puts vectors of the softmax on the stack, but a call between units was
+  // slower.
+  FW_INLINE void fetch_keys() {
     next_keys.fetch(keys_per_unit);
     key_results.fetch(keys_per_unit);
+  }
+  FW_INLINE void fetch_rows() {
     next_rows.fetch(rows_per_unit);
     row_results.fetch(rows_per_unit);
     next_dk.fetch(keys_per_unit * (dq / 16));  // lines of as many keys
