@@ -18,8 +18,8 @@ from fuzzer.world import Finding
 pytestmark = pytest.mark.skipif(
     os.environ.get("FLASHWAVE_TEST_DEVICE", "cpu") != "cpu", reason="the fuzzer's tensors are on the CPU"
 )
-# Planted faults have to be found in so many, and so many find nothing else: the same ones every time, whatever the machine's
-# speed. A hunt is scripts/fuzz-python.
+# Planted faults have to be found in so many, and so many find nothing else: the same ones every time, however slow the
+# machine. A hunt is scripts/fuzz-python.
 SEQUENCES = 2000
 
 
