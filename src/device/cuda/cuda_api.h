@@ -23,7 +23,8 @@ inline constexpr int32_t kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_*
 inline constexpr unsigned kEventWithoutTiming = 2;    // CU_EVENT_DISABLE_TIMING
 inline constexpr int32_t kNotCapturing = 0;           // CU_STREAM_CAPTURE_STATUS_NONE
 // CU_TENSOR_MAP_*
-inline constexpr int32_t kElements16 = 1, kNoInterleave = 0, kSwizzle128 = 3, kPromote128 = 2, kPromote256 = 3, kFillZeros = 0;
+inline constexpr int32_t kElements16 = 1, kNoInterleave = 0, kSwizzle128 = 3, kPromote128 = 2, kPromote256 = 3,
+                         kFillZeros = 0;
 
 struct LaunchAttribute {  // CUlaunchAttribute
   int32_t id, padding = 0;
