@@ -132,7 +132,9 @@ void require_kernel(fw_device* device, const std::string& name) {
 // A device, and what came of the problems on it.
 struct Checked {
   fw_device* device;
-  std::string name;             // where there are several; else nobody asks which one it was
+  std::string name;  // where there are several; else nobody asks which one it was
+  std::string place() const { return name.empty() ? "" : " on " + name; }
+
   size_t count[3] = {0, 0, 0};  // by Outcome
   size_t ran_kernel = 0;        // problems that --kernel ran
   bool refused_as_expected = false;
@@ -206,7 +208,7 @@ int check_command(const Arguments& arguments) {
     progress.show(i, problems[i]);
     CaseCheck check(parse_case(problems[i]), cpu, settings);
     for (Checked& checked : devices) {
-      const std::string place = checked.name.empty() ? "" : " on " + checked.name;
+      const std::string place = checked.place();
       std::snprintf(current_problem, sizeof current_problem, "%s%s", problems[i].c_str(), place.c_str());
       const CheckResult result = check.on(checked.device);
       ++checked.count[size_t(result.outcome)];
@@ -232,7 +234,7 @@ int check_command(const Arguments& arguments) {
   size_t count[3] = {0, 0, 0};
   bool ok = true;
   for (const Checked& checked : devices) {
-    const std::string place = checked.name.empty() ? "" : " on " + checked.name;
+    const std::string place = checked.place();
     // A shard may hold no problem for a kernel; the suite must.
     const bool idle = !settings.kernel.empty() && checked.ran_kernel == 0 && whole;
     if (idle) std::fprintf(stderr, "flashwave: no problem was run by %s%s\n", settings.kernel.c_str(), place.c_str());

@@ -164,7 +164,7 @@ struct QueryShare {
   const float* d_slope;  // of each row
 };
 
-// sum, and what is in it if `first`, += share. From 0, as if all shares were added at the end.
+// sum += share, from 0 on if it is the first, as if all shares were added at the end.
 FW_INLINE void add_share(float* sum, const float* share, int dim, bool first) {
   for (int i = 0; i < dim * NQ; i += W) store(sum + i, (first ? V{} : load(sum + i)) + load(share + i));
 }
@@ -174,9 +174,9 @@ struct UsualArithmetic {};
 
 // run(scope, next scope, parts, scratch, take) for each task, a sequence, a key head and some of the parts of its keys;
 // it calls take(QueryShare) for each part and panel of rows, the parts of a panel in order. The next scope is that of
-// the task that this worker may have after this one, if any. How many parts there are decides
-// about the order of sums, how many a task has does not: it packs the queries once for all of them. Arithmetic: lives
-// while numbers are added up.
+// the task that this worker may have after this one, if any. How many parts there are decides about the order of sums,
+// how many a task has does not: it packs the queries once for all of them. Arithmetic: lives while numbers are added
+// up.
 template <class T, class Arithmetic = UsualArithmetic, class Run>
 FW_INLINE void backward_tasks(const abi::Params& p, const abi::CpuLaunch& launch, Run&& run) {
   const int64_t rows_max = int64_t{p.seqlen_q} * (p.heads_q / p.heads_k), heads = int64_t{p.batch} * p.heads_k;

@@ -50,7 +50,7 @@ struct Consumer {
   uint32_t task_number = 0, queries;  // queries: where they lie
   bool first_output;                  // the next one is
   int open_first, open_last;          // all rows of this warpgroup see these blocks of keys, whole
-  // ALiBi: the key on the diagonal of this thread's first row, less its first column (kSlopeByMma: of the warpgroup's);
+  // ALiBi: the key on the diagonal of this thread's first row, less its first column (kSlopeByMma: not less that);
   // what a score gains from key to key on the side of the diagonals where the work is, in units of log2; where that
   // lies as an operand.
   int diagonal;
