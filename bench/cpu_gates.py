@@ -56,9 +56,9 @@ def look(tool: Path) -> Machine:
     names = [
         "amx_fwd_m32n128",
         "amx_decode_m16n64",
-        "amx_bwd_m256n64",
+        "amx_bwd_m256n128",
         "amx_split_fwd_m32n128",
-        "amx_split_bwd_m256n64",
+        "amx_split_bwd_m256n128",
     ]
     for kernel in names:
         dtype = "f16" if "split" in kernel else "bf16"

@@ -16,7 +16,7 @@ inline constexpr int kAmxForwardUnits = 2;  // most units of keys in a job of th
 inline constexpr int kAmxChunk =
     1024;  // forward: keys packed at a time, for all rows of a task; half as many in two parts
 inline constexpr int kAmxKeyStep = 128;       // parts of the keys start at multiples of this
-inline constexpr int kAmxBackwardKeys = 64;   // backward: keys of a job
+inline constexpr int kAmxBackwardKeys = 128;  // backward: keys of a job
 inline constexpr int kAmxBackwardRows = 256;  // and its query rows
 
 // Head dimension in memory: tiles sum over 32 numbers of 16 bits at a time.
@@ -84,20 +84,22 @@ struct AmxDecodeScratch {
 struct AmxBackwardScratch {
   // The chunk of query rows, per unit of 32: as B of sums over the head dim, and of sums over the rows.
   uint16_t *q_transposed, *do_transposed, *q_pairs, *do_pairs;
-  float* dq;                    // [unit][32 of dim][4 tiles]
-  float* dq_sum;                // over parts of the keys, [unit][dim][row]: as in BackwardScratch
-  float *neg_lse, *delta;       // [row]
-  float* d_slope;               // [row]: the gradient of the slope of the row's head
-  float* q_length;              // [unit], the largest |q|
-  char* rows;                   // PanelRows per unit
-  uint16_t *k, *v;              // a block of keys: [unit][32 columns][key]
-  uint16_t* k_transposed;       // [unit][dim][key]
-  float* k_length;              // [unit]
-  float *s[2], *dp[2];          // [key][row]
-  float *bias, *junk;           // the same
-  uint16_t *p, *ds, *ds_pairs;  // [unit of keys][unit of rows][key][row]; the last as B of a sum over the keys
-  float *dk, *dv;               // [block of keys][unit][32 columns][4 tiles]
-  int dim_q, dim_v;             // padded
+  float* dq;                      // [unit][32 of dim][4 tiles]
+  float* dq_sum;                  // over parts of the keys, [unit][dim][row]: as in BackwardScratch
+  float *neg_lse, *delta;         // [row]
+  float* d_slope;                 // [row]: the gradient of the slope of the row's head
+  float* q_length;                // [unit], the largest |q|
+  char* rows;                     // PanelRows per unit
+  uint16_t *k, *v;                // a block of keys: [unit][32 columns][key]
+  uint16_t* k_transposed;         // [unit][dim][key]
+  float* k_length;                // [unit]
+  float *s[2], *dp[2];            // [key][row]
+  float *bias, *junk;             // the same
+  uint16_t *p, *ds, *ds_pairs;    // [unit of keys][unit of rows][key][row]; the last as B of a sum over the keys
+  float *dk, *dv;                 // [block of keys][unit][32 columns][4 tiles]
+  bool *keys_begun, *rows_begun;  // whether there are sums yet: [block][unit], dk and dv; [unit], dq
+  float* zeros;                   // 4 tiles: what sums begin with
+  int dim_q, dim_v;               // padded
   int64_t dk_block, dv_block;
   int64_t bytes;
 
@@ -112,6 +114,7 @@ struct AmxBackwardScratch {
     for (int i = 0; i < 2; ++i) s[i] = c.floats(kAmxUnit), dp[i] = c.floats(kAmxUnit);
     junk = c.floats(kAmxUnit);
     bias = c.floats(kAmxUnit);
+    zeros = c.floats(kAmxUnit);
     p = c.take<uint16_t>(job);
     ds = c.take<uint16_t>(job);
     ds_pairs = c.take<uint16_t>(job);
@@ -133,6 +136,8 @@ struct AmxBackwardScratch {
     rows = c.take<char>(chunk_rows / kAmxSide * cpu_tile(kAmxSide, 32).panel_rows_bytes());
     dk = c.floats(key_blocks * dk_block);
     dv = c.floats(key_blocks * dv_block);
+    keys_begun = c.take<bool>(key_blocks * kKeyUnits);
+    rows_begun = c.take<bool>(chunk_rows / kAmxSide);
     bytes = c.used;
   }
 };

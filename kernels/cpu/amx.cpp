@@ -46,7 +46,7 @@ void amx_fwd_m32n128(const abi::Params& p, const abi::CpuLaunch& launch) {
 void amx_decode_m16n64(const abi::Params& p, const abi::CpuLaunch& launch) {
   decode_tasks<BFloat16, AmxDecodeTask<BFloat16>>(p, launch);
 }
-void amx_bwd_m256n64(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward<BFloat16>(p, launch); }
+void amx_bwd_m256n128(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward<BFloat16>(p, launch); }
 
 void amx_fp16_fwd_m32n128(const abi::Params& p, const abi::CpuLaunch& launch) {
   forward_tasks<Half, AmxForwardTask<Half>>(p, launch);
@@ -54,9 +54,9 @@ void amx_fp16_fwd_m32n128(const abi::Params& p, const abi::CpuLaunch& launch) {
 void amx_split_fwd_m32n128(const abi::Params& p, const abi::CpuLaunch& launch) {
   forward_tasks<Half, AmxForwardTask<SplitHalf>>(p, launch);
 }
-void amx_split_bwd_m256n64(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward<SplitHalf>(p, launch); }
+void amx_split_bwd_m256n128(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward<SplitHalf>(p, launch); }
 void amx_fp16_decode_m16n64(const abi::Params& p, const abi::CpuLaunch& launch) {
   decode_tasks<Half, AmxDecodeTask<Half>>(p, launch);
 }
-void amx_fp16_bwd_m256n64(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward<Half>(p, launch); }
+void amx_fp16_bwd_m256n128(const abi::Params& p, const abi::CpuLaunch& launch) { amx_backward<Half>(p, launch); }
 }  // namespace flashwave

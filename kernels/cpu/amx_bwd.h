@@ -6,13 +6,13 @@
 //   dP^T = V dO^T    A = rows of V     B = dO transposed         dK   += dS^T Q   A = dS^T   B = Q in pairs of rows
 //                                                                dQ^T += K^T dS^T A = K^T    B = dS^T in pairs of rows
 //
-// A job is up to 256 queries against 64 keys, in units of 32 x 32; units that no query sees are left out. The softmax
+// A job is up to 256 queries against 128 keys, in units of 32 x 32; units that no query sees are left out. The softmax
 // part of a unit (vectors) runs beside the two products of the next one; the gradients follow when all are done, so
-// that an accumulator of dK and dV is loaded and stored once for up to 16 products.
+// that an accumulator of dK and dV is loaded and stored once for up to 32 products, one of dQ for up to 16.
 
 constexpr int kJobKeys = abi::kAmxBackwardKeys, kJobRows = abi::kAmxBackwardRows;
 constexpr int kKeyUnits = kJobKeys / kSide, kRowUnits = kJobRows / kSide;
-constexpr int kFetchBlocks = 8;              // of keys: the last of a chunk, beside which the next chunk is fetched
+constexpr int kFetchBlocks = 4;              // of keys: the last of a chunk, beside which the next chunk is fetched
 constexpr float kLargestArgument = 0x1p20f;  // of exp2_beside_tiles, with room for LSE
 
 // Weights are at most 1, and those of many keys small: as fp16 they are kept 2^14 times as large, so that numbers below
@@ -163,11 +163,11 @@ struct AmxBackwardTask {
   // Plain scores, two keys against 32 queries at a time, as many after each product as keep pace with it.
   template <bool kMasked, int kPace>
   struct Softener {
-    const float *s, *dp, *neg_lse, *delta;
+    const float *s, *dp;
     const PanelRows& lanes;
     const int32_t key;
     const Weights weights;
-    const V scale, ds_factor;
+    const V scale, ds_factor, neg_lse[NV], delta[NV];
     unsigned i = 0;
     int skipped = 0, credit = 0;
     const int rate;  // in 1/256 of a pair
@@ -177,13 +177,13 @@ struct AmxBackwardTask {
     FW_INLINE Softener(const AmxBackwardTask& t, const Unit& u, int slot)
         : s(t.mem.s[slot]),
           dp(t.mem.dp[slot]),
-          neg_lse(t.mem.neg_lse + (t.first + u.row) * kSide),
-          delta(t.mem.delta + (t.first + u.row) * kSide),
           lanes(t.rows[t.first + u.row]),
           key(int32_t(t.key0) + u.key * kSide),
           weights(t.weights_of(u)),
           scale(splat(t.scale)),
           ds_factor(splat(t.ds_factor)),
+          neg_lse{load(t.mem.neg_lse + (t.first + u.row) * kSide), load(t.mem.neg_lse + (t.first + u.row) * kSide + W)},
+          delta{load(t.mem.delta + (t.first + u.row) * kSide), load(t.mem.delta + (t.first + u.row) * kSide + W)},
           rate(int(kPairs) * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
 
     FW_INLINE void pair() {
@@ -194,10 +194,9 @@ struct AmxBackwardTask {
           LaneBits seen = 0;
           if (kMasked)
             seen = lanes_around(key + int32_t(2 * i) + r, load_i(lanes.first + h * W), load_i(lanes.last + h * W));
-          const V score = fused(load(s + x), scale, load(neg_lse + h * W));
+          const V score = fused(load(s + x), scale, neg_lse[h]);
           const V gradient = load(dp + x);
-          const V d = kScaledWeights<Element> ? fused(gradient, ds_factor, -load(delta + h * W))
-                                              : gradient - load(delta + h * W);
+          const V d = kScaledWeights<Element> ? fused(gradient, ds_factor, -delta[h]) : gradient - delta[h];
           e[r][h] = exp2_beside_tiles<kMasked>(score, seen);
           g[r][h] = multiply_kept<kMasked>(seen, e[r][h], d);
         }
@@ -340,15 +339,17 @@ struct AmxBackwardTask {
     soften_alone(list[count - 1], (count - 1) & 1);
   }
 
-  // results += sum over n units of A and B, each a distance apart.
-  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, float* results) {
+  // results += sum over n units of A and B, each a distance apart; begun: there is something to add to.
+  FW_INLINE void gradient(const uint16_t* a, int64_t a_next, const uint16_t* b, int64_t b_next, int n, float* results,
+                          bool begun) {
     const auto nothing = [](int) {};
     if (plain()) {
       flush();
+      if (!begun) __builtin_memset(results, 0, kUnit * sizeof(float));
       for (int i = 0; i < n; ++i) plain_step_2x2(a + i * a_next, b + i * b_next, {results});
       return;
     }
-    step_2x2<Element, Start::kLoad>(a, b, take_open(), results, nothing);
+    step_2x2<Element, Start::kLoad>(a, b, take_open(), begun ? results : mem.zeros, nothing);
     FW_NO_UNROLL for (int i = 1; i < n; ++i) {
       a += a_next, b += b_next;
       step_2x2<Element, Start::kGoOn>(a, b, {}, nullptr, nothing);
@@ -360,40 +361,43 @@ struct AmxBackwardTask {
   struct Seen {
     int from, to;
   };
-  FW_NOINLINE void gradients(const Seen (&seen)[kKeyUnits], float* dk, float* dv_out) {
+  FW_NOINLINE void gradients(const Seen (&seen)[kKeyUnits], float* dk, float* dv_out, bool* keys_begun) {
     for (int k = 0; k < kKeyUnits; ++k) {
       const auto [from, to] = seen[k];
       if (from >= to) continue;
+      const bool begun = keys_begun[k];
+      keys_begun[k] = true;
       const int64_t at = (k * kRowUnits + from) * int64_t{kWeights};
       const uint16_t *d_o = row_unit(mem.do_pairs, first + from, dv), *q = row_unit(mem.q_pairs, first + from, dq);
       FW_NO_UNROLL for (int c = 0; c < dv; c += 32) {
         gradient(mem.p + at, kWeights, d_o + c * kColumn, kSide * dv * kParts<Element>, to - from,
-                 dv_out + (k * dv + c) * kSide);
+                 dv_out + (k * dv + c) * kSide, begun);
       }
       FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
         gradient(mem.ds + at, kWeights, q + c * kColumn, kSide * dq * kParts<Element>, to - from,
-                 dk + (k * dq + c) * kSide);
+                 dk + (k * dq + c) * kSide, begun);
       }
     }
-    for (int r = 0; r < kRowUnits; ++r) {
-      int from = kKeyUnits, to = 0;
-      for (int k = 0; k < kKeyUnits; ++k) {
-        if (r < seen[k].from || r >= seen[k].to) continue;
-        from = k < from ? k : from, to = k + 1;
-      }
-      if (from >= to) continue;
-      float* out = mem.dq + int64_t{first + r} * kSide * dq;
-      FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
+    // Columns outside: K^T of 32 of them stays in the first-level cache.
+    FW_NO_UNROLL for (int c = 0; c < dq; c += 32) {
+      for (int r = 0; r < kRowUnits; ++r) {
+        int from = kKeyUnits, to = 0;
+        for (int k = 0; k < kKeyUnits; ++k) {
+          if (r < seen[k].from || r >= seen[k].to) continue;
+          from = k < from ? k : from, to = k + 1;
+        }
+        if (from >= to) continue;
         gradient(k_unit(mem.k_transposed, from, dq) + c * kColumn, dq * kColumn,
                  mem.ds_pairs + (from * kRowUnits + r) * int64_t{kWeights}, kRowUnits * kWeights, to - from,
-                 out + c * kSide);
+                 mem.dq + (int64_t{first + r} * dq + c) * kSide, mem.rows_begun[first + r]);
+        if (c + 32 == dq) mem.rows_begun[first + r] = true;
       }
     }
     flush();
   }
 
   // `count` units of rows from `first` on against the packed keys; `left` such jobs, with this, are to come.
-  FW_INLINE void job(int count, int64_t keys, int left, float* dk, float* dv_out) {
+  FW_INLINE void job(int count, int64_t keys, int left, float* dk, float* dv_out, bool* keys_begun) {
     Unit list[kKeyUnits * kRowUnits];
     Seen seen[kKeyUnits];
     int n = 0;
@@ -418,7 +422,7 @@ struct AmxBackwardTask {
     } else {
       weights_at<0>(list, n);
     }
-    gradients(seen, dk, dv_out);
+    gradients(seen, dk, dv_out, keys_begun);
   }
 
   // ---- the task ----------------------------------------------------------------------------------------------------
@@ -471,7 +475,7 @@ struct AmxBackwardTask {
   }
 
   // The chunk's rows against a block of keys; whether any sees some of it.
-  FW_INLINE bool key_block(float* dk, float* dv_out) {
+  FW_INLINE bool key_block(float* dk, float* dv_out, bool* keys_begun) {
     const int64_t left = scope.seq.keys - key0, keys = left < kJobKeys ? left : kJobKeys;
     bool packed = false;  // only once some row is known to see the block
     for (first = 0; first < units; first += kRowUnits) {
@@ -479,7 +483,7 @@ struct AmxBackwardTask {
       if (rows[first].min_first >= key0 + keys || rows[first + n - 1].max_last <= key0) continue;
       if (!packed) load_keys();
       packed = true;
-      job(n, keys, (units - first + kRowUnits - 1) / kRowUnits, dk, dv_out);
+      job(n, keys, (units - first + kRowUnits - 1) / kRowUnits, dk, dv_out, keys_begun);
     }
     return packed;
   }
@@ -497,7 +501,12 @@ struct AmxBackwardTask {
   }
 
   FW_INLINE float ds_unit() const { return 1.f / kWeightFactor<Element> / ds_factor; }
-  FW_INLINE void write_keys(const float* dk, const float* dv_out) {
+  FW_INLINE void write_keys(float* dk, float* dv_out, const bool* keys_begun) {
+    for (int k = 0; k < kKeyUnits; ++k) {
+      if (keys_begun[k]) continue;
+      __builtin_memset(dk + k * kSide * dq, 0, kSide * dq * sizeof(float));
+      __builtin_memset(dv_out + k * kSide * dv, 0, kSide * dv * sizeof(float));
+    }
     if (p.dk.data) write_gradient(p.dk, dk, dq, p.dim_qk, p.softmax_scale * ds_unit());
     if (p.dv.data) write_gradient(p.dv, dv_out, dv, p.dim_v, scale_of_kept(p) / kWeightFactor<Element>);
   }
@@ -581,19 +590,17 @@ struct AmxBackwardTask {
 
   // The chunk's rows against the blocks of one part of the keys.
   FW_INLINE void key_part(int32_t part, int64_t key_blocks, bool one_slot) {
-    __builtin_memset(mem.dq, 0, int64_t{units} * kSide * dq * sizeof(float));
+    __builtin_memset(mem.rows_begun, 0, size_t(units) * sizeof(bool));
     __builtin_memset(mem.d_slope, 0, int64_t{units} * kSide * sizeof(float));
     for (int64_t kb = part; kb < key_blocks; kb += parts.count) {
       const int64_t slot = one_slot ? 0 : parts.slot(kb);
       float *dk = mem.dk + slot * mem.dk_block, *dv_out = mem.dv + slot * mem.dv_block;
-      if (one_slot) {
-        __builtin_memset(dk, 0, mem.dk_block * sizeof(float));
-        __builtin_memset(dv_out, 0, mem.dv_block * sizeof(float));
-      }
+      bool* const keys_begun = mem.keys_begun + slot * kKeyUnits;
+      if (one_slot) __builtin_memset(keys_begun, 0, kKeyUnits * sizeof(bool));
       key0 = kb * kJobKeys;
       if (fetches) look_ahead(kb, key_blocks, one_slot);
-      const bool seen = key_block(dk, dv_out);
-      if (p.accumulate ? seen : last_chunk()) write_keys(dk, dv_out);
+      const bool seen = key_block(dk, dv_out, keys_begun);
+      if (p.accumulate ? seen : last_chunk()) write_keys(dk, dv_out, keys_begun);
     }
   }
 
@@ -603,10 +610,8 @@ struct AmxBackwardTask {
     const bool one_slot = scope.rows <= chunk_rows || p.accumulate;
     int order[NQ];  // of the columns of dQ^T, as put_pair() leaves them
     for (int i = 0; i < NQ; ++i) order[i] = kParts<Element> == 2 ? i : i % 16 / 4 * 8 + i % 4 + i / 16 * 4;
-    if (!one_slot) {
-      __builtin_memset(mem.dk, 0, parts.slots(key_blocks) * mem.dk_block * sizeof(float));
-      __builtin_memset(mem.dv, 0, parts.slots(key_blocks) * mem.dv_block * sizeof(float));
-    }
+    __builtin_memset(mem.zeros, 0, kUnit * sizeof(float));
+    if (!one_slot) __builtin_memset(mem.keys_begun, 0, size_t(parts.slots(key_blocks)) * kKeyUnits * sizeof(bool));
     for (row0 = 0; row0 == 0 || row0 < scope.rows; row0 += chunk_rows) {
       load_chunk();
       if (fetches) look_at_next_chunk(key_blocks);
@@ -614,7 +619,11 @@ struct AmxBackwardTask {
         key_part(part, key_blocks, one_slot);
         for (int u = 0; u < units; ++u) {
           const int64_t at = int64_t{u} * kSide * dq;
-          rows_of_results(mem.dq + at);
+          if (mem.rows_begun[u]) {
+            rows_of_results(mem.dq + at);
+          } else {
+            __builtin_memset(mem.dq + at, 0, kSide * dq * sizeof(float));
+          }
           take({part, row0 + int64_t{u} * kSide, mem.dq + at, mem.dq_sum ? mem.dq_sum + at : nullptr, order,
                 mem.d_slope + u * kSide});
         }

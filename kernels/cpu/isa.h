@@ -123,18 +123,16 @@ FW_INLINE V no_nan(V x) {  // infinity instead
   return (V)_mm512_mask_mov_ps((__m512)x, nan, _mm512_set1_ps(kInf));
 }
 
-// 2^x beside tile products. While these run, FMAs, multiplications and vscalefps have one port instead of two;
-// additions keep both (NOTES.md). Floor by an addition that rounds down, a polynomial of degree 4 on the fraction
-// (relative error 2.9e-6; exactly 1 at 0). |x| < 2^22; lanes outside `keep` are 0.
+// 2^x beside tile products, by few instructions: while these run, most have one port instead of two (NOTES.md).
+// VREDUCEPS leaves x - floor(x), of which a polynomial of degree 4 (relative error 2.9e-6; exactly 1 at 0), and
+// VSCALEFPS takes the floor of x itself. Lanes outside `keep` are 0.
 template <bool kMasked>
 FW_INLINE V exp2_beside_tiles(V x, LaneBits keep) {
-  const __m512 magic = _mm512_set1_ps(12582912.f);  // 1.5 * 2^23
-  const __m512 up = _mm512_add_round_ps((__m512)x, magic, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  const __m512 n = _mm512_sub_ps(up, magic), f = _mm512_sub_ps((__m512)x, n);
+  const __m512 f = _mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   __m512 p = _mm512_set1_ps(0.01342668f);
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.05224247f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.2412802f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.69304484f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.f));
-  return (V)(kMasked ? _mm512_maskz_scalef_ps(keep, p, n) : _mm512_scalef_ps(p, n));
+  return (V)(kMasked ? _mm512_maskz_scalef_ps(keep, p, (__m512)x) : _mm512_scalef_ps(p, (__m512)x));
 }

@@ -15,10 +15,12 @@ constexpr int64_t kMinRowsPerTask = 192;   // below this packing costs 4-6 % (ke
 constexpr int64_t kRowsOfOneTask = 96;     // with no more rows than this per task, split the keys instead
 constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 256;
-constexpr int64_t kBackwardChunk = 1536;     // most query rows packed at a time
-constexpr int64_t kBackwardBytes = 4 << 20;  // and most memory for them and their dQ (kernels/cpu/NOTES.md)
-constexpr int64_t kAmxBackwardChunk = 1024;  // their packed forms fill half of a second-level cache of 2 MiB at d = 128
-constexpr int64_t kMinBlocksPerSplit = 4;    // backward: key blocks that share one packing of the queries
+constexpr int64_t kBackwardChunk = 1536;        // most query rows packed at a time
+constexpr int64_t kBackwardBytes = 4 << 20;     // and most memory for them and their dQ (kernels/cpu/NOTES.md)
+constexpr int64_t kAmxBackwardChunk = 1024;     // the same for tiles; half as many
+constexpr int64_t kAmxBackwardBytes = 1 << 20;  // where these take more than half of a second-level cache of 2 MiB
+constexpr int64_t kAmxBlocksPerSplit = 2;
+constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
 
 constexpr int64_t kRotaryBytesPerTask = 32 << 10;  // far more than handing out a task costs, and in the first cache
 
@@ -113,6 +115,15 @@ int64_t backward_chunk(const Shape& shape, const abi::CpuTile& tile) {
   return std::clamp<int64_t>(fit / abi::kQueryBlock * abi::kQueryBlock, abi::kQueryBlock, kBackwardChunk);
 }
 
+// The same on tiles, in whole jobs: Q and dO in two forms each, and dQ.
+int64_t tile_chunk(const Shape& shape, int parts) {
+  const int64_t dim_qk = abi::amx_dim(shape.dim_qk), dim_v = abi::amx_dim(shape.dim_v);
+  const int64_t bytes_of_row =
+      2 * (dim_qk + dim_v) * parts * int64_t{sizeof(uint16_t)} + dim_qk * int64_t{sizeof(float)};
+  return parts == 1 && bytes_of_row * kAmxBackwardChunk <= kAmxBackwardBytes ? kAmxBackwardChunk
+                                                                             : kAmxBackwardChunk / 2;
+}
+
 abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device, const KernelRow& row,
                                 int32_t threads) {
   const Shape shape(problem);
@@ -123,12 +134,13 @@ abi::Schedule backward_schedule(const Problem& problem, const DeviceInfo& device
   // Parts for all cores of the machine, none of which need be there for this call.
   const int64_t heads = std::max<int64_t>(shape.heads, 1);
   const int64_t most_tasks = problem.a.num_splits == 1 ? 1 : std::max<int64_t>(4, device.compute_units);
-  const int64_t splits = std::clamp<int64_t>(key_blocks / kMinBlocksPerSplit, 1, ceil_div(most_tasks, heads));
+  const int64_t least_blocks = tiles ? kAmxBlocksPerSplit : kMinBlocksPerSplit;
+  const int64_t splits = std::clamp<int64_t>(key_blocks / least_blocks, 1, ceil_div(most_tasks, heads));
   // Each task packs the queries again, so that it has as many parts of a head as the threads of the call leave to it;
   // one thread has nothing to balance.
   const int64_t ranges = threads <= 1 ? 1 : std::min(ceil_div(int64_t{2} * threads, heads), splits);
   const abi::CpuTile tile = tile_of(row);
-  const int64_t most = tiles ? kAmxBackwardChunk / parts_on_tiles(row) : backward_chunk(shape, tile);
+  const int64_t most = tiles ? tile_chunk(shape, parts_on_tiles(row)) : backward_chunk(shape, tile);
   const int64_t chunk = std::clamp<int64_t>(round_up(shape.rows, block_rows), block_rows, most);
   const bool one_block = shape.rows <= chunk || problem.accumulate();
   const int64_t accumulators = one_block ? 1 : ceil_div(key_blocks, splits) * ceil_div(splits, ranges);

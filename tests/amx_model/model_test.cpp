@@ -250,7 +250,7 @@ TEST_F(AmxSplit, GradientsAsGoodAsFp32) {
   for (const float q_scale : {0x1p-6f, 1.f, 16.f}) {
     for (const float v_scale : {0x1p-14f, 1.f, 0x1p10f}) {
       for (const float d_o_scale : {0x1p-12f, 1.f}) {
-        const Results tiles = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "amx_split_bwd_m256n64");
+        const Results tiles = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "amx_split_bwd_m256n128");
         const Results fp32 = attention(q_scale, v_scale, d_o_scale, "avx512_fwd_m32n96", "avx512_bwd_m32n96");
         for (const auto& [x, y] : {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {
           EXPECT_GT(largest(*y), 0.f);
@@ -267,7 +267,7 @@ TEST_F(AmxSplit, GradientsAreFiniteWhereThoseOfFp32Are) {
        {+[](Numbers& q, Numbers&, Numbers&) { q[13 * kDim] = bits(true, INFINITY); },
         +[](Numbers&, Numbers& k, Numbers&) { k[40 * kDim + 9] = bits(true, -INFINITY); },
         +[](Numbers&, Numbers&, Numbers& v) { v[70 * kDim + 5] = bits(true, NAN); }}) {
-    const Results tiles = attention(1, 1, 1, "avx512_fwd_m32n96", "amx_split_bwd_m256n64", change);
+    const Results tiles = attention(1, 1, 1, "avx512_fwd_m32n96", "amx_split_bwd_m256n128", change);
     const Results fp32 = attention(1, 1, 1, "avx512_fwd_m32n96", "avx512_bwd_m32n96", change);
     int finite = 0;
     for (const auto& [x, y] : {std::pair{&tiles.dq, &fp32.dq}, {&tiles.dk, &fp32.dk}, {&tiles.dv, &fp32.dv}}) {

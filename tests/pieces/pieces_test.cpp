@@ -272,7 +272,7 @@ TEST(AddedGradients, AreTheCallsAndWhatWasThere) {
                                        numbers(static_cast<int64_t>(k.size()), 6),
                                        numbers(static_cast<int64_t>(v.size()), 7)};
   int ran = 0;
-  for (const char* kernel : {"amx_bwd_m256n64", "zen4_bwd_m32n96", "avx512_bwd_m32n96", "avx2_bwd_m16n96",
+  for (const char* kernel : {"amx_bwd_m256n128", "zen4_bwd_m32n96", "avx512_bwd_m32n96", "avx2_bwd_m16n96",
                              "neon_bwd_m8n96", "portable_bwd_m8n96", "reference_bwd", "naive_bwd"}) {
     for (const int32_t splits : {0, 1}) {
       fw_exec exec;

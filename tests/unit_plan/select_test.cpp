@@ -284,7 +284,7 @@ TEST(Select, TilesOfBf16TakeFp16InTwoParts) {
     })) << reason;
     EXPECT_EQ(chosen(select(problem, cpu, {.force_kernel = kernel})), kernel);
   };
-  const char *const forward_kernel = "amx_split_fwd_m32n128", *const backward_kernel = "amx_split_bwd_m256n64";
+  const char *const forward_kernel = "amx_split_fwd_m32n128", *const backward_kernel = "amx_split_bwd_m256n128";
   Problem few = p;
   few.a.seqlen_q = 16;
   expect_refusal(few, forward_kernel, "avx512_decode", "is made for seqlen_q * heads_q / heads_k > 16, got 16");
