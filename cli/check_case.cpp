@@ -178,7 +178,7 @@ CheckResult check_answer(Answers& answers, fw_device* device, const RunOptions& 
   const bool on_cpu = std::string(query_device(device).kind) == "cpu";
   require_host_memory(g);
   Staged staged(device, g, c.dtype);
-  plan_problem(staged, c.backward, options);
+  staged.lend_workspace(plan_problem(staged, c.backward, options));
   load_inputs(staged, answers, c.backward);
   result.kernel = run_problem(staged, c.backward, options).kernel;
   const bool no_queries = c.b == 0 || c.sq == 0;  // no attention kernel runs then, and the report names none
@@ -205,6 +205,7 @@ CheckResult check_answer(Answers& answers, fw_device* device, const RunOptions& 
     if (!j.ok) result.reason += (result.reason.empty() ? "" : "; ") + j.tensor + ": " + j.reason;
   }
   if (result.reason.empty()) result.reason = staged.broken_promise();
+  staged.lend_workspace(0);  // the library has its own
   if (result.reason.empty()) result.reason = repeat_fault(staged, answers, options, on_cpu);
   if (result.reason.empty()) result.outcome = Outcome::kPassed;
   return result;

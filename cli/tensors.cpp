@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,7 +13,6 @@
 namespace flashwave::cli {
 namespace {
 
-constexpr size_t kGuardBytes = 256;
 constexpr std::byte kGuard{0xA5};
 
 template <class Function>
@@ -161,16 +161,8 @@ Staged::Staged(fw_device* device, const Geometry& geometry, fw_dtype data_dtype)
   for (int i = 0; i < kTensorCount; ++i) {
     const auto id = TensorId(i);
     if (!geometry.view[id].present || geometry.view[id].buffer != id) continue;
-    Buffer& buffer = buffers_[id];
-    buffer.bytes = size_t(geometry.elements[id]) * dtype_size(geometry.dtype_of(id, data_dtype));
-    void* base = nullptr;
-    require(fw_device_alloc(device, buffer.bytes + 2 * kGuardBytes, &base),
-            std::string("memory for ") + tensor_name(id));
-    buffer.base = static_cast<char*>(base);
-    const std::vector<std::byte> guard(kGuardBytes, kGuard);
-    for (char* at : {buffer.base, buffer.base + kGuardBytes + buffer.bytes}) {
-      require(fw_device_copy(device, at, guard.data(), kGuardBytes, FW_HOST_TO_DEVICE, nullptr), "copy to the device");
-    }
+    const size_t bytes = size_t(geometry.elements[id]) * dtype_size(geometry.dtype_of(id, data_dtype));
+    allocate(buffers_[id], bytes, tensor_name(id));
     poison(id);
   }
   fill_structs();
@@ -180,7 +172,38 @@ Staged::~Staged() {
   for (Buffer& buffer : buffers_) {
     if (buffer.base) fw_device_free(device_, buffer.base);
   }
+  lend_workspace(0);
   for (void* p : arrays_) fw_device_free(device_, p);
+}
+
+void Staged::allocate(Buffer& buffer, size_t bytes, const std::string& what) {
+  void* base = nullptr;
+  require(fw_device_alloc(device_, bytes + 2 * kGuardBytes, &base), "memory for " + what);
+  buffer.base = static_cast<char*>(base), buffer.bytes = bytes;
+  const std::vector<std::byte> guard(kGuardBytes, kGuard);
+  for (char* at : {buffer.base, buffer.base + kGuardBytes + bytes}) {
+    require(fw_device_copy(device_, at, guard.data(), kGuardBytes, FW_HOST_TO_DEVICE, nullptr), "copy to the device");
+  }
+}
+
+bool Staged::guards_changed(const Buffer& buffer) const {
+  std::vector<std::byte> guards(2 * kGuardBytes);
+  require(fw_device_copy(device_, guards.data(), buffer.base, kGuardBytes, FW_DEVICE_TO_HOST, nullptr), "copy");
+  require(fw_device_copy(device_, guards.data() + kGuardBytes, buffer.base + kGuardBytes + buffer.bytes, kGuardBytes,
+                         FW_DEVICE_TO_HOST, nullptr),
+          "copy");
+  require(fw_device_synchronize(device_, nullptr), "wait for the device");
+  return std::any_of(guards.begin(), guards.end(), [](std::byte b) { return b != kGuard; });
+}
+
+void Staged::lend_workspace(size_t bytes) {
+  if (workspace_.base) fw_device_free(device_, workspace_.base);
+  workspace_ = {};
+  if (bytes == 0) return;
+  allocate(workspace_, bytes, "the workspace");
+  const std::vector<std::byte> ones(bytes, std::byte{0xFF});
+  require(fw_device_copy(device_, workspace(), ones.data(), bytes, FW_HOST_TO_DEVICE, nullptr), "copy to the device");
+  require(fw_device_synchronize(device_, nullptr), "wait for the device");
 }
 
 void Staged::poison(TensorId id) {
@@ -244,19 +267,12 @@ Readback Staged::read(TensorId id) const {
 }
 
 std::string Staged::broken_promise() const {
+  if (workspace_.base && guards_changed(workspace_)) return "bytes outside the workspace were written";
   for (int i = 0; i < kTensorCount; ++i) {
     const auto id = TensorId(i);
     const Buffer& buffer = buffers_[id];
     if (!buffer.base) continue;
-    std::vector<std::byte> guards(2 * kGuardBytes);
-    require(fw_device_copy(device_, guards.data(), buffer.base, kGuardBytes, FW_DEVICE_TO_HOST, nullptr), "copy");
-    require(fw_device_copy(device_, guards.data() + kGuardBytes, buffer.base + kGuardBytes + buffer.bytes, kGuardBytes,
-                           FW_DEVICE_TO_HOST, nullptr),
-            "copy");
-    require(fw_device_synchronize(device_, nullptr), "wait for the device");
-    for (const std::byte b : guards) {
-      if (b != kGuard) return std::string("bytes outside the buffer of ") + tensor_name(id) + " were written";
-    }
+    if (guards_changed(buffer)) return std::string("bytes outside the buffer of ") + tensor_name(id) + " were written";
     if (geometry_.is_output(id)) continue;
     bool updated = false;
     for (int t = 0; t < kTensorCount; ++t) {
@@ -400,12 +416,13 @@ fw_exec make_exec(const RunOptions& options) {
 
 }  // namespace
 
-void plan_problem(const Staged& staged, bool backward, const RunOptions& options) {
+size_t plan_problem(const Staged& staged, bool backward, const RunOptions& options) {
   const fw_exec exec = make_exec(options);
   size_t workspace;
   require(fw_workspace_size(staged.device(), &staged.attention(), backward ? &staged.gradients() : nullptr, &exec,
                             &workspace),
           backward ? "fw_backward" : "fw_forward");
+  return workspace;
 }
 
 fw_report run_problem(const Staged& staged, bool backward, const RunOptions& options) {
@@ -413,6 +430,7 @@ fw_report run_problem(const Staged& staged, bool backward, const RunOptions& opt
   report.struct_size = sizeof report;
   fw_exec exec = make_exec(options);
   exec.report = &report;
+  exec.workspace = staged.workspace(), exec.workspace_size = staged.workspace_bytes();
   const std::string what = backward ? "fw_backward" : "fw_forward";
   require(backward ? fw_backward(staged.device(), &staged.attention(), &staged.gradients(), &exec)
                    : fw_forward(staged.device(), &staged.attention(), &exec),

@@ -46,20 +46,28 @@ class Staged {
   Readback read(TensorId tensor) const;
   void poison(TensorId buffer);
 
+  // What the next run is given as its workspace, full of ones: what lies there must not matter. 0: none.
+  void lend_workspace(size_t bytes);
+
   // Empty, or which buffer was written outside its bounds, or which input was changed.
   std::string broken_promise() const;
 
   const fw_attention& attention() const { return attention_; }
   const fw_gradients& gradients() const { return gradients_; }
   fw_device* device() const { return device_; }
+  void* workspace() const { return workspace_.base ? workspace_.base + kGuardBytes : nullptr; }
+  size_t workspace_bytes() const { return workspace_.bytes; }
   fw_dtype data_dtype() const { return data_dtype_; }
 
  private:
+  static constexpr size_t kGuardBytes = 256;
   struct Buffer {
     char* base = nullptr;  // device address of the front guard
     size_t bytes = 0;      // between the guards
     std::vector<std::byte> uploaded;
   };
+  void allocate(Buffer& buffer, size_t bytes, const std::string& what);
+  bool guards_changed(const Buffer& buffer) const;
   template <class T>
   const T* stage_array(const std::vector<T>& values);
   fw_tensor tensor(TensorId id) const;
@@ -69,6 +77,7 @@ class Staged {
   const Geometry& geometry_;
   fw_dtype data_dtype_;
   std::array<Buffer, kTensorCount> buffers_;
+  Buffer workspace_;
   std::vector<void*> arrays_;
   fw_attention attention_;
   fw_gradients gradients_;
@@ -83,8 +92,9 @@ struct RunOptions {
   std::string kernel;  // empty = the library chooses
   int64_t threads = 0;
 };
-// Throws the LibraryError that run_problem would, if the library refuses the problem; touches no data.
-void plan_problem(const Staged& staged, bool backward, const RunOptions& options);
+// Throws the LibraryError that run_problem would, if the library refuses the problem; touches no data. Returns the
+// bytes of workspace that it takes.
+size_t plan_problem(const Staged& staged, bool backward, const RunOptions& options);
 // Runs fw_forward, or fw_backward if `backward`, and waits. Throws LibraryError. Returns what ran.
 fw_report run_problem(const Staged& staged, bool backward, const RunOptions& options);
 

@@ -473,6 +473,27 @@ print(json.dumps({{**answer, "ratio_p50": 0.41, "kv_gbs": 20 * fraction, "read_g
         script.main([f"--tool={tool}", "--only=peace"])
 
 
+@pytest.mark.parametrize("onednn", ["AVX-512", "AVX-512 and Intel AMX"], ids=["vectors", "tiles"])
+def test_gates_over_sdpa(onednn, monkeypatch):
+    """The goals of bf16 are asked where torch's oneDNN has no tiles; where it has them, what it does with them is told."""
+    script = load_script("bench/cpu_gates.py")
+    asked = []
+
+    def over_sdpa(dtypes, limit):
+        asked.append((dtypes, limit))
+        group = {"geomean": 3.0, "worst_ratio": 2.0, "worst": "a cell"}
+        groups = [{"dtype": dtype, "direction": way, **group} for dtype in dtypes for way in ("forward", "backward")]
+        return {"groups": groups, "environment": {"oneDNN, in its own words": "AVX-512" if limit else onednn}}
+
+    monkeypatch.setattr(script, "over_sdpa", over_sdpa)
+    assert [gate.goal for gate in script.sdpa(script.Machine(Path("flashwave"), []))] == [None, 1.05] * 2
+    gates = script.sdpa(script.Machine(Path("flashwave"), ["amx_fwd_m32n128"]))
+    assert asked == [(["fp32"], None), (["fp32", "bf16"], "AVX512_CORE_FP16"), (["bf16"], None)]
+    assert [gate.goal for gate in gates[4:8]] == [2.5, 1.5, 6.0, 3.0]
+    assert [gate.met for gate in gates[4:8]] == [True, True, False, False]
+    assert [gate.goal for gate in gates[8:]] == ([None] * 4 if "AMX" in onednn else [])
+
+
 def test_report_of_the_script_for_gpus(tmp_path):
     script = load_script("bench/cuda_vs_sdpa.py")
     results = [
