@@ -183,15 +183,22 @@ class Configure(unittest.TestCase):
             self.assert_short_error(answer, "hipcc is clang version 15.0.6, too old", "clang 19 (ROCm 6.4)", "clang-22")
             self.assertNotIn("identification", answer.stdout)  # nothing was tried with it
 
-    def test_without_googletest_the_tests_are_left_out(self):
-        options = ("-DFLASHWAVE_AMD_TARGETS=none", "-DFLASHWAVE_NVIDIA_TARGETS=none", "-DFLASHWAVE_EMULATOR=OFF")
-        hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"
-        answer = self.configure(*options, hidden, "-DFLASHWAVE_BUILD_TESTS=AUTO")
+    def assert_tests_are_left_out(self, missing, *hidden):
+        options = ("-DFLASHWAVE_AMD_TARGETS=none", "-DFLASHWAVE_NVIDIA_TARGETS=none", *hidden)
+        answer = self.configure(*options, "-DFLASHWAVE_BUILD_TESTS=AUTO")
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        self.assertIn("Left out: the tests; GoogleTest was not found", answer.stdout)
-        asked = self.configure(*options, hidden, "-DFLASHWAVE_BUILD_TESTS=ON")
+        self.assertIn(f"Left out: the tests; {missing} was not found", answer.stdout)
+        asked = self.configure(*options, "-DFLASHWAVE_BUILD_TESTS=ON")
         self.assertNotEqual(asked.returncode, 0)
-        self.assertIn("FLASHWAVE_BUILD_TESTS is ON, but GoogleTest was not found", " ".join(asked.stderr.split()))
+        self.assertIn(f"FLASHWAVE_BUILD_TESTS is ON, but {missing} was not found", " ".join(asked.stderr.split()))
+
+    def test_without_googletest_the_tests_are_left_out(self):
+        self.assert_tests_are_left_out("GoogleTest", "-DFLASHWAVE_EMULATOR=OFF", "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON")
+
+    def test_without_what_bundles_code_objects_the_tests_are_left_out(self):
+        self.assert_tests_are_left_out(
+            "clang-offload-bundler", "-DFLASHWAVE_EMULATOR=ON", "-DFLASHWAVE_OFFLOAD_BUNDLER=OFF"
+        )
 
     def test_another_llvm_is_passed_over(self):
         old = self.folder / "llvm-config"
