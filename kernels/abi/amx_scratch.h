@@ -30,6 +30,7 @@ struct AmxForwardScratch {
   uint16_t *k, *v;             // the packed chunk: [unit][32 columns][part][2 tiles]
   float *k_length, *v_extent;  // per unit: the largest |k|, the largest number of v
   float *s, *junk;             // [unit][row][key]; where results that nobody needs are stored
+  float* zeros;                // 4 tiles: what O begins with
   uint16_t* p[2];              // [unit][part][row][key], of two jobs
   uint32_t* kept;              // [unit][row], a bit per key
   int dq, dv;                  // padded
@@ -44,6 +45,7 @@ struct AmxForwardScratch {
     p[0] = c.take<uint16_t>(kAmxForwardUnits * kAmxUnit * 2 * parts);
     p[1] = c.take<uint16_t>(kAmxForwardUnits * kAmxUnit * 2 * parts);
     junk = c.floats(kAmxUnit);
+    zeros = c.floats(kAmxUnit);
     kept = c.take<uint32_t>(kAmxForwardUnits * kAmxSide * 4);
     q = c.take<uint16_t>(blocks * kAmxSide * dq * 2 * parts);
     o = c.floats(blocks * kAmxSide * dv);

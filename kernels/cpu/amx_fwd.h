@@ -20,6 +20,7 @@ struct AmxRowState {  // of one block of rows, in units of log2
   float m[kSide];
   float reach[kSide];  // |q|, times the scale
   bool started;        // m holds; else nothing has been added up
+  bool summed;         // there are values in O
   bool few;            // some row sees very few keys
 };
 static_assert(sizeof(AmxRowState) == abi::AmxForwardScratch::kStateBytes);
@@ -63,6 +64,7 @@ struct AmxForwardTask {
     int first_unit;  // in the chunk
     int32_t key;     // first one
     bool masked;     // some row does not see some key
+    bool begins;     // O
   };
 
   const TileScope tiles;
@@ -192,7 +194,7 @@ struct AmxForwardTask {
     FW_NO_UNROLL for (int c = 0; c < dim; c += 32) {
       const uint16_t *a = weights, *v = prev.v + c * 32 * kParts<Element>;
       float* const o = prev.o + c * kSide;
-      step_2x2<Element, Start::kLoad>(a, v, take_open(), o, between);
+      step_2x2<Element, Start::kLoad>(a, v, take_open(), prev.begins ? mem.zeros : o, between);
       FW_NO_UNROLL for (int u = 1; u < prev.units; ++u) {
         a += kWeights, v += kSide * dim * kParts<Element>;
         step_2x2<Element, Start::kGoOn>(a, v, {}, nullptr, between);
@@ -412,6 +414,8 @@ struct AmxForwardTask {
     drain();
     const bool plain = kParts<Element> == 2 && !finite();
     AmxRowState& state = *cur.state;
+    if (cur.begins) clear(cur.o);
+    cur.begins = false;
     if (!state.started) {
       for (float& m : state.m) m = -kInf;
     }
@@ -461,7 +465,7 @@ struct AmxForwardTask {
       scope.describe_panel(row, rows[b]);
       AmxRowState& state = states[b];
       state.started = with_sink && p.sinks;
-      state.few = false;
+      state.few = state.summed = false;
       for (int r = 0; r < kSide; ++r) {
         V squares{};
         for (int c = 0; c < dq; c += 32) {
@@ -484,9 +488,11 @@ struct AmxForwardTask {
           state.sum[r][0] = 1.f;
         });
       }
-      __builtin_memset(mem.o + int64_t{b} * kSide * dv, 0, sizeof(float) * kSide * dv);
     }
+    __builtin_memset(mem.zeros, 0, kUnit * sizeof(float));
   }
+  FW_INLINE float* o_block(int b) const { return mem.o + int64_t{b} * kSide * dv; }
+  FW_INLINE void clear(float* o) const { __builtin_memset(o, 0, sizeof(float) * kSide * dv); }
 
   // Keys [begin, end) into the chunk, in whole units: what is known of a unit may not depend on which rows the task
   // has. The rows of one head lie far apart, where the hardware does not look ahead: each unit fetches the next.
@@ -521,12 +527,14 @@ struct AmxForwardTask {
       cur.q = q_block(b);
       cur.k = k_unit(cur.first_unit);
       cur.v = v_unit(cur.first_unit);
-      cur.o = mem.o + int64_t{b} * kSide * dv;
+      cur.o = o_block(b);
       cur.state = &states[b];
       cur.rows = &lanes;
       cur.units = units;
       cur.key = int32_t(key);
       cur.masked = key < lanes.max_first || key + units * kSide > lanes.min_last;
+      cur.begins = !states[b].summed;
+      states[b].summed = true;
       if (!modified && !states[b].few && in_range()) {
         stage();
       } else {
@@ -569,11 +577,12 @@ struct AmxForwardTask {
     for (int b = 0; b < blocks; ++b) {
       const int64_t row = row0 + int64_t{b} * kSide;
       const AmxRowState& state = states[b];
+      if (!state.summed) clear(o_block(b));
       alignas(64) float sums[kSide], inverse[kSide];
       sums_of(state, sums);
       for (int r = 0; r < kSide; ++r) inverse[r] = scale_of_row(sums[r], keep);
       scope.for_each_row(row, scope.panel_count(row), [&](int r, int64_t query, int32_t head) {
-        const float* o = mem.o + int64_t{b} * kSide * dv + in_tiles(r, 0);
+        const float* o = o_block(b) + in_tiles(r, 0);
         const MergedRow end = end_row(p, scope, query, head, state.m[r], sums[r]);
         if (p.o.dtype == abi::kF32) {
           add_ordered(scope.pointer<float>(p.o, query, head), o, kUnit, p.dim_v, inverse[r] * end.add, end.keep);
@@ -589,6 +598,7 @@ struct AmxForwardTask {
     for (int b = 0; b < blocks; ++b) {
       const int64_t row = row0 + int64_t{b} * kSide;
       const AmxRowState& state = states[b];
+      if (!state.summed) clear(o_block(b));
       alignas(64) float sums[kSide];
       sums_of(state, sums);
       for (int r = 0; r < scope.panel_count(row); ++r) {
@@ -596,7 +606,7 @@ struct AmxForwardTask {
         const float l = sums[r];
         parts.m[index] = l == 0.f ? -kInf : state.m[r];
         parts.l[index] = l;
-        const float* o = mem.o + int64_t{b} * kSide * dv + in_tiles(r, 0);
+        const float* o = o_block(b) + in_tiles(r, 0);
         write_ordered(parts.o + index * p.dim_v, o, kUnit, p.dim_v, 1.f);
       }
     }

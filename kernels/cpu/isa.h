@@ -13,7 +13,10 @@ FW_INLINE VU16x32 load_32(const void* p) { return (VU16x32)_mm512_loadu_si512(p)
 FW_INLINE VU16x32 load_part_32(const void* p, int n) { return (VU16x32)_mm512_maskz_loadu_epi16(first_bits(n), p); }
 FW_INLINE VU16x32 load_aligned_32(const void* p) { return (VU16x32)_mm512_load_si512(p); }
 FW_INLINE void store_32(void* p, VU16x32 x) { _mm512_store_si512(p, (__m512i)x); }  // p at a multiple of 64 bytes
-FW_INLINE void store_part_32(void* p, VU16x32 x, int n) { _mm512_mask_storeu_epi16(p, first_bits(n), (__m512i)x); }
+FW_INLINE void store_part_32(void* p, VU16x32 x, int n) {
+  if (n >= 32) return _mm512_storeu_si512(p, (__m512i)x);
+  _mm512_mask_storeu_epi16(p, first_bits(n), (__m512i)x);
+}
 
 FW_INLINE VU16x32 max_32(VU16x32 a, VU16x32 b) { return (VU16x32)_mm512_max_epu16((__m512i)a, (__m512i)b); }
 FW_INLINE uint32_t at_least_32(VU16x32 x, uint16_t limit) {  // a bit for each
