@@ -174,6 +174,9 @@ struct AmxBackwardTask {
     static constexpr unsigned kPairs = kSide / 2;
     static constexpr int kPair = 256, kStores = kParts<Element> == 1 ? 4 : 1;  // in calls that count
 
+    FW_INLINE static const float* of_rows(const float* x, const AmxBackwardTask& t, const Unit& u) {
+      return x + (t.first + u.row) * kSide;
+    }
     FW_INLINE Softener(const AmxBackwardTask& t, const Unit& u, int slot)
         : s(t.mem.s[slot]),
           dp(t.mem.dp[slot]),
@@ -182,8 +185,8 @@ struct AmxBackwardTask {
           weights(t.weights_of(u)),
           scale(splat(t.scale)),
           ds_factor(splat(t.ds_factor)),
-          neg_lse{load(t.mem.neg_lse + (t.first + u.row) * kSide), load(t.mem.neg_lse + (t.first + u.row) * kSide + W)},
-          delta{load(t.mem.delta + (t.first + u.row) * kSide), load(t.mem.delta + (t.first + u.row) * kSide + W)},
+          neg_lse{load(of_rows(t.mem.neg_lse, t, u)), load(of_rows(t.mem.neg_lse, t, u) + W)},
+          delta{load(of_rows(t.mem.delta, t, u)), load(of_rows(t.mem.delta, t, u) + W)},
           rate(int(kPairs) * kPair / ((t.dq + t.dv) / 8 - kStores) + 1) {}
 
     FW_INLINE void pair() {
