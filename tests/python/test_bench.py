@@ -475,7 +475,7 @@ print(json.dumps({{**answer, "ratio_p50": 0.41, "kv_gbs": 20 * fraction, "read_g
 
 @pytest.mark.parametrize("onednn", ["AVX-512", "AVX-512 and Intel AMX"], ids=["vectors", "tiles"])
 def test_gates_over_sdpa(onednn, monkeypatch):
-    """The goals of bf16 are asked where torch's oneDNN has no tiles; where it has them, what it does with them is told."""
+    """The goals of bf16 are asked where torch's oneDNN has no tiles; with them its ratios are told."""
     script = load_script("bench/cpu_gates.py")
     asked = []
 
