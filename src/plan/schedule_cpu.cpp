@@ -17,10 +17,10 @@ constexpr int64_t kMinKeysPerSplit = 512;
 constexpr int64_t kMaxSplits = 256;
 constexpr int64_t kBackwardChunk = 1536;        // most query rows packed at a time
 constexpr int64_t kBackwardBytes = 4 << 20;     // and most memory for them and their dQ (kernels/cpu/NOTES.md)
-constexpr int64_t kAmxBackwardChunk = 1024;     // the same for tiles; half as many
-constexpr int64_t kAmxBackwardBytes = 1 << 20;  // where these take more than half of a second-level cache of 2 MiB
-constexpr int64_t kAmxBlocksPerSplit = 2;
-constexpr int64_t kMinBlocksPerSplit = 4;  // backward: key blocks that share one packing of the queries
+constexpr int64_t kAmxBackwardChunk = 1024;     // on tiles: most query rows; half as many if that is more than
+constexpr int64_t kAmxBackwardBytes = 1 << 20;  // so much memory, half of a second-level cache
+constexpr int64_t kMinBlocksPerSplit = 4;       // backward: key blocks that share one packing of the queries
+constexpr int64_t kAmxBlocksPerSplit = 2;       // the same on tiles, whose blocks have more keys
 
 constexpr int64_t kRotaryBytesPerTask = 32 << 10;  // far more than handing out a task costs, and in the first cache
 
@@ -115,7 +115,7 @@ int64_t backward_chunk(const Shape& shape, const abi::CpuTile& tile) {
   return std::clamp<int64_t>(fit / abi::kQueryBlock * abi::kQueryBlock, abi::kQueryBlock, kBackwardChunk);
 }
 
-// The same on tiles, in whole jobs: Q and dO in two forms each, and dQ.
+// The same on tiles, in whole jobs: Q and dO in two forms each, and dQ. Of numbers in two parts never the larger chunk.
 int64_t tile_chunk(const Shape& shape, int parts) {
   const int64_t dim_qk = abi::amx_dim(shape.dim_qk), dim_v = abi::amx_dim(shape.dim_v);
   const int64_t bytes_of_row =

@@ -1,5 +1,4 @@
 # Tests of the HIP surface and of flashwave-emu, on code objects that clang compiles when the tests are built.
-find_program(FLASHWAVE_HIP_COMPILER NAMES clang-22 clang REQUIRED)
 
 function(add_code_object output source)  # then the options
   set(path ${CMAKE_CURRENT_BINARY_DIR}/${output})
